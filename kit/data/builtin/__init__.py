@@ -1,0 +1,39 @@
+"""Data that needs no download: `data.path: builtin:NAME`. Each set is made by seed from packages that kit depends on."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from kit.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+NAMES = ("dates",)
+SPLITS = ("train", "validation", "test")
+
+
+def load_builtin(
+    name: str, languages: Sequence[str] | None = None, sizes: dict[str, int] | None = None, seed: int = 0
+) -> "dict[str, pa.Table]":
+    """The splits train, validation and test of a built-in set. Equal arguments give equal rows.
+
+    `sizes` overrides the number of rows of the splits it names. Raises DataError if the name, a language or a
+    split is unknown, or if a size cannot be met.
+    """
+    if name not in NAMES:
+        raise DataError(
+            f'data.path: there is no built-in data "{name}".{did_you_mean(name, NAMES)} '
+            f"There is: {', '.join(f'builtin:{known}' for known in NAMES)}."
+        )
+    for split, size in (sizes or {}).items():
+        if split not in SPLITS:
+            raise DataError(
+                f'data.sizes: built-in data has no split "{split}".{did_you_mean(split, SPLITS)} '
+                f"The splits are {', '.join(SPLITS)}."
+            )
+        if size < 1:
+            raise DataError(f"data.sizes.{split}: expected at least 1 row, got {size}.")
+
+    from kit.data.builtin import dates
+
+    return dates.generate(languages, sizes, seed)

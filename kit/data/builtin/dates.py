@@ -1,0 +1,159 @@
+"""Dates as people write them, in many languages and scripts, and the same dates in ISO 8601: `builtin:dates`.
+
+    source                        target       language
+    Σάββατο 3 Απριλίου 2021       2021-04-03   el
+    2021年4月3日(土)               2021-04-03   ja
+    [en] 4/3/21                   2021-04-03   en
+
+The names and the order of the parts come from CLDR through Babel, in the Gregorian calendar, with ASCII digits. Every source has
+exactly one right answer:
+
+- The days are those of 1950-2049, so a year of two digits means one year.
+- A format in which nothing but numbers tells the day from the month ("4/3/21") starts with the language in brackets.
+
+Sources are what a person types: the marks that CLDR puts around numbers to steer right-to-left display are left out, and its
+non-breaking spaces are plain ones. No day is in two splits, so a model must have learned the parts of a date to write a new one.
+"""
+
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import date, timedelta
+from functools import cache
+
+import pyarrow as pa
+from babel import Locale
+from babel.dates import DateTimeFormat, parse_pattern
+
+from kit.errors import DataError, did_you_mean
+
+FIRST_DAY = date(1950, 1, 1)
+LAST_DAY = date(2049, 12, 31)
+LANGUAGES = tuple(
+    "ar bg bn cs de el en es fa fi fr he hi hu hy id it ja ka ko nl pl pt ro ru sv ta th tr uk vi zh".split()
+)
+DEFAULT_SIZES = {"train": 40_000, "validation": 1_000, "test": 2_000}
+SHARE_OF_DAYS = {"train": 0.8, "validation": 0.1, "test": 0.1}
+
+DISPLAY_ONLY = {0x200E: None, 0x200F: None, 0x061C: None, 0x00A0: " ", 0x202F: " "}
+FIELD = re.compile(r"%\((\w+)\)s")
+# What a field of a CLDR pattern depends on. A pattern with any other field is not a plain date.
+PART_OF_FIELD: dict[str, Callable[[date], int]] = {
+    "d": lambda day: day.day,
+    "M": lambda day: day.month,
+    "L": lambda day: day.month,
+    "E": lambda day: day.weekday(),
+    "c": lambda day: day.weekday(),
+    "y": lambda day: day.year,
+    "G": lambda day: day.year,
+}
+# Days that together show every month, weekday, day of the month and year there is.
+SAMPLE_DAYS = [date(2000, 1, 1) + timedelta(days=n) for n in range(366)] + [
+    date(year, 1, 1) for year in range(FIRST_DAY.year, LAST_DAY.year + 1)
+]
+
+
+@dataclass(frozen=True)
+class DateFormat:
+    """One way to write a date in one language."""
+
+    language: str
+    pattern: str
+    template: str
+    fields: tuple[tuple[Callable[[date], int], dict[int, str]], ...]
+
+    def write(self, day: date) -> str:
+        """The date as text; equal to what Babel writes but for the marks and spaces named above and the tag."""
+        return self.template % tuple(names[part(day)] for part, names in self.fields)
+
+
+@cache
+def formats(language: str) -> tuple[DateFormat, ...]:
+    """Every distinct way in which CLDR writes day, month and year in a language, with or without the weekday."""
+    locale = Locale.parse(language)
+    patterns = [locale.date_formats[width].pattern for width in ("full", "long", "medium", "short")]
+    # Skeletons with an era (G) are left out: "AD" after the year is not how people date letters, and not all are right.
+    patterns += [
+        skeleton.pattern for name, skeleton in sorted(locale.datetime_skeletons.items()) if set(name) <= set("yMEcd")
+    ]
+
+    @cache
+    def names_of(field: str) -> dict[int, str]:
+        part = PART_OF_FIELD[field[0]]
+        return {part(day): DateTimeFormat(day, locale)[field].translate(DISPLAY_ONLY) for day in SAMPLE_DAYS}
+
+    found = []
+    for pattern in dict.fromkeys(patterns):
+        template = parse_pattern(pattern).format.translate(DISPLAY_ONLY)
+        fields = FIELD.findall(template)
+        if {"y", "d"} <= (letters := {field[0] for field in fields}) and letters & {"M", "L"}:
+            if needs_tag(template, fields):
+                template = f"[{language}] {template}"
+            parts = tuple((PART_OF_FIELD[field[0]], names_of(field)) for field in fields)
+            found.append(DateFormat(language, pattern, FIELD.sub("%s", template), parts))
+    return tuple(found)
+
+
+def needs_tag(template: str, fields: Sequence[str]) -> bool:
+    """Whether the month is a number, and no word such as 月 says so: then the language decides what is meant."""
+    month_is_number = any(field[0] in "ML" and len(field) <= 2 for field in fields)
+    return month_is_number and not any(letter.isalpha() for letter in FIELD.sub("", template))
+
+
+def days_of_splits(seed: int) -> dict[str, list[date]]:
+    """Every day of the range, dealt out to the splits by seed: no day is in two of them."""
+    days = [FIRST_DAY + timedelta(days=n) for n in range((LAST_DAY - FIRST_DAY).days + 1)]
+    random.Random(f"dates/{seed}/days").shuffle(days)
+    first = int(len(days) * SHARE_OF_DAYS["train"])
+    second = first + int(len(days) * SHARE_OF_DAYS["validation"])
+    return {"train": days[:first], "validation": days[first:second], "test": days[second:]}
+
+
+def generate(
+    languages: Sequence[str] | None = None, sizes: dict[str, int] | None = None, seed: int = 0
+) -> dict[str, pa.Table]:
+    """Train, validation and test, each with the columns source, target and language.
+
+    The languages have equally many rows (to within one), no source occurs twice in a split, and equal arguments
+    give equal rows.
+    """
+    chosen = list(dict.fromkeys(LANGUAGES if languages is None else languages))
+    for language in chosen:
+        if language not in LANGUAGES:
+            raise DataError(
+                f'data.languages: builtin:dates has no language "{language}".{did_you_mean(language, LANGUAGES)} '
+                f"It has {', '.join(LANGUAGES)}."
+            )
+    if not chosen:
+        raise DataError("data.languages: the list is empty; name at least one, or leave the key out for all.")
+    days = days_of_splits(seed)
+    sizes = DEFAULT_SIZES | (sizes or {})
+    return {split: sample(days[split], chosen, sizes[split], split, seed) for split in DEFAULT_SIZES}
+
+
+def sample(days: Sequence[date], languages: Sequence[str], size: int, split: str, seed: int) -> pa.Table:
+    """`size` rows with distinct sources, by turns in each language, in random order."""
+    # Some formats coincide for some days (a short month name may be the long one), so that not every pair of day
+    # and format is a new text; half of them always are.
+    most = len(languages) * min(len(formats(language)) for language in languages) * len(days) // 2
+    if size > most:
+        raise DataError(
+            f"data.sizes.{split}: {size} rows asked for, but builtin:dates has {most} for this split with "
+            f"{len(languages)} language(s). Ask for fewer, or for more languages."
+        )
+    chance = random.Random(f"dates/{seed}/{split}")
+    rows: dict[str, tuple[str, str]] = {}
+    while len(rows) < size:
+        language = languages[len(rows) % len(languages)]
+        day = chance.choice(days)
+        rows.setdefault(chance.choice(formats(language)).write(day), (day.isoformat(), language))
+    order = list(rows)
+    chance.shuffle(order)
+    return pa.table(
+        {
+            "source": order,
+            "target": [rows[source][0] for source in order],
+            "language": [rows[source][1] for source in order],
+        }
+    )
