@@ -1,0 +1,68 @@
+"""kit trains sequence models on the Hugging Face stack, and proves that nothing in it is silently wrong.
+
+    from kit import load_recipe, train
+    run = train(load_recipe("dates_rnn"), output="runs/dates_rnn")
+    print(run.results["test"]["exact_match"])
+
+Importing kit is light; torch and transformers are loaded when something that needs them is used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kit.errors import DataError, KitError, RecipeError, RunError
+    from kit.evaluate import evaluate
+    from kit.evaluation.compare import compare_runs
+    from kit.generate import Translator
+    from kit.pipelines import pipeline, register
+    from kit.recipe import Recipe, load_recipe
+    from kit.run import FinishedRun, train
+    from kit.verify import verify
+
+_HOMES = {
+    "DataError": "kit.errors",
+    "KitError": "kit.errors",
+    "RecipeError": "kit.errors",
+    "RunError": "kit.errors",
+    "evaluate": "kit.evaluate",
+    "compare_runs": "kit.evaluation.compare",
+    "Translator": "kit.generate",
+    "pipeline": "kit.pipelines",
+    "register": "kit.pipelines",
+    "Recipe": "kit.recipe",
+    "load_recipe": "kit.recipe",
+    "FinishedRun": "kit.run",
+    "train": "kit.run",
+    "verify": "kit.verify",
+}
+
+__all__ = [
+    "DataError",
+    "FinishedRun",
+    "KitError",
+    "Recipe",
+    "RecipeError",
+    "RunError",
+    "Translator",
+    "__version__",
+    "compare_runs",
+    "evaluate",
+    "load_recipe",
+    "pipeline",
+    "register",
+    "train",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'kit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

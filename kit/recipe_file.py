@@ -1,9 +1,10 @@
 """Recipe files as text: YAML with the line of every key, `key=value` overrides, and writing YAML back.
 
-Scalars follow the YAML 1.2 core schema: only `true` and `false` are booleans, so `no` (Norwegian) stays text, and
-`1e-3` is a number. Anchors, aliases and tags are refused: a recipe is read from top to bottom, as it stands.
+Scalars follow the YAML 1.2 core schema: only `true` and `false` are booleans, so `no` (Norwegian) stays text,
+and `1e-3` is a number. Anchors, aliases and tags are refused: a recipe is read as it stands.
 """
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -45,17 +46,25 @@ class Document:
 
     def where(self, path: Sequence[str | int]) -> str:
         """Where the value at `path`, or the nearest thing around it, was given: to begin a message with."""
-        for length in range(len(path), 0, -1):
-            key = _dotted(path[:length])
-            if key in self.arguments:
-                return f"on the command line ({self.arguments[key]})"
-            if key in self.lines:
-                return f"{self.filename}, line {self.lines[key]}"
-        return self.filename
+        key = self._nearest(path)
+        if key is None:
+            return self.filename
+        argument = self.arguments.get(key)
+        return f"on the command line ({argument})" if argument else f"{self.filename}, line {self.lines[key]}"
+
+    def order(self, path: Sequence[str | int]) -> tuple[bool, int]:
+        """What to sort messages by: as the file goes, then the command line."""
+        key = self._nearest(path)
+        return (key in self.arguments, self.lines.get(key, 0)) if key is not None else (False, 0)
+
+    def _nearest(self, path: Sequence[str | int]) -> str | None:
+        keys = (_dotted(path[:length]) for length in range(len(path), 0, -1))
+        return next((key for key in keys if key in self.arguments or key in self.lines), None)
 
     def override(self, argument: str) -> None:
         """Set what a `key=value` argument says; of two arguments for one key the later wins."""
         key, value = parse_override(argument)
+        argument = printable(argument)
         if not isinstance(self.value, dict):
             raise RecipeError(f"{self.filename} has no sections that {argument} could change.")
         *sections, name = key.split(".")
@@ -64,46 +73,49 @@ class Document:
             inner = place.get(section)
             if inner is None:
                 inner = place[section] = {}
+                if _dotted(sections[:depth]) not in self.lines:
+                    self.arguments[_dotted(sections[:depth])] = argument
             elif not isinstance(inner, dict):
                 raise RecipeError(
-                    f"on the command line ({argument}): {'.'.join(sections[:depth])} is not a section; "
+                    f"on the command line ({argument}): {_dotted(sections[:depth])} is not a section; "
                     f"give its value as a whole."
                 )
             place = inner
         place[name] = value
         for known in (self.lines, self.arguments):
-            for old in [old for old in known if old == key or old.startswith(f"{key}.")]:
+            for old in [old for old in known if f"{old}.".startswith(f"{key}.")]:
                 del known[old]
         self.arguments[key] = argument
 
 
 def read_text(path: Path) -> str:
     """The text of a recipe file; whatever keeps it from being read is a RecipeError."""
+    name = printable(path)
     try:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
-            raise RecipeError(f"{path} has {size:,} bytes: that is no recipe.")
+            raise RecipeError(f"{name} has {size:,} bytes: that is no recipe.")
         content = path.read_bytes()
     except FileNotFoundError:
-        raise RecipeError(f"{path} does not exist.") from None
+        raise RecipeError(f"{name} does not exist.") from None
     except IsADirectoryError:
-        raise RecipeError(f"{path} is a folder; give the recipe file in it.") from None
+        raise RecipeError(f"{name} is a folder; give the recipe file in it.") from None
     except (OSError, ValueError) as error:
-        raise RecipeError(f"{path} cannot be read: {error}") from None
+        raise RecipeError(f"{name} cannot be read: {error}") from None
     if b"\0" in content:
         line = content[: content.index(b"\0")].count(b"\n") + 1
-        raise RecipeError(f"{path}, line {line}: there is a NUL byte, so this is not a text file.")
+        raise RecipeError(f"{name}, line {line}: there is a NUL byte, so this is not a text file.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
         raise RecipeError(
-            f"{path}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Save the file as UTF-8."
+            f"{name}, line {line}: byte 0x{content[error.start]:02x} is not UTF-8. Save the file as UTF-8."
         ) from None
 
 
 def read_yaml(text: str, filename: str) -> Document:
-    """The value of a YAML text with the line of every key; duplicate keys and broken YAML are RecipeErrors."""
+    """The value of a YAML text with the line of every key; duplicate keys and broken YAML are refused."""
     document = Document(None, filename)
     try:
         node = _compose(text)
@@ -125,24 +137,46 @@ def read_nodes(text: str, filename: str) -> yaml.Node | None:
 def parse_override(argument: str) -> tuple[str, Any]:
     """Key path and value of a `key=value` argument.
 
-    The value is taken as it stands, as number, true/false, null (or nothing at all) or text; one that begins with
-    a bracket, a brace or a quote is read as YAML: `eval.metrics=[bleu, chrf]`.
+    The value is taken as it stands, as number, true/false, null (or nothing at all) or text; one that begins
+    with a bracket, a brace or a quote is read as YAML: `eval.metrics=[bleu, chrf]`.
     """
+    shown = printable(argument)
+    if not _is_text(argument):
+        raise RecipeError(f"on the command line: {shown} is not text in UTF-8.")
     key, equals, text = argument.partition("=")
     if not equals or not all(re.fullmatch(r"[^\s.]+", part) for part in key.split(".")):
-        raise RecipeError(f'on the command line: "{argument}" is not of the form key=value (train.max_steps=500).')
+        raise RecipeError(f'on the command line: "{shown}" is not of the form key=value (train.max_steps=500).')
     try:
         if text.lstrip()[:1] in ("[", "{", "'", '"'):
             node = _compose(text)
             return key, None if node is None else _value(node, tuple(key.split(".")), {})
         return key, _plain(text)
     except (_Mistake, ValueError) as mistake:
-        raise RecipeError(f"on the command line ({argument}): {mistake}") from None
+        raise RecipeError(f"on the command line ({shown}): {mistake}") from None
 
 
 def write_yaml(value: Any) -> str:
     """YAML text that `read_yaml` reads as an equal value; other readers, of YAML 1.1 too, take it alike."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+
+
+def printable(value: object) -> str:
+    """An argument or path on one line; Python keeps bytes in it that are no text as surrogates: shown escaped."""
+    text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
+    return text if text.isprintable() else json.dumps(text)[1:-1]
+
+
+def _is_text(text: str) -> bool:
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def key_name(path: Sequence[str | int]) -> str:
+    """A key path as a message shows it: dotted, with quotes around what is no plain word."""
+    return ".".join(str(part) if re.fullmatch(r"[\w-]{1,60}", str(part)) else _quoted(str(part)) for part in path)
+
+
+def _quoted(text: str) -> str:
+    return f'"{printable(text[:40])}{"…" * (len(text) > 40)}"'
 
 
 def _dotted(path: Sequence[str | int]) -> str:
@@ -167,7 +201,7 @@ def _plain(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes without resolving scalars (`_plain` does that), and refuses what makes YAML hard to read."""
+    """Composes nodes without resolving scalars (`_plain` does that); refuses what makes YAML hard to read."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own attribute)
 
@@ -199,6 +233,15 @@ class _Dumper(yaml.SafeDumper):
 
 for _tag, _pattern in (("null", _NULL), ("bool", _BOOL), ("int", _INT), ("float", _FLOAT)):
     _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", _pattern, None)
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    # PyYAML's single quotes lose rare line ends; in double quotes they are escaped
+    style = '"' if any(character in text for character in "\n\r\x85\u2028\u2029\ufeff") else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _represent_text)
 _Dumper.add_representer(
     list, lambda dumper, items: dumper.represent_sequence("tag:yaml.org,2002:seq", items, flow_style=True)
 )
@@ -243,26 +286,33 @@ def _value(node: yaml.Node, path: tuple[str | int, ...], lines: dict[str, int]) 
         for number, item in enumerate(node.value):
             lines.setdefault(_dotted((*path, number)), item.start_mark.line + 1)
         return [_value(item, (*path, number), lines) for number, item in enumerate(node.value)]
-    if node.style is not None:
-        return node.value
+    text = _text(node)
+    if not isinstance(node, yaml.ScalarNode) or node.style is not None:
+        return text
     try:
-        return _plain(node.value)
+        return _plain(text)
     except ValueError as error:
-        raise _Mistake(node.start_mark.line + 1, f"{_dotted(path)}: {error}") from None
+        raise _Mistake(node.start_mark.line + 1, f"{key_name(path)}: {error}") from None
 
 
-def _items(
-    node: yaml.MappingNode, path: tuple[str | int, ...], lines: dict[str, int]
-) -> Iterator[tuple[str, Any]]:
+def _text(node: yaml.Node) -> str:
+    text = str(node.value)
+    if not _is_text(text):
+        raise _Mistake(node.start_mark.line + 1, "an escape names half a character (a surrogate), which is no text.")
+    return text
+
+
+def _items(node: yaml.MappingNode, path: tuple[str | int, ...], lines: dict[str, int]) -> Iterator[tuple[str, Any]]:
     first: dict[str, int] = {}
     for key_node, value_node in node.value:
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
             raise _Mistake(line, "a key must be a word, not a list or a mapping.")
-        key = key_node.value  # always text: recipes have no numbered keys
+        key = _text(key_node)  # also what looks like a number: recipes have no numbered keys
         if key in first:
             raise _Mistake(
-                line, f"{_dotted((*path, key))} is given twice, first in line {first[key]}. Keep one of them."
+                line,
+                f"{key_name((*path, key))} is given twice, first in line {first[key]}. Keep one of them.",
             )
         first[key] = line
         lines.setdefault(_dotted((*path, key)), line)

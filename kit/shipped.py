@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kit.errors import KitError, RecipeError, did_you_mean
+from kit.recipe_file import printable
 
 _PACKAGE = Path(__file__).resolve().parent
 
@@ -29,8 +30,8 @@ def find_recipe(path_or_name: str | Path) -> Path:
     A shipped recipe is named in full ("translation/dates_rnn"), in short ("dates_rnn") or by its path in the
     source tree ("recipes/translation/dates_rnn.yaml").
     """
-    given = str(path_or_name)
-    path = Path(given)
+    path = Path(path_or_name)
+    given = printable(path_or_name)
     if _is_file(path):
         return path
 
@@ -43,7 +44,7 @@ def find_recipe(path_or_name: str | Path) -> Path:
     if found:
         raise RecipeError(f'the recipe name "{given}" has several meanings: {", ".join(found)}. Give one of them.')
     if given and _is_folder(path):
-        raise RecipeError(f"{given} is a folder; give the recipe file in it, for example {path / 'recipe.yaml'}.")
+        raise RecipeError(f"{given} is a folder; give the recipe file in it, for example {given}/recipe.yaml.")
     known = [full.rpartition("/")[2] for full in recipes] + list(recipes)
     hint = did_you_mean(name, known) or " `kit recipes` lists the shipped ones."
     raise RecipeError(f'no recipe "{given}": there is no such file, and no shipped recipe has this name.{hint}')

@@ -44,12 +44,12 @@ class Difference:
     """Lower end of the middle 95 % of the resampled differences."""
     high: float
     p_value: float
-    """Two-sided: how often chance alone gives a difference at least this large, in either direction."""
+    """Two-sided: twice the share of draws in which the difference is nil or has the other sign."""
 
     @property
     def better(self) -> bool | None:
-        """Whether the run is better than the first one; None where the 95 % interval holds zero."""
-        if self.low <= 0 <= self.high:
+        """Whether the run is better than the first one; None where that may be chance (p of 0.05 or more)."""
+        if self.p_value >= 0.05:
             return None
         return (self.value > 0) == greater_is_better(self.metric)
 
@@ -82,7 +82,7 @@ class Comparison:
 
         table = Table(
             title=f"{self.split}: {self.examples} examples, {self.samples} bootstrap samples",
-            caption=f"Differences are to {self.runs[0]}. p is two-sided, and not corrected for several comparisons.",
+            caption=Text(f"Differences are to {self.runs[0]}. p is two-sided, uncorrected for many comparisons."),
         )
         for heading in ("metric", "run", "score", "95 % interval", "difference", "95 % interval", "p", ""):
             table.add_column(heading, justify="left" if heading in ("metric", "run", "") else "right")
@@ -90,7 +90,7 @@ class Comparison:
             digits = 4 if metric in ("exact_match", "token_accuracy") else 2
             for run in self.runs:
                 score = self.score(run, metric)
-                cells = [
+                cells: list[str | Text] = [
                     METRICS[metric].title if run == self.runs[0] else "",
                     Text(run),  # a folder name is not rich markup
                     f"{score.value:.{digits}f}",
@@ -117,14 +117,12 @@ def compare_runs(
 ) -> Comparison:
     """Compare the predictions of two or more run folders with the first one by paired bootstrap.
 
-    The same examples are drawn with replacement for every run, `samples` times, and the corpus score of each draw
-    is computed. The draws are those of sacrebleu's paired bootstrap for the same seed. Unlike there, the p-value is
-    two-sided and the same for every metric, so that it agrees with the interval, and equal runs give 1.
-    Without `metrics`, those that all the runs were measured by are taken. The result depends on nothing but the
-    files, `samples` and `seed`. Runs whose sources or targets differ are refused.
+    The same examples are drawn with replacement for every run, `samples` times, and the corpus score of each
+    draw is computed. The draws are those of sacrebleu's paired bootstrap for the same seed; unlike there, the
+    p-value is two-sided, so that it agrees with the interval, and equal runs give 1. Without `metrics`, those
+    that all the runs were measured by are taken. The result depends on nothing but the files, `metrics`,
+    `samples` and `seed`. Runs whose sources or targets differ are refused.
     """
-    import numpy as np
-
     if len(folders) < 2:
         raise KitError(f"A comparison needs two run folders or more; {len(folders)} given.")
     if samples < 1:
@@ -136,26 +134,14 @@ def compare_runs(
     for other, file in zip(rows[1:], files[1:], strict=True):
         _check_same_examples(rows[0], other, files[0], file)
     names = tuple(dict.fromkeys(metrics)) if metrics else _measured(folders, split)
-    if not names:
-        raise KitError("No metric to compare by.")
     runs = _labels(folders)
-    count = len(rows[0])
-
     targets = [_as_list(row["target"]) for row in rows[0]]
     statistics: dict[str, list[Statistics]] = {}
     for name in names:
         metric = load_metric(name)
         statistics[name] = [metric.statistics([row["prediction"] for row in run], targets) for run in rows]
 
-    # (runs, samples) for each metric; drawing row by row keeps memory flat and gives sacrebleu's draws all the same.
-    draws = {name: np.empty((len(runs), samples)) for name in names}
-    generator = np.random.default_rng(seed)
-    for sample in range(samples):
-        times = np.bincount(generator.choice(count, size=count, replace=True), minlength=count)
-        for name in names:
-            for place, run in enumerate(statistics[name]):
-                draws[name][place, sample] = run.score(times @ run.rows)
-
+    draws = _draw(statistics, samples, seed)
     scores, differences = [], []
     for name in names:
         values = [float(run.score(run.rows.sum(axis=0))) for run in statistics[name]]
@@ -166,22 +152,37 @@ def compare_runs(
                 difference = values[place] - values[0]
                 drawn = draws[name][place] - draws[name][0]
                 low, high = _middle(drawn)
-                p_value = _p_value(drawn, difference)
+                p_value = _p_value(drawn)
                 differences.append(Difference(run_name, runs[0], name, difference, low, high, p_value))
     signatures = {
         name: f"{runs_of[0].signature}|bs:{samples}|seed:{seed}"
         for name, runs_of in statistics.items()
         if runs_of[0].signature is not None
     }
-    return Comparison(
-        split, count, samples, seed, runs, names, tuple(scores), tuple(differences), signatures
-    )
+    return Comparison(split, len(targets), samples, seed, runs, names, tuple(scores), tuple(differences), signatures)
+
+
+def _draw(statistics: dict[str, list[Statistics]], samples: int, seed: int) -> dict[str, np.ndarray]:
+    """The scores (runs, samples) of each metric on samples that are the same for all runs and metrics."""
+    import numpy as np
+
+    first = next(iter(statistics.values()))
+    count = len(first[0].rows)
+    draws = {name: np.empty((len(first), samples)) for name in statistics}
+    generator = np.random.default_rng(seed)
+    # One sample at a time keeps memory flat; the generator gives the same numbers as in one large draw.
+    for sample in range(samples):
+        times = np.bincount(generator.choice(count, size=count, replace=True), minlength=count)
+        for name, runs in statistics.items():
+            for place, run in enumerate(runs):
+                draws[name][place, sample] = run.score(times @ run.rows)
+    return draws
 
 
 def read_predictions(file: Path) -> list[dict[str, Any]]:
     """The rows of a predictions file, each with `source`, `target` and `prediction`."""
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RunError(
             f"{file} does not exist. Is {file.parent.parent} a run folder? "
@@ -190,7 +191,8 @@ def read_predictions(file: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{file} cannot be read: {error}") from None
     rows = []
-    for number, line in enumerate(lines, start=1):
+    # Not splitlines(): texts may hold other line separators, such as U+2028, which JSON leaves as they are.
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         try:
             row = json.loads(line)
         except ValueError:
@@ -204,3 +206,75 @@ def read_predictions(file: Path) -> list[dict[str, Any]]:
     if not rows:
         raise RunError(f"{file} is empty: it holds no prediction to work with.")
     return rows
+
+
+def _is_prediction(row: dict[str, Any]) -> bool:
+    target = row.get("target")
+    texts = target if isinstance(target, list) and target else [target]
+    return all(isinstance(text, str) for text in (row.get("source"), row.get("prediction"), *texts))
+
+
+def _as_list(target: str | list[str]) -> list[str]:
+    return [target] if isinstance(target, str) else target
+
+
+def _check_same_examples(
+    rows: list[dict[str, Any]], others: list[dict[str, Any]], file: Path, other_file: Path
+) -> None:
+    for number, (row, other) in enumerate(zip(rows, others, strict=False), start=1):
+        for key in ("source", "target"):
+            if row[key] != other[key]:
+                raise RunError(
+                    f"The runs are not on the same examples: row {number} has the {key} {_short(row[key])} "
+                    f"in {file}, but {_short(other[key])} in {other_file}. Evaluate both on the same data."
+                )
+    if len(rows) != len(others):
+        raise RunError(
+            f"The runs are not on the same examples: {file} has {len(rows)} rows, {other_file} has "
+            f"{len(others)}, so row {min(len(rows), len(others)) + 1} is in one of them only. "
+            f"Evaluate both on the same data."
+        )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:79] + "…"
+
+
+def _measured(folders: Sequence[Path], split: str) -> tuple[str, ...]:
+    """The metrics that all runs were measured by on this split, or the default ones if that is not known."""
+    found = set(METRICS)
+    for folder in folders:
+        file = Path(folder) / "results.json"
+        if not file.exists():
+            return DEFAULT_METRICS
+        try:
+            results = json.loads(file.read_text(encoding="utf-8"))
+            found &= set(results.get(split, {}))
+        except (OSError, ValueError, AttributeError, TypeError) as error:
+            raise RunError(f"{file} is not the results file of a run: {error}") from None
+    return tuple(name for name in METRICS if name in found) or DEFAULT_METRICS
+
+
+def _labels(folders: Sequence[Path]) -> tuple[str, ...]:
+    """A name for each run: the folder's, or its path where names repeat, or numbered where even paths do."""
+    names = [Path(folder).resolve().name for folder in folders]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in folders]
+    return tuple(
+        name if name not in names[:place] else f"{name} ({names[:place].count(name) + 1})"
+        for place, name in enumerate(names)
+    )
+
+
+def _middle(values: np.ndarray) -> tuple[float, float]:
+    """The ends of the middle 95 % of the values, as sacrebleu cuts them."""
+    ordered = sorted(values.tolist())
+    cut = len(ordered) // 40
+    return ordered[cut], ordered[len(ordered) - cut - 1]
+
+
+def _p_value(drawn: np.ndarray) -> float:
+    # One is added to both counts so that no finite number of draws claims that chance is impossible.
+    smaller_side = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
+    return min(1.0, 2 * (smaller_side + 1) / (len(drawn) + 1))

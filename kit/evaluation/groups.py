@@ -18,12 +18,12 @@ def by_group(
 ) -> dict[str, dict[str, dict[str, float | str]]]:
     """The metrics of each group, as `{"language": {"de": {"count": 120, "bleu": 31.5, …}}}`.
 
-    `rows` are prediction rows with `source`, `target`, `prediction` and the columns named in `group_by`. Groups
-    of a column come in the order of their names, groups of "length" from short to long, named like "11-20 words".
+    `rows` are prediction rows with `source`, `target`, `prediction` and the columns named in `group_by`. The
+    groups of a column come in the order of their names, those of "length" from short to long, with names like
+    "11-20 words".
     """
     return {
-        column: {name: _results(group, metrics) for name, group in _groups(column, rows).items()}
-        for column in group_by
+        column: {name: _results(group, metrics) for name, group in _groups(column, rows).items()} for column in group_by
     }
 
 
@@ -48,9 +48,9 @@ def _groups(column: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Ma
 
 
 def _by_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Words are counted, or characters where most sources are without a space: scripts that use none, single words.
+    """Lengths are in words, or in characters where most sources have no space (some scripts, single words).
 
-    The unit is the same for all rows, and part of each group's name, since lengths in both units do not compare.
+    The unit is the same for all rows, and part of each group's name, since the two do not compare.
     """
     sources = [row["source"].strip() for row in rows]
     in_words = _most(len(source.split()) > 1 for source in sources)

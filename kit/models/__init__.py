@@ -1,0 +1,16 @@
+"""Models of kit's own: one flat folder, because that is what travels with a model to the Hub."""
+
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+
+from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from kit.models.modeling_rnn_seq2seq import RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel
+
+
+def register_models() -> None:
+    """Make transformers' Auto classes know these models."""
+    AutoConfig.register(RNNSeq2SeqConfig.model_type, RNNSeq2SeqConfig, exist_ok=True)
+    AutoModel.register(RNNSeq2SeqConfig, RNNSeq2SeqModel, exist_ok=True)
+    AutoModelForSeq2SeqLM.register(RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, exist_ok=True)
+
+
+__all__ = ["RNNSeq2SeqConfig", "RNNSeq2SeqForConditionalGeneration", "RNNSeq2SeqModel", "register_models"]

@@ -188,7 +188,10 @@ class RNNSeq2SeqConfig(PreTrainedConfig):
 
         unknown = [place for place in self.context_to if place not in places]
         refuse_if(bool(unknown), f"context_to: {unknown} not known; the places are {', '.join(places)}")
-        refuse_if(len(set(self.context_to)) < len(self.context_to), f"context_to names a place twice: {self.context_to}")
+        refuse_if(
+            len(set(self.context_to)) < len(self.context_to),
+            f"context_to names a place twice: {self.context_to}",
+        )
         refuse_if(
             self.attention == "none" and bool(self.context_to),
             f"attention=none has no context to put at {self.context_to}: set context_to=[] or choose attention=fixed",
@@ -230,7 +233,11 @@ class RNNSeq2SeqConfig(PreTrainedConfig):
 
     def _refuse_attention(self, refuse_if: Any) -> None:
         uses, heads = self.uses_attention, self.attention_heads
-        for name, default in (("attention_heads", 1), ("attention_values", False), ("attention_query", "previous")):
+        for name, default in (
+            ("attention_heads", 1),
+            ("attention_values", False),
+            ("attention_query", "previous"),
+        ):
             refuse_if(
                 not uses and getattr(self, name) != default,
                 f"{name}={getattr(self, name)} has no effect with attention={self.attention}: leave it out",

@@ -10,8 +10,6 @@ from transformers import initialization as init
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 LAYER_CLASSES = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-CELL_STEPS = {"rnn": torch.rnn_tanh_cell, "lstm": torch.lstm_cell, "gru": torch.gru_cell}
-GATES = {"rnn": 1, "lstm": 4, "gru": 3}
 
 
 def recurrent_layer(cell: str, input_size: int, hidden_size: int, bidirectional: bool = False) -> nn.RNNBase:
@@ -32,7 +30,9 @@ def cell_step(layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None)
     return step(x, hidden, *weights), None
 
 
-def run_layer(layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+def run_layer(
+    layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
     """All time steps at once: x (batch, time, input) → outputs (batch, time, hidden), last hidden, last cell."""
     if isinstance(layer, nn.LSTM):
         assert cell is not None
@@ -80,8 +80,8 @@ def gather_time(x: Tensor, index: Tensor) -> Tensor:
 def read_padded(layer: nn.RNNBase, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Run a layer over right-padded rows so that padding changes nothing.
 
-    x (batch, time, input), lengths (batch,) on the CPU → outputs (batch, time, directions · hidden), zero at padding, and the final
-    hidden and cell (batch, directions · hidden) of each row's last real token.
+    x (batch, time, input), lengths (batch,) on the CPU → outputs (batch, time, directions · hidden), zero at padding,
+    and the final hidden and cell (batch, directions · hidden) of each row's last real token.
     """
     if bool((lengths == x.shape[1]).all()):  # nothing padded: the fused kernels are faster on plain tensors
         outputs, final = layer(x)

@@ -1,4 +1,4 @@
-"""Data that needs no download: `data.path: builtin:NAME`. Each set is made by seed from packages that kit depends on."""
+"""Data that needs no download: `data.path: builtin:NAME`, made by seed from packages that kit depends on."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

@@ -5,14 +5,15 @@
     2021年4月3日(土)               2021-04-03   ja
     [en] 4/3/21                   2021-04-03   en
 
-The names and the order of the parts come from CLDR through Babel, in the Gregorian calendar, with ASCII digits. Every source has
-exactly one right answer:
+The names and the order of the parts come from CLDR through Babel, in the Gregorian calendar, with ASCII digits.
+Every source has exactly one right answer:
 
 - The days are those of 1950-2049, so a year of two digits means one year.
 - A format in which nothing but numbers tells the day from the month ("4/3/21") starts with the language in brackets.
 
-Sources are what a person types: the marks that CLDR puts around numbers to steer right-to-left display are left out, and its
-non-breaking spaces are plain ones. No day is in two splits, so a model must have learned the parts of a date to write a new one.
+Sources are what a person types: the marks that CLDR puts around numbers to steer right-to-left display are left out,
+and its non-breaking spaces are plain ones. No day is in two splits, so a model must have learned the parts of a date
+to write a new one.
 """
 
 import random
@@ -30,9 +31,12 @@ from kit.errors import DataError, did_you_mean
 
 FIRST_DAY = date(1950, 1, 1)
 LAST_DAY = date(2049, 12, 31)
-LANGUAGES = tuple(
-    "ar bg bn cs de el en es fa fi fr he hi hu hy id it ja ka ko nl pl pt ro ru sv ta th tr uk vi zh".split()
+# fmt: off
+LANGUAGES = (
+    "ar", "bg", "bn", "cs", "de", "el", "en", "es", "fa", "fi", "fr", "he", "hi", "hu", "hy", "id",
+    "it", "ja", "ka", "ko", "nl", "pl", "pt", "ro", "ru", "sv", "ta", "th", "tr", "uk", "vi", "zh",
 )
+# fmt: on
 DEFAULT_SIZES = {"train": 40_000, "validation": 1_000, "test": 2_000}
 SHARE_OF_DAYS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 

@@ -54,9 +54,7 @@ def load_metric(name: str) -> TextMetric:
     return getattr(importlib.import_module(f"{__name__}.{name}"), entry.class_name)()
 
 
-def compute_metrics(
-    names: Sequence[str], predictions: Sequence[str], references: References
-) -> dict[str, float | str]:
+def compute_metrics(names: Sequence[str], predictions: Sequence[str], references: References) -> dict[str, float | str]:
     """The value of each metric under its name, and sacrebleu's signature as in `bleu_signature`.
 
     `references` holds one text, or a list of equally right texts, for each prediction.
@@ -74,7 +72,5 @@ def compute_metrics(
 
 def _entry(name: str, valid: Sequence[str] | dict[str, MetricEntry]) -> MetricEntry:
     if name not in METRICS:
-        raise KitError(
-            f'Unknown metric "{name}". Choose from: {", ".join(valid)}.{did_you_mean(name, valid)}'
-        )
+        raise KitError(f'Unknown metric "{name}". Choose from: {", ".join(valid)}.{did_you_mean(name, valid)}')
     return METRICS[name]

@@ -18,9 +18,7 @@ class SacrebleuMetric(TextMetric):
     def scorer(self, references: Sequence[Sequence[str]], **options: Any) -> Metric:
         """The metric of sacrebleu that judges against these references."""
 
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]], **options: Any
-    ) -> Statistics:
+    def statistics(self, predictions: Sequence[str], references: Sequence[Sequence[str]], **options: Any) -> Statistics:
         scorer = self.scorer(references, **options)
         # These two private methods are what sacrebleu's own significance tests are built on.
         rows = scorer._extract_corpus_statistics(predictions, streams(references))

@@ -75,19 +75,19 @@ class TextMetric(ABC, evaluate.Metric):
 def as_lists(predictions: Sequence[str], references: References) -> list[list[str]]:
     """The references as one list for each prediction, once it is clear that all is text and fits together."""
     if isinstance(predictions, str) or isinstance(references, str):
-        raise DataError(
-            "A single text was given: a metric takes a list of predictions and a list of references."
-        )
+        raise DataError("A single text was given: a metric takes a list of predictions and a list of references.")
     if len(predictions) != len(references):
         raise DataError(
             f"{len(predictions)} predictions and {len(references)} references: each prediction needs its own."
         )
     if len(predictions) == 0:
         raise DataError("No predictions: a metric needs at least one prediction and its reference.")
-    lists = [[reference] if isinstance(reference, str) else list(reference) for reference in references]
+    lists: list[list[Any]] = [
+        list(reference) if isinstance(reference, list | tuple) else [reference] for reference in references
+    ]
     for number, (prediction, texts) in enumerate(zip(predictions, lists, strict=True), start=1):
         if not isinstance(prediction, str):
             raise DataError(f"Prediction {number} is not a text: {prediction!r}.")
         if not texts or not all(isinstance(text, str) for text in texts):
-            raise DataError(f"Reference {number} is neither a text nor a list of texts: {texts!r}.")
+            raise DataError(f"Reference {number} is neither a text nor a list of texts: {references[number - 1]!r}.")
     return lists

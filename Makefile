@@ -1,0 +1,32 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DEMO := runs/dates_rnn
+
+.PHONY: demo test soak lint clean
+
+# The environment is made anew whenever what it is made from changes.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed
+	@HF_HUB_OFFLINE=1 $(BIN)/kit train dates_rnn --output $(DEMO) --resume
+	@HF_HUB_OFFLINE=1 $(BIN)/python recipes/scripts/demo.py $(DEMO)
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak'
+
+# Longer proofs: many kills, long fuzzing.
+soak: $(VENV)/.installed
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m soak
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,322 @@
+"""The model card of a run: what the model is, how it was made, what was measured, and how to use it."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from kit.evaluation.compare import read_predictions
+from kit.evaluation.metrics import METRICS, MODEL_METRICS
+from kit.shipped import model_cards_folder
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    from kit.recipe import Recipe
+
+SPLITS = ("test", "validation")
+"""The splits that a card reports on, the more important one first."""
+
+_TITLES = {name: entry.title for name, entry in METRICS.items()} | {"loss": "Loss", "perplexity": "Perplexity"}
+_LONGEST_TEXT = 300
+_TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # characters that reverse the text around them
+
+
+def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> str:
+    """The text of README.md for a run and its model: metadata for the Hub, then Markdown.
+
+    `results` is what results.json holds; examples and pictures are taken from the run folder where they are there.
+    Pictures are linked as `plots/NAME.png`: a folder that gets the card needs a copy of `plots/`. All that comes from
+    data is written so that it shows as it is, and can neither end a table cell nor be taken for markup or HTML.
+    """
+    import jinja2
+
+    run_folder = Path(run_folder)
+    examples_split, examples = _examples(run_folder, recipe.eval.examples)
+    pictures = _pictures(run_folder)
+    longest = recipe.data.max_length
+    # Strict, so that a name that the template misspells is an error and not a gap in the card.
+    template = jinja2.Template(
+        (model_cards_folder() / "seq2seq.md").read_text(encoding="utf-8"),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return template.render(
+        card_data=_metadata(run_folder, recipe, results).to_yaml(),
+        name=escape(_name(run_folder)),
+        task=recipe.task,
+        summary=_summary(recipe, results),
+        results_table=_results_table(results),
+        results_note=_results_note(recipe, results),
+        group_tables=_group_tables(results),
+        examples_split=examples_split,
+        examples_table=table(("source", "reference", "output"), examples) if examples else "",
+        example=json.dumps(_clean(examples[0][0]) if examples else "…", ensure_ascii=False),
+        shared_vocabulary=recipe.tokenizer.shared,
+        own_code=recipe.model.type is not None,
+        data_sentence=_data_sentence(recipe),
+        data_table=_data_table(recipe, results),
+        data_notes=_data_notes(results),
+        training_table=_figures_table(_training(results), ("figure", "value")),
+        curves=[picture for picture in pictures if "attention" not in picture["title"]],
+        attentions=[picture for picture in pictures if "attention" in picture["title"]],
+        recipe_block=code_block(_recipe_yaml(recipe), "yaml"),
+        versions_table=_figures_table(_figures(results, "versions"), ("package", "version")),
+        max_new_tokens=recipe.eval.max_new_tokens,
+        length_limit=f"; it was trained on texts of up to {longest} tokens" if longest else "",
+    )
+
+
+def escape(text: str) -> str:
+    """Text of unknown origin as Markdown on one line that shows it literally, cut if it is very long."""
+    text = _clean(text)
+    if len(text) > _LONGEST_TEXT:
+        text = text[:_LONGEST_TEXT] + "…"
+    # References such as &#124; show as the character, and are never read as markup.
+    return re.sub(r"[&<>|\\`*_\[\]~$@]", lambda found: f"&#{ord(found[0])};", text)
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A Markdown table; every cell is escaped, numbers are shown with four digits."""
+    lines = [[escape(heading) for heading in headings], ["---"] * len(headings)]
+    lines += [[_cell(value) for value in row] for row in rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def code_block(text: str, language: str) -> str:
+    """A fenced block that its content cannot end."""
+    longest = max((len(run) for run in re.findall("`+", text)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
+
+
+def _clean(text: str) -> str:
+    """Text on one line without characters that cannot be seen, cannot be written, or turn what stands around them."""
+    letters = (
+        "\ufffd" if letter in _TURNING or unicodedata.category(letter) in ("Cc", "Cs") else letter
+        for letter in " ".join(text.split())
+    )
+    return "".join(letters)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 10_000 else f"{value:,.0f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return escape(str(value))
+
+
+def _figures(results: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """A part of the results, empty if the run has none."""
+    return results.get(part) or {}
+
+
+def _name(run_folder: Path) -> str:
+    return run_folder.resolve().name
+
+
+def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> ModelCardData:
+    from huggingface_hub import ModelCardData
+
+    measured = [name for name in METRICS if any(name in _figures(results, split) for split in SPLITS)]
+    data = _hub_id(recipe.data.path)
+    return ModelCardData(
+        language=recipe.hub.language or None,
+        license=recipe.hub.license,
+        library_name="transformers",
+        pipeline_tag=recipe.task,
+        tags=list(dict.fromkeys(["seq2seq-kit", "seq2seq", *_model_tags(recipe), *recipe.hub.tags])),
+        datasets=recipe.hub.datasets or ([data] if data else None),
+        base_model=_hub_id(recipe.model.pretrained),
+        metrics=measured or None,
+        model_name=_name(run_folder),
+        eval_results=_eval_results(recipe, results) or None,
+    )
+
+
+def _model_tags(recipe: Recipe) -> list[str]:
+    return [recipe.model.type] if recipe.model.type else []
+
+
+def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult]:
+    from huggingface_hub import EvalResult
+
+    path = _short_path(recipe.data.path)
+    found = []
+    for split in SPLITS:
+        figures = _figures(results, split)
+        for name in (*METRICS, *MODEL_METRICS):
+            value = figures.get(name)
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                continue
+            signature = figures.get(f"{name}_signature")
+            found.append(
+                EvalResult(
+                    task_type=recipe.task,
+                    dataset_type=_hub_id(recipe.data.path) or path,
+                    dataset_name=path,
+                    dataset_config=recipe.data.name,
+                    dataset_revision=recipe.data.revision,
+                    dataset_split=getattr(recipe.data, split),
+                    metric_type=name,
+                    metric_name=_TITLES[name],
+                    metric_value=round(float(value), 4),
+                    metric_args={"signature": signature} if signature else None,
+                )
+            )
+    return found
+
+
+def _summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
+    if recipe.model.type:
+        what = f"A {recipe.task} model of the type `{recipe.model.type}`, trained from scratch"
+    else:
+        what = f"A {recipe.task} model, trained further from {escape(_short_path(recipe.model.pretrained or ''))}"
+    size = results.get("parameters")
+    parameters = f" It has {size:,} parameters." if isinstance(size, int) else ""
+    return f"{what} with kit on {escape(_short_path(recipe.data.path))}.{parameters}"
+
+
+def _results_table(results: Mapping[str, Any]) -> str:
+    splits = [split for split in SPLITS if results.get(split)]
+    names = [name for name in _TITLES if any(name in results[split] for split in splits)]
+    if not names:
+        return ""
+    rows = [[_titled(name), *(results[split].get(name, "") for split in splits)] for name in names]
+    return table(("metric", *splits), rows)
+
+
+def _titled(name: str) -> str:
+    lower = name in MODEL_METRICS or (name in METRICS and not METRICS[name].greater_is_better)
+    return f"{_TITLES[name]} (lower is better)" if lower else _TITLES[name]
+
+
+def _results_note(recipe: Recipe, results: Mapping[str, Any]) -> str:
+    beams = recipe.eval.num_beams
+    search = (
+        "greedy search" if beams == 1 else f"beam search ({beams} beams, length penalty {recipe.eval.length_penalty})"
+    )
+    note = [f"Output was produced by {search}. BLEU and chrF go up to 100, exact match and token accuracy up to 1."]
+    figures = next((_figures(results, split) for split in SPLITS if results.get(split)), {})
+    signatures = [(name, figures.get(f"{name}_signature")) for name in METRICS]
+    note += [f"{_TITLES[name]} by sacrebleu: `{_code(signature)}`." for name, signature in signatures if signature]
+    return "  \n".join(note) if any(name in figures for name in METRICS) else ""
+
+
+def _group_tables(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    tables = []
+    for split in SPLITS:
+        for column, groups in _figures(results, split).get("by", {}).items():
+            names = [name for name in METRICS if any(name in figures for figures in groups.values())]
+            rows = [
+                [group, figures["count"], *(figures.get(name, "") for name in names)]
+                for group, figures in groups.items()
+            ]
+            headings = (column, "examples", *(_titled(name) for name in names))
+            tables.append({"column": escape(column), "split": split, "table": table(headings, rows)})
+    return tables
+
+
+def _examples(run_folder: Path, count: int) -> tuple[str, list[tuple[str, str, str]]]:
+    """The split and a few of its predictions, evenly spread, so that no kind of example is favoured."""
+    for split in SPLITS:
+        file = run_folder / "predictions" / f"{split}.jsonl"
+        if count and file.exists() and file.stat().st_size:
+            rows = read_predictions(file)
+            chosen = [rows[place * len(rows) // count] for place in range(count)] if count < len(rows) else rows
+            return split, [
+                (
+                    row["source"],
+                    row["target"] if isinstance(row["target"], str) else row["target"][0],
+                    row["prediction"],
+                )
+                for row in chosen
+            ]
+    return "", []
+
+
+def _pictures(run_folder: Path) -> list[dict[str, str]]:
+    """The pictures of the run, the loss first."""
+    files = sorted((run_folder / "plots").glob("*.png"), key=lambda file: (file.stem != "loss", file.name))
+    return [
+        {"title": escape(file.stem.replace("_", " ")), "link": f"plots/{quote(file.name)}"}
+        for file in files
+        if not file.name.startswith(".")
+    ]
+
+
+def _data_sentence(recipe: Recipe) -> str:
+    data = recipe.data
+    details = {"configuration": data.name, "revision": data.revision}
+    more = "".join(f", {what} {escape(value)}" for what, value in details.items() if value)
+    languages = f" Languages: {escape(', '.join(data.languages))}." if data.languages else ""
+    columns = f"From `{_code(data.source)}` to `{_code(data.target)}`."
+    return f"{escape(_short_path(data.path))}{more}. {columns}{languages}"
+
+
+def _code(text: str) -> str:
+    return _clean(text).replace("`", "'")
+
+
+def _data_table(recipe: Recipe, results: Mapping[str, Any]) -> str:
+    data = _figures(results, "data")
+    prints = recipe.data.fingerprints or data.get("fingerprints") or {}
+    counts = data.get("examples") or {}
+    rows = [
+        [split, getattr(recipe.data, split), counts.get(split, ""), prints.get(split, "")]
+        for split in ("train", "validation", "test")
+        if split in prints or split in counts
+    ]
+    return table(("split", "name in the data", "examples", "fingerprint"), rows) if rows else ""
+
+
+def _data_notes(results: Mapping[str, Any]) -> list[str]:
+    """What was done to the data, and how many training examples each length filter left out."""
+    data = _figures(results, "data")
+    left_out = [f"{count:,} by {escape(name)}" for name, count in (data.get("left_out") or {}).items() if count]
+    notes = [escape(note) for note in data.get("notes") or ()]
+    return notes + ([f"left out of the training data for their length: {', '.join(left_out)}"] if left_out else [])
+
+
+def _training(results: Mapping[str, Any]) -> dict[str, Any]:
+    """What the training took, and on what."""
+    about = {name: results[name] for name in ("parameters", "hardware") if name in results}
+    return {**_figures(results, "train"), **about}
+
+
+def _figures_table(figures: Mapping[str, Any], headings: tuple[str, str]) -> str:
+    rows = [
+        [name.replace("_", " "), value]
+        for name, value in figures.items()
+        if isinstance(value, str | int | float) and not isinstance(value, bool)
+    ]
+    return table(headings, rows) if rows else ""
+
+
+def _recipe_yaml(recipe: Recipe) -> str:
+    """The recipe as YAML, with the names but not the places of folders on the machine that it ran on."""
+    sections: dict[str, Any] = {"data": recipe.data.model_copy(update={"path": _short_path(recipe.data.path)})}
+    for name, section in (("model", recipe.model), ("tokenizer", recipe.tokenizer)):
+        if section.pretrained:
+            sections[name] = section.model_copy(update={"pretrained": _short_path(section.pretrained)})
+    return recipe.model_copy(update=sections).to_yaml()
+
+
+def _short_path(path: str) -> str:
+    """A Hub id, a built-in name or a relative path as it is; of an absolute path only the last part."""
+    return Path(path).name if Path(path).is_absolute() or path.startswith("~") else path
+
+
+def _hub_id(path: str | None) -> str | None:
+    """The path if it is an id on the Hub."""
+    if path and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path) and not Path(path).exists():
+        return path
+    return None

@@ -1,0 +1,304 @@
+"""The command `kit`. Everything heavy is imported inside the commands, so that help appears at once."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from kit import __version__
+from kit.errors import KitError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train, check and use sequence models. Start with: kit recipes",
+)
+
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Changes to the recipe.")]
+RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped recipe.")]
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
+Processes = Annotated[int, typer.Option(min=1, help="Number of processes to train with.")]
+
+
+def version(asked: bool) -> None:
+    if asked:
+        print(f"kit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Train, check and use sequence models. Start with: kit recipes"""
+
+
+@app.command()
+def train(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option(help="Run folder [default: runs/NAME-OF-RECIPE]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    processes: Processes = 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a run would see and take.")] = False,
+) -> None:
+    """Train what a recipe describes; RECIPE may also be the folder of a run to repeat or go on with."""
+    from kit.recipe import load_recipe
+
+    path = Path(recipe)
+    is_run = (path / "recipe.yaml").is_file()
+    loaded = load_recipe(path / "recipe.yaml" if is_run else recipe, overrides or [])
+    if dry_run:
+        return _inspect(loaded)
+    target = output or (path if is_run else Path("runs") / path.stem)
+    if processes > 1:
+        return _train_in_processes(processes, target)
+    _train(loaded, target, resume)
+
+
+def _train(recipe: Any, output: Path, resume: bool) -> None:
+    from kit.reporting import Reporter
+    from kit.run import train as run_training
+    from kit.training.loop import TrainingFailed, TrainingInterrupted
+
+    reporter = Reporter()
+    try:
+        finished = run_training(recipe, output, resume, reporter)
+    except TrainingInterrupted as stop:
+        reporter.say(f"stopped after step {stop.step}; go on with: kit train {output} --resume")
+        raise typer.Exit(128 + stop.signal_number) from None
+    except TrainingFailed as failure:
+        reporter.say(f"training failed: {failure}")
+        raise typer.Exit(1) from None
+    if finished.was_there:
+        reporter.say(f"{output} is already there, finished, and left as it is (name another with --output):")
+    else:
+        reporter.say(f"the run is in {output}: model/, results.json, plots/, README.md")
+    if _is_main_process():
+        for split in ("validation", "test"):
+            if split in finished.results:
+                shown = {k: v for k, v in finished.results[split].items() if isinstance(v, float)}
+                print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
+
+
+def _is_main_process() -> bool:
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _train_in_processes(processes: int, output: Path) -> None:
+    from kit.launch import launch
+
+    arguments = [*sys.argv[1:], "--processes", "1"]  # the last one counts
+    if not any(argument.split("=")[0] == "--output" for argument in sys.argv):
+        arguments += ["--output", str(output)]
+    code = launch(processes, arguments)
+    if code:
+        raise typer.Exit(code)
+
+
+@app.command()
+def data(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Show what a run would see: examples, lengths, unknown tokens, overlaps, size, time and memory."""
+    from kit.recipe import load_recipe
+
+    _inspect(load_recipe(recipe, overrides or []))
+
+
+def _inspect(recipe: Any) -> None:
+    from rich.console import Console
+
+    from kit.inspection import inspect_recipe, render
+
+    Console().print(render(inspect_recipe(recipe)))
+
+
+@app.command(name="eval")
+def evaluate(
+    run: RunArgument,
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="Split of the data to evaluate on.")] = "test",
+    predictions: Annotated[Path | None, typer.Option(help="Write predictions there, as JSON lines.")] = None,
+) -> None:
+    """Evaluate the model of a run; overrides such as eval.num_beams=5 apply to this evaluation only."""
+    from kit.evaluate import evaluate as evaluate_run
+
+    found = evaluate_run(run, split, overrides)
+    if predictions is not None:
+        with _writing(predictions) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows)
+    print(json.dumps(found.figures, indent=1, ensure_ascii=False))
+
+
+@app.command()
+def generate(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    file: Annotated[Path | None, typer.Argument(help="Lines to translate [default: standard input]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where to write [default: standard output]")] = None,
+    num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
+    n_best: Annotated[int, typer.Option(min=1, help="Number of outputs for each line.")] = 1,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="Exponent of the length in a score.")] = None,
+    scores: Annotated[bool, typer.Option("--scores", help="Write line, rank, score, finished, text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
+    attention: Annotated[Path | None, typer.Option(help="Draw the attention of the first line there (PNG).")] = None,
+    tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
+) -> None:
+    """Translate lines of text, in order; long files stream through."""
+    from kit.generate import LINES_AT_ONCE, Translator
+    from kit.generate_files import ignoring_rest, read_lines, write_outputs
+    from kit.reporting import Reporter
+
+    reporter = Reporter()
+    if file is not None and not file.is_file():
+        raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit generate {run}`")
+    translator = Translator(run)
+    settings = translator.settings(
+        num_beams=max(num_beams or translator.settings().num_beams, n_best),
+        num_return_sequences=n_best,
+        max_new_tokens=max_new_tokens,
+        length_penalty=length_penalty,
+    )
+    interactive = file is None and sys.stdin.isatty()
+    with read_lines(file, reporter) as lines, _writing(output) as out, reporter.counting("lines", None) as advance:
+        if attention is not None:
+            lines = _draw_first(translator, lines, attention, settings, reporter)
+        outputs = translator.translate(lines, settings, tokens_per_batch, 1 if interactive else LINES_AT_ONCE)
+        with ignoring_rest():
+            write_outputs(outputs, out, scores or n_best > 1, as_json, advance)
+
+
+def _draw_first(translator: Any, lines: Any, path: Path, settings: Any, reporter: Any) -> Any:
+    from itertools import chain
+
+    first = next(lines, None)
+    if first is None:
+        raise KitError("there is no line to draw the attention of: the input is empty")
+    if not translator.draw_attention(first, path, settings):
+        raise KitError("--attention: this model has none; it sees the source through a fixed state only")
+    reporter.say(f"attention of the first line: {path}")
+    return chain([first], lines)
+
+
+def _writing(path: Path | None) -> Any:
+    """A file that appears when it is complete, or standard output."""
+    from kit.generate_files import writing
+
+    return writing(path)
+
+
+@app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders; the first is the baseline.")],
+    split: Annotated[str, typer.Option(help="Split whose predictions are compared.")] = "test",
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated [default: those of the recipes]")] = None,
+    samples: Annotated[int, typer.Option(min=10, help="Number of bootstrap samples.")] = 1000,
+) -> None:
+    """Compare runs on the same examples by paired bootstrap: is the difference more than chance?"""
+    from rich.console import Console
+
+    from kit.evaluation.compare import compare_runs
+
+    chosen = metrics.split(",") if metrics else None
+    Console().print(compare_runs(runs, split=split, metrics=chosen, samples=samples).table())
+
+
+@app.command()
+def verify(
+    target: Annotated[str, typer.Argument(metavar="RUN|RECIPE", help="A run folder, or a recipe to build afresh.")],
+) -> None:
+    """Prove on your own model what you rely on: save = load, cache = no cache, beam = exhaustive search, …"""
+    from rich.console import Console
+
+    from kit.verify import table
+    from kit.verify import verify as run_checks
+
+    checks = run_checks(target)
+    Console().print(table(checks))
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)
+
+
+@app.command()
+def recipes(
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
+) -> None:
+    """List the shipped recipes with the figures of their real runs."""
+    from kit.recipe_book import list_recipes, recipe_schema
+
+    if schema:
+        print(json.dumps(recipe_schema(), indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("recipe", "what", "measured", box=None, pad_edge=False)
+    for row in list_recipes():
+        figures = ", ".join(f"{name} {value}" for name, value in row.measured.items()) or row.reason
+        table.add_row(row.name, row.title, figures)
+    Console().print(table)
+
+
+@app.command()
+def copy(
+    name: Annotated[str, typer.Argument(help="A shipped recipe.")],
+    destination: Annotated[Path, typer.Argument(help="File or folder to copy it to.")] = Path(),
+) -> None:
+    """Make a shipped recipe yours."""
+    from kit.recipe_book import copy_recipe
+
+    print(copy_recipe(name, destination))
+
+
+@app.command()
+def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_steps, or a section.")] = "") -> None:
+    """Explain a key of recipes."""
+    from kit.recipe_book import explain as explain_key
+
+    print(explain_key(key))
+
+
+@app.command()
+def record(run: RunArgument, recipe: Annotated[Path, typer.Argument(help="The recipe file of that run.")]) -> None:
+    """Write the figures of a finished run into its recipe's `measured` section."""
+    from kit.recipe_book import record as record_run
+
+    for name, value in record_run(run, recipe).items():
+        print(f"{name}: {value}")
+
+
+@app.command()
+def doctor(
+    self_check: Annotated[bool, typer.Option(help="Train a tiny model for up to a minute.")] = True,
+) -> None:
+    """Check versions, devices and what is missing, and that training works here."""
+    from rich.console import Console
+
+    from kit.doctor import diagnose, render
+
+    findings = diagnose(self_check)
+    Console().print(render(findings))
+    if any(finding.status == "problem" for finding in findings):
+        raise typer.Exit(1)
+
+
+def main() -> NoReturn:
+    """Run the command; a user's mistake is one message and exit code 2."""
+    import os
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    try:
+        app()
+    except KitError as error:
+        if _is_main_process():
+            print(f"kit: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("kit: interrupted", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(0)

@@ -1,0 +1,95 @@
+"""From the columns of the data, whatever their names, to `source`, `target` and others that all splits share."""
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kit.data.report import DataReport, SplitReport
+from kit.data.rows import keep
+from kit.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from kit.recipe import DataSection
+
+ROLES = ("source", "target")
+
+
+def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: DataReport) -> "Dataset":
+    """The dataset with the two text columns first, as source and target. Raises DataError if they are not there or
+    hold something else."""
+    chosen = {data.source: "source", data.target: "target"}
+    dataset = unfold(dataset, set(chosen))
+    for key in ROLES:
+        name = getattr(data, key)
+        if name not in dataset.column_names:
+            raise DataError(
+                f'data.{key}: the {split} split of {data.path} has no column "{name}".'
+                f"{did_you_mean(name, dataset.column_names)} It has {', '.join(dataset.column_names)}. "
+                "(If this is a file without a header line, name its columns by data.columns.)"
+            )
+        kind = dataset.data.schema.field(name).type
+        # A column of type null has no values at all; its rows are counted as missing.
+        if not is_text(kind) and kind != pa.null():
+            raise DataError(f'data.{key}: the column "{name}" of {data.path} holds {kind}, not text.')
+    shadowed = [name for name in dataset.column_names if name in ROLES and name not in chosen]
+    if shadowed:
+        dataset = dataset.remove_columns(shadowed)
+        note_once(report, f"left out, since its name is needed: column {', '.join(shadowed)}")
+    others = [name for name in dataset.column_names if name not in chosen]
+    return dataset.select_columns([*chosen, *others]).rename_columns(chosen)
+
+
+def unfold(dataset: "Dataset", names: set[str]) -> "Dataset":
+    """Bring the texts of a translation out of the column that holds them as {"de": …, "en": …}."""
+    if names <= set(dataset.column_names):
+        return dataset
+    for field in dataset.data.schema:
+        if pa.types.is_struct(field.type) and names <= (inner := {part.name for part in field.type}):
+            flat = dataset.flatten()
+            free = inner - set(dataset.column_names)
+            return flat.rename_columns({f"{field.name}.{name}": name for name in sorted(free)})
+    return dataset
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type holds text, in whichever of the layouts Arrow has for it."""
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    return kind in (pa.string(), pa.large_string(), pa.string_view())
+
+
+def plain_text(table: pa.Table) -> pa.Table:
+    """The table with all text in the one layout that every consumer knows."""
+    fields = [field.with_type(pa.string()) if is_text(field.type) else field for field in table.schema]
+    return table.cast(pa.schema(fields))
+
+
+def drop_missing(dataset: "Dataset", told: SplitReport) -> "Dataset":
+    """Leave out and count rows that have no source or no target. Empty text is a value, and stays."""
+    source, target = (pc.is_valid(dataset.data.column(role)).to_numpy() for role in ROLES)
+    told.dropped += Counter({"no source": int((~source).sum()), "no target": int((source & ~target).sum())})
+    return dataset if (source & target).all() else keep(dataset, source & target)
+
+
+def keep_common_columns(found: "dict[str, Dataset]", report: DataReport) -> None:
+    """Leave out columns that are not the same in all splits, and note them."""
+    features = [dataset.features for dataset in found.values()]
+    first = features[0]
+    common = [
+        name
+        for name in first
+        if name in ROLES or all(name in other and other[name] == first[name] for other in features)
+    ]
+    for split, dataset in found.items():
+        if others := [name for name in dataset.column_names if name not in common]:
+            note_once(report, f"left out, since not all splits have it alike: column {', '.join(others)}")
+        found[split] = dataset.select_columns(common)
+
+
+def note_once(report: DataReport, note: str) -> None:
+    if note not in report.notes:
+        report.notes.append(note)

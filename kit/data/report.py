@@ -1,0 +1,42 @@
+"""What became of the rows of a dataset on their way to training, split by split."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SplitReport:
+    """Rows read, rows left out by reason, and rows kept: `read == rows + sum(dropped.values())`."""
+
+    read: int
+    """Rows of the data, or rows held out of train for this split."""
+
+    rows: int = 0
+    """Rows handed on."""
+
+    dropped: Counter[str] = field(default_factory=Counter)
+    """Rows that were left out, by reason."""
+
+    noted: Counter[str] = field(default_factory=Counter)
+    """Rows that were kept but are worth knowing about, such as those with an empty target."""
+
+
+@dataclass
+class DataReport:
+    """What was left out of the data, and why."""
+
+    splits: dict[str, SplitReport] = field(default_factory=dict)
+    """One for each split."""
+
+    notes: list[str] = field(default_factory=list)
+    """What concerns more than one split, such as columns that were left out."""
+
+    def lines(self) -> list[str]:
+        """The report as text, a line for each split and each note."""
+        told = []
+        for name, split in self.splits.items():
+            parts = [f"{name}: {split.rows} rows"]
+            parts += [f"{count} left out ({why})" for why, count in split.dropped.items()]
+            parts += [f"{count} with {what}" for what, count in split.noted.items()]
+            told.append(", ".join(parts))
+        return told + self.notes

@@ -1,0 +1,199 @@
+"""From `data:` in the recipe to splits with the columns source and target, and a report of what was left out.
+
+The data is found as `builtin:NAME`, as a local file or folder, or on the Hub, in this order. Nothing is dropped in
+silence: the report accounts for every row that was read.
+"""
+
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kit.data.builtin import load_builtin
+from kit.data.columns import ROLES, drop_missing, keep_common_columns, name_columns, plain_text
+from kit.data.folders import folder_files, missing_suffix, read_folder_split, splits_of
+from kit.data.hub_names import looks_like_hub_id, reason
+from kit.data.report import DataReport, SplitReport
+from kit.data.rows import Texts, digests, fingerprint, first_occurrences, hold_out, in_memory, keep
+from kit.data.text_files import ENDINGS, Layout, ending_of, read_table
+from kit.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+    from kit.recipe import DataSection
+
+BUILTIN = "builtin:"
+SPLITS = ("train", "validation", "test")
+OTHER_NAMES = {"validation": ("val", "valid", "dev")}
+UNUSED = {
+    "built-in": ("name", "revision", "columns", "delimiter", "encoding"),
+    "local": ("name", "revision", "languages", "sizes"),
+    "Hub": ("columns", "delimiter", "encoding", "languages", "sizes"),
+}
+# A split as it is in the data, and the rows that could not be read.
+Read = tuple["Dataset", Counter[str]]
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The data of a run."""
+
+    datasets: "DatasetDict"
+    """train, validation and, if there is one, test: each with the columns source, target and the same others."""
+
+    report: DataReport
+    """What was left out, and why."""
+
+    fingerprints: dict[str, str]
+    """Sixteen digits for each split that stand for all its rows."""
+
+
+def load_splits(data: "DataSection") -> Splits:
+    """Load the data that a recipe names. Raises DataError if it is not there or not as the recipe says.
+
+    Of the filters for training data, `drop_duplicates` and `max_examples` are applied here; those that count tokens
+    need a tokenizer.
+    """
+    from datasets import DatasetDict
+
+    report = DataReport()
+    found: dict[str, Dataset] = {}
+    for split, (dataset, dropped) in read_splits(data).items():
+        report.splits[split] = told = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
+        found[split] = drop_missing(name_columns(dataset, data, split, report), told)
+        if not found[split]:
+            reasons = ", ".join(f"{count} {why}" for why, count in told.dropped.items())
+            raise DataError(f"{data.path}: no row of the {split} split can be used (of {told.read}: {reasons}).")
+    hold_out_missing(found, data, report)
+    found["train"] = choose_training_rows(found["train"], data, report.splits["train"])
+    found = {split: found[split] for split in SPLITS if split in found}
+    keep_common_columns(found, report)
+    count_rows(found, report)
+    fingerprints = {split: fingerprint(dataset) for split, dataset in found.items()}
+    check_fingerprints(fingerprints, data)
+    return Splits(DatasetDict(found), report, fingerprints)
+
+
+def read_splits(data: "DataSection") -> dict[str, Read]:
+    """The splits train, validation and test, as far as the data has them."""
+    path = Path(data.path).expanduser()
+    kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
+    for name in UNUSED[kind]:
+        if getattr(data, name) != type(data).model_fields[name].default:
+            raise DataError(f"data.{name} has no meaning for {kind} data ({data.path}). Remove it.")
+    if kind == "built-in":
+        sizes: dict[str, int] = dict((data.sizes or {}).items())
+        tables = load_builtin(data.path.removeprefix(BUILTIN), data.languages, sizes, data.seed)
+        return {split: (in_memory(tables[name]), Counter()) for split, name in split_names(data, tables).items()}
+    if kind == "Hub":
+        hub = load_from_hub(data, path)
+        return {split: (hub[name], Counter()) for split, name in split_names(data, hub).items()}
+    return read_local(path, data)
+
+
+def read_local(path: Path, data: "DataSection") -> dict[str, Read]:
+    """A single file is train; in a folder, the names of the files say which split they are."""
+    layout = Layout(data.columns, data.delimiter, data.encoding)
+    suffixes = (data.source, data.target)
+    if path.is_file():
+        files = {name: read_table(path, layout) for name in split_names(data, ["train"])}
+    else:
+        there = folder_files(path, suffixes)
+        if data.train in there and data.train not in splits_of(there, suffixes):
+            raise missing_suffix(path, data.train, "source", data.source, there[data.train])
+        names = split_names(data, splits_of(there, suffixes))
+        files = {split: read_folder_split(path, name, there, suffixes, layout) for split, name in names.items()}
+    return {split: (in_memory(plain_text(file.table)), file.dropped) for split, file in files.items()}
+
+
+def load_from_hub(data: "DataSection", path: Path) -> "DatasetDict":
+    """All splits of a Hub dataset. Whatever goes wrong, the message says that both a path and a Hub id were tried."""
+    if not looks_like_hub_id(data.path) or ending_of(path) in ENDINGS:
+        raise DataError(f"data.path: there is no file or folder {path.absolute()}.")
+    from datasets import load_dataset
+
+    try:
+        return load_dataset(data.path, data.name, revision=data.revision)
+    # The libraries below raise dozens of kinds; each means that the data is not to be had.
+    except Exception as error:
+        raise DataError(
+            f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "
+            f"{reason(error)}"
+        ) from error
+
+
+def split_names(data: "DataSection", available: Collection[str]) -> dict[str, str]:
+    """The name that each split has in the data. A split may only be missing if its name was left at the default."""
+    names = {}
+    for split in SPLITS:
+        wanted = getattr(data, split)
+        candidates = (wanted, *OTHER_NAMES.get(split, ())) if wanted == split else (wanted,)
+        name = next((candidate for candidate in candidates if candidate in available), None)
+        if name is not None:
+            names[split] = name
+        elif split == "train" or wanted != split:
+            raise DataError(
+                f'data.{split}: {data.path} has no split "{wanted}".{did_you_mean(wanted, available)} '
+                f"It has {', '.join(available) or 'none'}."
+            )
+    return names
+
+
+def hold_out_missing(found: "dict[str, Dataset]", data: "DataSection", report: DataReport) -> None:
+    """Take validation and test out of train where the data has none and the recipe gives a size."""
+    for split, size in (("validation", data.validation_size), ("test", data.test_size)):
+        if split in found and size is not None:
+            raise DataError(f"data.{split}_size: {data.path} has a split for {split} of its own. Remove the key.")
+        if split == "validation" and split not in found and size is None:
+            raise DataError(
+                f"{data.path} has no validation split, by which the best checkpoint is chosen. Name it "
+                "(data.validation), or hold rows out of train (data.validation_size: 1000)."
+            )
+        if size is not None:
+            held = hold_out(digests(found["train"], ["source"], data.seed), size, f"{split}_size")
+            found[split] = keep(found["train"], held)
+            found["train"] = keep(found["train"], ~held)
+            report.splits[split] = SplitReport(int(held.sum()))
+            report.splits["train"].dropped[f"held out for {split}"] = int(held.sum())
+
+
+def choose_training_rows(train: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
+    """Apply drop_duplicates, then max_examples."""
+    if data.drop_duplicates:
+        first = first_occurrences(digests(train, ["source", "target"]))
+        told.dropped += Counter({"duplicate": int((~first).sum())})
+        train = keep(train, first)
+    if data.max_examples is not None and data.max_examples < len(train):
+        told.dropped["beyond data.max_examples"] = len(train) - data.max_examples
+        train = keep(train, np.random.default_rng(data.seed).permutation(len(train)) < data.max_examples)
+    return train
+
+
+def count_rows(found: "dict[str, Dataset]", report: DataReport) -> None:
+    """Complete the report by what was kept, split by split."""
+    trained = digests(found["train"], ["source"])
+    for split, dataset in found.items():
+        told = report.splits[split]
+        told.rows = len(dataset)
+        for role in ROLES:
+            told.noted += Counter({f"empty {role}": sum(not text for text in Texts(dataset, role))})
+        if split != "train":
+            known = np.isin(digests(dataset, ["source"]), trained).sum()
+            told.noted += Counter({"a source that is in train": int(known)})
+    report.splits = {split: report.splits[split] for split in found}
+
+
+def check_fingerprints(fingerprints: dict[str, str], data: "DataSection") -> None:
+    """Raise DataError if the recipe knows other data under this path."""
+    expected = fingerprints if data.fingerprints is None else data.fingerprints
+    changed = [split for split in SPLITS if fingerprints.get(split) != expected.get(split)]
+    if changed:
+        raise DataError(
+            f"data.fingerprints: {data.path} is not the data of this recipe: {', '.join(changed)} changed (now "
+            f"{', '.join(f'{split} {fingerprints.get(split)}' for split in changed)}). Bring back the data, or undo "
+            "the change of the data section; to go on with the new data, remove data.fingerprints."
+        )

@@ -1,0 +1,109 @@
+"""Evaluation over processes: every example exactly once, results in the order of the data."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list, gather_object
+from datasets import Dataset
+
+from kit.data.batches import reading_batches
+from kit.data.examples import Pairs
+from kit.data.tokenizer import Tokenizers
+from kit.evaluation.groups import by_group
+from kit.evaluation.metrics import compute_metrics
+from kit.recipe import EvalSection
+from kit.search import Hypothesis, SearchSettings, search
+from kit.training.objective import Seq2SeqObjective
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures of a split and the predictions they were computed from, in the order of the data."""
+
+    figures: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+def own_batches(lengths: np.ndarray, tokens: int, accelerator: Accelerator) -> list[np.ndarray]:
+    """This process's share of the batches; lengths alternate between processes, so that all finish together."""
+    return reading_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
+
+
+@torch.inference_mode()
+def teacher_forced_loss(
+    objective: Seq2SeqObjective, examples: Pairs, pad: int, tokens: int, accelerator: Accelerator
+) -> float:
+    """Mean cross-entropy of a target token, without label smoothing."""
+    objective.eval()
+    lengths = np.maximum(examples.source.lengths, examples.target.lengths)
+    total, count = 0.0, 0
+    for indices in own_batches(lengths, tokens, accelerator):
+        batch = {k: v.to(accelerator.device) for k, v in examples.batch(indices, pad).items()}
+        total += float(objective.summed_loss(batch))
+        count += int(examples.target.lengths[indices].sum())
+    sums = accelerator.reduce(torch.tensor([total, count], dtype=torch.float64, device=accelerator.device))
+    return float(sums[0] / sums[1])
+
+
+def predict(
+    objective: Seq2SeqObjective, examples: Pairs, pad: int, tokens: int, settings: SearchSettings, accelerator: Accelerator
+) -> list[Hypothesis]:
+    """The best hypothesis of every example, in the order of the data, on every process."""
+    objective.eval()
+    # a hypothesis is about as long as its source, and every beam is a row of its own
+    budget = max(1, tokens // settings.num_beams)
+    found: list[tuple[int, Hypothesis]] = []
+    for indices in own_batches(examples.source.lengths, budget, accelerator):
+        batch = {k: v.to(accelerator.device) for k, v in examples.batch(indices, pad).items()}
+        for index, hypotheses in zip(indices, search(objective.model, batch, settings), strict=True):
+            found.append((int(index), hypotheses[0]))
+    everyone = gather_object(found)
+    ordered = dict(everyone)
+    if len(everyone) != len(examples) or len(ordered) != len(examples):
+        raise RuntimeError(f"{len(everyone)} predictions for {len(examples)} examples: each must occur exactly once")
+    return [ordered[i] for i in range(len(examples))]
+
+
+def evaluate_split(
+    objective: Seq2SeqObjective,
+    examples: Pairs,
+    texts: Dataset,
+    tokenizers: Tokenizers,
+    section: EvalSection,
+    num_beams: int,
+    accelerator: Accelerator,
+) -> Evaluation:
+    """Loss, metrics, metrics by group, and predictions of a split; the figures are the same on every process."""
+    pad = tokenizers.source.pad_token_id
+    loss = teacher_forced_loss(objective, examples, pad, section.tokens_per_batch, accelerator)
+    figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": len(examples)}
+    if not section.metrics and not section.examples:
+        return Evaluation(figures, [])
+    hypotheses = predict(
+        objective, examples, pad, section.tokens_per_batch, search_settings(section, num_beams), accelerator
+    )
+    predictions = tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
+    rows = [
+        {**text, "prediction": prediction, "score": hypothesis.score, "finished": hypothesis.finished}
+        for text, prediction, hypothesis in zip(texts, predictions, hypotheses, strict=True)
+    ]
+    if accelerator.is_main_process:
+        figures |= compute_metrics(section.metrics, predictions, texts["target"])
+        if section.group_by:
+            figures["by"] = by_group(section.group_by, rows, section.metrics)
+    return Evaluation(broadcast_object_list([figures])[0], rows)
+
+
+def search_settings(section: EvalSection, num_beams: int) -> SearchSettings:
+    """The search that a recipe asks for."""
+    return SearchSettings(
+        num_beams=num_beams,
+        max_new_tokens=section.max_new_tokens,
+        length_penalty=section.length_penalty,
+        early_stopping=section.early_stopping,
+        no_repeat_ngram_size=section.no_repeat_ngram_size,
+    )

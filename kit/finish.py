@@ -1,0 +1,94 @@
+"""The end of a run: evaluate the best weights, and leave behind what the next person needs."""
+
+import json
+from typing import Any
+
+from kit.card import write_card
+from kit.curves import draw_curves
+from kit.evaluation.predict import Evaluation, search_settings
+from kit.generate import Translator
+from kit.hub import export_model
+from kit.machine import hardware, peak_memory_mb, versions
+from kit.prepare import Prepared
+from kit.reporting import Reporter
+from kit.run_folder import RunFolder
+from kit.training.checkpoint import write_text_atomically
+from kit.training.loop import Loop
+
+
+def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
+    """Evaluate on validation and test with the search of the recipe, and write everything down."""
+    evaluations = {}
+    section = prepared.recipe.eval
+    for split in ("validation", "test"):
+        if split in prepared.encoded.splits:
+            with reporter.busy(f"final evaluation on {split}"):
+                evaluations[split] = prepared.task.evaluate(
+                    loop.objective, prepared.splits, prepared.encoded, prepared.tokenizers, split,
+                    section.num_beams, loop.accelerator,
+                )  # fmt: skip
+            show_evaluation(reporter, split, evaluations[split], section.examples)
+    results = collect_results(prepared, loop, evaluations)
+    if loop.accelerator.is_main_process:
+        leave_behind(prepared, loop, folder, evaluations, results)
+    loop.accelerator.wait_for_everyone()
+    return results
+
+
+def show_evaluation(reporter: Reporter, when: str, found: Evaluation, examples: int) -> None:
+    """One line of figures, then a few examples, spread over the split."""
+    figures = {name: value for name, value in found.figures.items() if isinstance(value, float)}
+    reporter.say(f"{when}: " + " · ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    every = max(1, len(found.rows) // max(1, examples))
+    for row in found.rows[::every][:examples]:
+        mark = "=" if row["prediction"] == row["target"] else "≠"
+        reporter.say(f"    {row['source']} → {row['prediction']} {mark} {row['target']}")
+
+
+def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
+    """All figures of the run, as results.json holds them."""
+    progress = loop.progress
+    return {
+        **{split: evaluation.figures for split, evaluation in evaluations.items()},
+        "train": {
+            "seconds": round(progress.seconds, 1),
+            "steps": progress.step,
+            "epochs": round(progress.step / loop.plan.steps_per_epoch, 3),
+            "best_step": progress.best_step,
+            "tokens_per_second": round(progress.target_tokens / max(progress.step_seconds, 1e-9), 1),
+            "padding": round(loop.plan.padding().share, 4),
+            "peak_memory_mb": round(peak_memory_mb(), 1),
+            "processes": loop.accelerator.num_processes,
+        },
+        "data": {
+            "examples": {name: len(examples) for name, examples in prepared.encoded.splits.items()},
+            "left_out": prepared.encoded.left_out,
+            "notes": prepared.splits.report.lines(),
+            "fingerprints": prepared.splits.fingerprints,
+        },
+        "parameters": prepared.model.num_parameters(),
+        "hardware": hardware(loop.accelerator.num_processes),
+        "versions": versions(),
+    }
+
+
+def leave_behind(
+    prepared: Prepared, loop: Loop, folder: RunFolder, evaluations: dict[str, Evaluation], results: dict[str, Any]
+) -> None:
+    """Write predictions, model, pictures and card; results.json last, because it says that the run is finished."""
+    folder.predictions.mkdir(exist_ok=True)
+    for split, evaluation in evaluations.items():
+        lines = (json.dumps(row, ensure_ascii=False) for row in evaluation.rows)
+        write_text_atomically(folder.predictions / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
+    settings = search_settings(prepared.recipe.eval, prepared.recipe.eval.num_beams)
+    generation = settings.generation_config(prepared.model)
+    export_model(folder.model, prepared.model, prepared.tokenizers, generation, prepared.task.pipelines)
+    folder.plots.mkdir(exist_ok=True)
+    draw_curves(folder.metrics_file, folder.plots)
+    # drawn by the exported model, so that a folder that cannot be loaded is noticed here
+    first = prepared.splits.datasets[list(evaluations)[-1]][0]["source"]
+    Translator(folder.model).draw_attention(first, folder.plots / "attention.png")
+    card = write_card(folder.path, prepared.recipe, results)
+    write_text_atomically(folder.card, card)
+    write_text_atomically(folder.model / "README.md", card)
+    folder.write_results(results)

@@ -1,0 +1,277 @@
+"""What a run would see and take, before it is started: `kit data` and `kit train --dry-run`."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from datasets import Dataset
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.examples import IGNORED, Pairs
+from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_duplicates, find_overlap
+from kit.inspection_tables import render
+from kit.prepare import Prepared, prepare
+from kit.recipe import Recipe
+from kit.run import build_accelerator
+from kit.tasks.translation import encode_pairs
+from kit.training.estimate import Cost, estimate
+
+EXAMPLES = 3
+UNKNOWN_WORTH_A_WARNING = 0.01
+PARTS = ("embeddings", "encoder", "decoder", "attention", "output", "other")
+
+
+@dataclass(frozen=True)
+class Side:
+    """The source or the target texts of a split."""
+
+    lengths: Lengths
+    unknown: Unknown
+
+
+@dataclass(frozen=True)
+class SplitFacts:
+    """A split on its way from the data to the model."""
+
+    read: int
+    left_out: dict[str, int]  # by reason, without those that left out nothing
+    noted: dict[str, int]  # kept, but worth knowing
+    examples: int
+    source: Side
+    target: Side
+    beyond_filters: dict[str, int]  # validation and test only: kept, though train would have left them out
+    cut_references: int  # targets that no output can reach, as it would have more than eval.max_new_tokens
+
+
+@dataclass(frozen=True)
+class ShownSide:
+    """One side of an example as it is in a batch."""
+
+    text: str  # decoded again, special tokens and all
+    tokens: list[str]
+    padding: int  # tokens of it behind them
+
+
+@dataclass(frozen=True)
+class Example:
+    """An example of the first micro-batch."""
+
+    source: ShownSide
+    target: ShownSide  # what the model learns to write; its decoder reads the same, shifted by a start token
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The plan of the training."""
+
+    steps_per_epoch: int
+    total_steps: int
+    micro_batches: int
+    padding: float  # share of what the model computes on
+
+    @property
+    def epochs(self) -> float:
+        return self.total_steps / self.steps_per_epoch
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Numbers of a model's weights; those that two parts share are counted once."""
+
+    model_type: str
+    total: int
+    trained: int
+    parts: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What a run of a recipe would see and take."""
+
+    splits: dict[str, SplitFacts]
+    duplicates: Duplicates
+    overlaps: dict[str, Overlap]  # of validation and test with train
+    examples: list[Example]
+    start_token: str
+    vocabularies: dict[str, int]  # sizes: of source and target, or of the one that they share
+    batches: Batches
+    parameters: Parameters
+    cost: Cost | None  # None if the longest micro-batch does not fit into the memory
+    notes: list[str]  # of the reader of the data
+    warnings: list[str]  # what is likely to be a mistake
+
+
+def inspect_recipe(recipe: Recipe) -> Inspection:
+    """Do everything that a run does before its first step, look at it, and try a few steps on a copy of the model.
+
+    Nothing is written. Raises what a run would raise for a recipe that cannot be trained.
+    """
+    accelerator = build_accelerator(recipe)
+    prepared = prepare(recipe)
+    train = training_texts(prepared)
+    texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
+    splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
+    overlaps = {split: find_overlap(train, data) for split, data in texts.items() if split != "train"}
+    try:
+        cost = estimate(prepared, accelerator)
+    except torch.OutOfMemoryError:
+        cost = None
+    return Inspection(
+        splits=splits,
+        duplicates=find_duplicates(train),
+        overlaps=overlaps,
+        examples=first_examples(prepared),
+        start_token=prepared.tokenizers.target.convert_ids_to_tokens(prepared.model.config.decoder_start_token_id),
+        vocabularies=vocabularies(prepared),
+        batches=Batches(
+            prepared.plan.steps_per_epoch,
+            prepared.total_steps,
+            prepared.plan.micro_batches,
+            prepared.plan.padding().share,
+        ),
+        parameters=count_parameters(prepared.model),
+        cost=cost,
+        notes=prepared.splits.report.notes,
+        warnings=list(find_warnings(recipe, splits, overlaps, cost)),
+    )
+
+
+def training_texts(prepared: Prepared) -> Dataset:
+    """The rows of the training split that the length filters let through."""
+    train = prepared.splits.datasets["train"]
+    if not any(prepared.encoded.left_out.values()):
+        return train
+    keep, _ = prepared.task._filter(encode_pairs(train, prepared.tokenizers))
+    return train.select(np.flatnonzero(keep))
+
+
+def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
+    """Sizes, lengths and unknown tokens of a split."""
+    pairs, report = prepared.encoded.splits[split], prepared.splits.report.splits[split]
+    refused = prepared.encoded.left_out if split == "train" else prepared.task._filter(pairs)[1]
+    by_filter = {f"data.{name}": count for name, count in refused.items() if count}
+    left_out = {reason: count for reason, count in report.dropped.items() if count}
+    return SplitFacts(
+        read=report.read,
+        left_out=left_out | by_filter if split == "train" else left_out,
+        noted={what: count for what, count in report.noted.items() if count},
+        examples=len(pairs),
+        source=side_of(prepared, pairs, texts, "source"),
+        target=side_of(prepared, pairs, texts, "target"),
+        beyond_filters={} if split == "train" else by_filter,
+        cut_references=int((pairs.target.lengths > prepared.recipe.eval.max_new_tokens).sum()),
+    )
+
+
+def side_of(prepared: Prepared, pairs: Pairs, texts: Dataset, name: str) -> Side:
+    is_target = name == "target"
+    tokenizer = prepared.tokenizers.target if is_target else prepared.tokenizers.source
+    lists = pairs.target if is_target else pairs.source
+    end = is_target or prepared.recipe.tokenizer.end_of_source
+    column = texts[name]
+    unknown = count_unknown(tokenizer, lists, lambda i: column[i], is_target)
+    return Side(Lengths.of(lists.lengths - int(end)), unknown)
+
+
+def first_examples(prepared: Prepared) -> list[Example]:
+    """A few examples of the first micro-batch of the first step, out of the very tensors that training would get."""
+    batch = prepared.task.batch_maker(prepared.encoded, prepared.tokenizers)(prepared.plan.step(0)[0])
+    tokenizers = prepared.tokenizers
+    labels = batch["labels"]
+
+    def show(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor, real: torch.Tensor) -> ShownSide:
+        kept = ids[real].tolist()
+        text = tokenizer.decode(kept, skip_special_tokens=False)
+        return ShownSide(text, tokenizer.convert_ids_to_tokens(kept), int((~real).sum()))
+
+    return [
+        Example(
+            show(tokenizers.source, batch["input_ids"][row], batch["attention_mask"][row].bool()),
+            show(tokenizers.target, labels[row], labels[row] != IGNORED),
+        )
+        for row in np.linspace(0, len(labels) - 1, min(EXAMPLES, len(labels))).astype(int)
+    ]
+
+
+def vocabularies(prepared: Prepared) -> dict[str, int]:
+    tokenizers = prepared.tokenizers
+    if tokenizers.shared:
+        return {"shared": len(tokenizers.source)}
+    return {"source": len(tokenizers.source), "target": len(tokenizers.target)}
+
+
+def count_parameters(model: PreTrainedModel) -> Parameters:
+    """The parameters of a model by what they are for; every one is counted exactly once."""
+    embeddings = {
+        id(parameter)
+        for module in model.modules()
+        if isinstance(module, nn.Embedding)
+        for parameter in module.parameters()
+    }
+    output_layer = model.get_output_embeddings()
+    output = set() if output_layer is None else {id(parameter) for parameter in output_layer.parameters()}
+
+    def part_of(name: str, parameter: nn.Parameter) -> str:
+        if id(parameter) in embeddings:
+            return "embeddings"
+        if id(parameter) in output:
+            return "output"
+        names = name.lower().split(".")
+        # keys and values of a recurrent model are computed where its source is read, in a module called memory
+        if "memory" in names or any("attention" in each or "attn" in each for each in names):
+            return "attention"
+        return next((part for part in ("encoder", "decoder") if part in names), "other")
+
+    counts = dict.fromkeys(PARTS, 0)
+    trained = 0
+    for name, parameter in model.named_parameters():
+        counts[part_of(name, parameter)] += parameter.numel()
+        trained += parameter.numel() * parameter.requires_grad
+    parts = {part: count for part, count in counts.items() if count}
+    return Parameters(model.config.model_type, sum(parts.values()), trained, parts)
+
+
+def find_warnings(
+    recipe: Recipe, splits: dict[str, SplitFacts], overlaps: dict[str, Overlap], cost: Cost | None
+) -> Iterator[str]:
+    """What is likely to be a mistake, and what to do about it."""
+    for split, facts in splits.items():
+        if facts.cut_references and split != "train":
+            needed = facts.target.lengths.longest + 1
+            yield (
+                f"{split}: {facts.cut_references:,} references are longer than eval.max_new_tokens="
+                f"{recipe.eval.max_new_tokens}, so that no output can equal them. The longest needs {needed}"
+            )
+        for name, side in (("source", facts.source), ("target", facts.target)):
+            if side.unknown.rate >= UNKNOWN_WORTH_A_WARNING:
+                yield (
+                    f"{split}: {side.unknown.rate:.1%} of the {name} tokens are unknown. A larger "
+                    "tokenizer.vocab_size, a smaller tokenizer.min_frequency or a subword tokenizer "
+                    "(tokenizer.train: bpe) helps"
+                )
+    for split, overlap in overlaps.items():
+        if overlap.sources:
+            yield (
+                f"{split}: {overlap.sources:,} of {splits[split].examples:,} sources are in train too, so that its "
+                "figures say little about new text"
+            )
+    minutes = recipe.train.max_minutes
+    if cost is None:
+        yield (
+            "the longest micro-batch does not fit into the memory of the device: raise train.micro_batches, or lower "
+            "train.tokens_per_batch (train.batch_size) or data.max_length"
+        )
+        return
+    if cost.memory.total > cost.memory.available:
+        yield (
+            f"training needs about {cost.memory.total:,.0f} MB, but there are {cost.memory.available:,.0f}: raise "
+            "train.micro_batches, or lower train.tokens_per_batch (train.batch_size) or data.max_length"
+        )
+    if minutes is not None and cost.seconds_of_training > 60 * minutes:
+        reached = int(60 * minutes / cost.seconds_per_step)
+        yield f"train.max_minutes={minutes:g} ends the training at about step {reached:,} of {cost.total_steps:,}"
+
+
+__all__ = ["Inspection", "inspect_recipe", "render"]

@@ -1,0 +1,306 @@
+"""The recurrent decoder: cells, attention over the source, and the readout of each state.
+
+It runs as fused layers over the whole target wherever no input waits for the last attention, and as a loop of cells
+otherwise; both give the same result.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.modeling_outputs import ModelOutput
+from transformers.utils.generic import can_return_tuple
+
+from .attention import Attention
+from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from .recurrent import RecurrentCache, cell_step, real_tokens_first, recurrent_layer, run_layer
+from .rnn_encoder import RNNEncoderOutput, add_noise
+
+State = dict[str, Tensor]
+
+
+@dataclass
+class RNNDecoderOutput(ModelOutput):
+    """One entry per target position in each tensor."""
+
+    last_hidden_state: Tensor | None = None  # (batch, target, readout size): what the output layer sees
+    past_key_values: RecurrentCache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    cross_attentions: tuple[Tensor, ...] | None = None  # one of (batch, heads, target, source)
+
+
+class _Source:
+    """The source as the decoder sees it at every step."""
+
+    def __init__(self, encoded: RNNEncoderOutput, attention_mask: Tensor | None):
+        self.keys, self.values = encoded.keys, encoded.values
+        self.fixed = encoded.final_hidden[:, -1]  # (batch, encoder_size)
+        self.mask = None if attention_mask is None else attention_mask.bool()
+
+
+@dataclass
+class _Trace:
+    hiddens: list[Tensor]  # per layer (batch, target, hidden)
+    weights: Tensor | None  # (batch, heads, target, source)
+
+
+class StateHandover(nn.Module):
+    """The decoder's first state from the encoder's final one."""
+
+    def __init__(self, config: RNNSeq2SeqConfig):
+        super().__init__()
+        self.layers = config.decoder_layers
+        size = config.decoder_layers * config.hidden_size
+        through_mlp = config.handover == "mlp"
+        self.hidden = nn.Linear(config.encoder_size, size) if through_mlp else None
+        self.cell = nn.Linear(config.encoder_size, size) if through_mlp and config.cell == "lstm" else None
+
+    def forward(self, encoded: RNNEncoderOutput) -> State:
+        hidden, cell = encoded.final_hidden, encoded.final_cell  # (batch, encoder layers, encoder_size)
+        if self.hidden is not None:  # from the top layer to all decoder layers
+            hidden = torch.tanh(self.hidden(hidden[:, -1])).unflatten(-1, (self.layers, -1))
+            cell = None if self.cell is None else self.cell(cell[:, -1]).unflatten(-1, (self.layers, -1))
+        state = {"hidden": hidden}  # (batch, decoder layers, hidden)
+        return state if cell is None else {**state, "cell": cell}
+
+
+class Readout(nn.Module):
+    """What the output layer sees: the state, with the context and the previous embedding beside it on request."""
+
+    def __init__(self, config: RNNSeq2SeqConfig):
+        super().__init__()
+        self.sees_context = "readout" in config.context_to
+        self.sees_embedding = config.readout_embedding
+        size = config.hidden_size + self.sees_context * config.encoder_size
+        size += self.sees_embedding * config.word_vector_size
+        # a tied output layer is as wide as a word vector
+        self.size = config.word_vector_size if config.tie_word_embeddings else config.hidden_size
+        self.join = nn.Linear(size, self.size) if size != self.size or self.sees_context else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, state: Tensor, context: Tensor | None, embedding: Tensor) -> Tensor:
+        seen = [state]  # (batch, target, hidden)
+        if self.sees_context:
+            assert context is not None
+            seen.append(context)
+        if self.sees_embedding:
+            seen.append(embedding)
+        if self.join is None:
+            return self.dropout(state)
+        return self.dropout(torch.tanh(self.join(torch.cat(seen, dim=-1))))
+
+
+class RNNSeq2SeqDecoder(nn.Module):
+    """Writes the target, one token after the other; all tokens at once where nothing forbids it."""
+
+    stepwise = False
+    """Always loop over cells, also where fused layers would do: for the proof that both are equal."""
+
+    def __init__(self, config: RNNSeq2SeqConfig):
+        super().__init__()
+        self.config = config
+        places = config.context_to
+        self.has_context = config.attention != "none"
+        self.asks_before = config.attention_query == "previous"
+        # what enters the first cell beside the embedding: this step's context, or what the last step fed back
+        self.feeds_back = "input" in places and config.uses_attention and not self.asks_before
+        self.loops = "input" in places and config.uses_attention
+        # the context must be known before the layers that take it in
+        self.query_layer = 0 if "next_layer" in places else config.decoder_layers - 1
+        # with `state`, what is fed back is the joined state, as in Luong's input feeding
+        self.feed_size = config.hidden_size if "state" in places else config.encoder_size
+        extra = 0
+        if "input" in places:
+            extra = self.feed_size if self.feeds_back else config.encoder_size
+        above = config.hidden_size + ("next_layer" in places) * config.encoder_size
+        self.embed_tokens = (
+            None
+            if config.share_embeddings
+            else nn.Embedding(config.decoder_vocab_size, config.word_vector_size, config.pad_token_id)
+        )
+        self.layers = nn.ModuleList(
+            recurrent_layer(config.cell, config.word_vector_size + extra if i == 0 else above, config.hidden_size)
+            for i in range(config.decoder_layers)
+        )
+        self.attention = (
+            Attention(
+                config.attention,
+                config.hidden_size,
+                config.key_size,
+                config.attention_heads,
+                config.attention_layers,
+            )
+            if config.uses_attention
+            else None
+        )
+        self.join = (
+            nn.Linear(config.hidden_size + config.encoder_size, config.hidden_size) if "state" in places else None
+        )
+        self.handover = StateHandover(config)
+        self.readout = Readout(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    @can_return_tuple
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        encoder_outputs: RNNEncoderOutput,
+        encoder_attention_mask: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: RecurrentCache | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        output_attentions: bool | None = None,
+        feed_back: Callable[[Tensor, Tensor], Tensor] | None = None,
+        **kwargs: Any,
+    ) -> RNNDecoderOutput:
+        """`feed_back(readout, true embedding)` makes the next input from this step's readout (scheduled sampling)."""
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        embeds = self.dropout(add_noise(inputs_embeds, self.config, self.training))  # (batch, target, embedding)
+        length = embeds.shape[1]
+        state = self._first_state(encoder_outputs, past_key_values, embeds)
+        source = _Source(encoder_outputs, encoder_attention_mask)
+        mask = None
+        if attention_mask is not None:
+            mask = attention_mask[:, -length:].bool()
+            # padding behind the last token cannot reach any token before it, but it does reach a state that is kept
+            if mask.all() or (not use_cache and real_tokens_first(mask) is None):
+                mask = None
+
+        steps = self.stepwise or self.loops or feed_back is not None or mask is not None
+        run = self._run_steps if steps else self._run_fused
+        readout, trace, state = run(embeds, source, state, mask, feed_back)
+        if use_cache:
+            past_key_values = RecurrentCache() if past_key_values is None else past_key_values
+            past_key_values.store(state, length)
+        wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
+        wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
+        return RNNDecoderOutput(
+            last_hidden_state=readout,
+            past_key_values=past_key_values if use_cache else None,
+            hidden_states=(embeds, *trace.hiddens) if wants_hidden else None,
+            cross_attentions=(trace.weights,) if wants_weights and trace.weights is not None else None,
+        )
+
+    def _first_state(self, encoded: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
+        if cache is not None and cache.get_seq_length() > 0:
+            return {name: tensor.to(embeds.device) for name, tensor in cache.state.items()}
+        state = self.handover(encoded)
+        if self.feeds_back:
+            state["feed"] = embeds.new_zeros(embeds.shape[0], self.feed_size)
+        return state
+
+    def _attend(self, query: Tensor, source: _Source) -> tuple[Tensor | None, Tensor | None]:
+        """Context (batch, queries, encoder_size) and weights of queries (batch, queries, hidden)."""
+        if not self.has_context:
+            return None, None
+        if self.attention is None:
+            return source.fixed.unsqueeze(1).expand(-1, query.shape[1], -1), None
+        return self.attention(query, source.keys, source.values, source.mask)
+
+    def _run_fused(
+        self, embeds: Tensor, source: _Source, state: State, mask: None, feed_back: None
+    ) -> tuple[Tensor, _Trace, State]:
+        """All target positions at once, layer by layer."""
+        context, weights = self._attend(embeds, source) if self.attention is None else (None, None)
+        x = embeds
+        if "input" in self.config.context_to:  # a fixed context: an attended one would need the loop
+            x = torch.cat([embeds, context], dim=-1)
+        hiddens, cells, outputs = [], [], []
+        for i, layer in enumerate(self.layers):
+            if i > 0:
+                x = self.dropout(outputs[-1])
+                if "next_layer" in self.config.context_to:
+                    x = torch.cat([x, context], dim=-1)
+            first = state["hidden"][:, i]
+            output, hidden, cell = run_layer(layer, x, first, state["cell"][:, i] if "cell" in state else None)
+            if self.attention is not None and i == self.query_layer:
+                asking = torch.cat([first.unsqueeze(1), output[:, :-1]], dim=1) if self.asks_before else output
+                context, weights = self._attend(asking, source)
+            outputs.append(output)  # (batch, target, hidden)
+            hiddens.append(hidden)
+            cells.append(cell)
+        top = self._join(outputs[-1], context)
+        new_state = {"hidden": torch.stack(hiddens, dim=1)}
+        if "cell" in state:
+            new_state["cell"] = torch.stack(cells, dim=1)
+        return self.readout(top, context, embeds), _Trace(outputs, weights), new_state
+
+    def _run_steps(
+        self,
+        embeds: Tensor,
+        source: _Source,
+        state: State,
+        mask: Tensor | None,
+        feed_back: Callable[[Tensor, Tensor], Tensor] | None,
+    ) -> tuple[Tensor, _Trace, State]:
+        """One target position after the other."""
+        tops, contexts, weights, read, inputs = [], [], [], [], []
+        outputs: list[list[Tensor]] = [[] for _ in self.layers]
+        for t in range(embeds.shape[1]):
+            embed = embeds[:, t]  # (batch, embedding)
+            if feed_back is not None and t > 0:
+                embed = feed_back(read[-1], embed)
+            new, top, context, weight = self._step(embed, source, state)
+            if mask is not None:  # a masked token leaves the state as it was
+                new = {k: torch.where(mask[:, t].view(-1, *[1] * (v.dim() - 1)), v, state[k]) for k, v in new.items()}
+            state = new
+            for i, layer_outputs in enumerate(outputs):
+                layer_outputs.append(state["hidden"][:, i])
+            inputs.append(embed)
+            tops.append(top)
+            contexts.append(context)
+            weights.append(weight)
+            if feed_back is not None:
+                read.append(self.readout(top, context, embed))
+        context = torch.stack(contexts, dim=1) if self.has_context else None  # (batch, target, encoder_size)
+        if feed_back is not None:
+            readout = torch.stack(read, dim=1)
+        else:  # one large product instead of many small ones
+            readout = self.readout(torch.stack(tops, dim=1), context, torch.stack(inputs, dim=1))
+        trace = _Trace(
+            [torch.stack(layer_outputs, dim=1) for layer_outputs in outputs],
+            torch.cat(weights, dim=2) if self.attention is not None else None,  # (batch, heads, target, source)
+        )
+        return readout, trace, state
+
+    def _step(self, embed: Tensor, source: _Source, state: State) -> tuple[State, Tensor, Tensor | None, Tensor | None]:
+        """New state, top state (with `state`: joined to the context), context and attention weights of one token."""
+        context, weights = None, None
+
+        def ask(hidden: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            attended, weights = self._attend(hidden.unsqueeze(1), source)
+            return None if attended is None else attended.squeeze(1), weights
+
+        if self.attention is None or self.asks_before:
+            context, weights = ask(state["hidden"][:, self.query_layer])
+        x = embed
+        if "input" in self.config.context_to:
+            x = torch.cat([embed, state["feed"] if self.feeds_back else context], dim=-1)
+        hiddens, cells = [], []
+        for i, layer in enumerate(self.layers):
+            if i > 0:
+                x = self.dropout(hiddens[-1])
+                if "next_layer" in self.config.context_to:
+                    x = torch.cat([x, context], dim=-1)
+            cell = state["cell"][:, i] if "cell" in state else None
+            hidden, cell = cell_step(layer, x, state["hidden"][:, i], cell)
+            if self.attention is not None and not self.asks_before and i == self.query_layer:
+                context, weights = ask(hidden)
+            hiddens.append(hidden)
+            cells.append(cell)
+        new = {"hidden": torch.stack(hiddens, dim=1)}
+        if "cell" in state:
+            new["cell"] = torch.stack(cells, dim=1)
+        top = self._join(hiddens[-1], context)  # (batch, hidden)
+        if self.feeds_back:
+            new["feed"] = context if self.join is None else top
+        return new, top, context, weights
+
+    def _join(self, state: Tensor, context: Tensor | None) -> Tensor:
+        if self.join is None:
+            return state
+        return torch.tanh(self.join(torch.cat([state, context], dim=-1)))

@@ -1,0 +1,326 @@
+"""Recipes to look at and to write into: the list of shipped ones, copies, explanations, and measured figures."""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic.fields import FieldInfo
+
+from kit import recipe_model
+from kit.errors import RecipeError, RunError, did_you_mean
+from kit.recipe import SECTIONS, Recipe, load_recipe
+from kit.recipe_file import printable, read_nodes, read_text, read_yaml, write_yaml
+from kit.recipe_model import describe, model_fields, show
+from kit.shipped import find_recipe, shipped_recipes
+
+Figure = int | float | str
+
+_NOT_COMPARED = ("measured", "hub.", "data.path", "data.fingerprints")
+_PLAIN_LINES = "write the measured section as lines of `key: value`"
+_VERSIONS_SHOWN = ("kit", "python", "torch", "transformers", "accelerate", "datasets")
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """A shipped recipe as `kit recipes` lists it."""
+
+    name: str
+    path: Path
+    title: str
+    task: str
+    measured: dict[str, Figure]
+    """Figures of a real run; empty if there are none."""
+    reason: str
+    """Why there are no figures; empty if there are some."""
+
+
+def list_recipes() -> list[RecipeRow]:
+    """The shipped recipes, by name."""
+    rows = []
+    for name, path in shipped_recipes().items():
+        text = read_text(path)
+        value = read_yaml(text, str(path)).value
+        recipe = value if isinstance(value, dict) else {}
+        comments = (line.strip("# \t") for line in text.splitlines() if line.startswith("#"))
+        measured = recipe.get("measured") or {"none": "not measured yet"}
+        rows.append(
+            RecipeRow(
+                name=name,
+                path=path,
+                title=next((comment for comment in comments if comment), ""),
+                task=str(recipe.get("task", "")),
+                measured={} if "none" in measured else measured,
+                reason=str(measured.get("none", "")),
+            )
+        )
+    return rows
+
+
+def copy_recipe(name: str, destination: str | Path) -> Path:
+    """Copy a recipe to a file, or into a folder under its own name; what exists is never overwritten."""
+    source = find_recipe(name)
+    target = Path(destination)
+    if target.is_dir():
+        target = target / source.name
+    try:
+        with open(target, "xb") as file:
+            file.write(source.read_bytes())
+    except FileExistsError:
+        raise RecipeError(f"{printable(target)} exists already: give another name, or remove it first.") from None
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{printable(target)} cannot be written: {error}") from None
+    return target
+
+
+def explain(key: str = "") -> str:
+    """What a recipe key means and accepts; for a section, its keys; for nothing, the sections."""
+    if not key:
+        return "\n".join(["A recipe has these sections:", *_listing("", Recipe.model_fields)])
+    if key in Recipe.model_fields and key not in SECTIONS:
+        return _explanation(key, Recipe.model_fields[key])
+    if key in SECTIONS:
+        lines = [f"{key}: {_one_line(SECTIONS[key].__doc__)}", *_listing(f"{key}.", SECTIONS[key].model_fields)]
+        for model_type in recipe_model.CONFIG_CLASSES if key == "model" else ():
+            lines += ["", f"with model.type: {model_type}", *_listing("model.", model_fields(model_type))]
+        return "\n".join(lines)
+
+    section, _, name = key.partition(".")
+    if section in SECTIONS and name in SECTIONS[section].model_fields:
+        return _explanation(key, SECTIONS[section].model_fields[name])
+    if section == "model":
+        fields = {kind: model_fields(kind) for kind in recipe_model.CONFIG_CLASSES}
+        found = [_explanation(f"{key} (model.type: {kind})", own[name]) for kind, own in fields.items() if name in own]
+        if found:
+            return "\n\n".join(found)
+        if name in recipe_model.SET_BY_KIT:
+            return f"{key}\n  Not given in a recipe: {recipe_model.SET_BY_KIT[name]}."
+    raise RecipeError(f"{show(key)} is not a recipe key.{_nearest_key(key)}")
+
+
+def recipe_schema() -> dict[str, Any]:
+    """The JSON schema of a recipe, with the settings of kit's model types, for editors to check and complete."""
+    schema = Recipe.model_json_schema()
+    schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "kit recipe"}
+    model = schema["$defs"]["ModelSection"]
+    model["properties"]["type"] = {**model["properties"]["type"], "enum": [*recipe_model.CONFIG_CLASSES, None]}
+    model["allOf"] = []
+    for model_type in recipe_model.CONFIG_CLASSES:
+        settings = recipe_model.settings_model(recipe_model.config_class(model_type)).model_json_schema()
+        schema["$defs"] |= settings.pop("$defs", {})
+        model["allOf"].append(
+            {
+                "if": {"properties": {"type": {"const": model_type}}, "required": ["type"]},
+                "then": {
+                    "properties": {"type": {}, "pretrained": {}, **settings["properties"]},
+                    "additionalProperties": False,
+                },
+            }
+        )
+    return schema
+
+
+def record(run_folder: str | Path, recipe: str | Path) -> dict[str, Figure]:
+    """Write the figures of a finished run into the `measured:` section of the recipe it was started from.
+
+    Everything else in the file stays as it is, comments too. A run of another recipe is refused: figures belong
+    to exactly what is written beside them. Returns the figures.
+    """
+    run, path = Path(run_folder), find_recipe(recipe)
+    results = _results(run)
+    _check_same(load_recipe(run / "recipe.yaml"), load_recipe(path), printable(run), printable(path))
+    figures = _figures(results, printable(run / "results.json"))
+    _replace_file(path.resolve(), with_measured(read_text(path), figures, printable(path)))
+    return figures
+
+
+def with_measured(text: str, figures: dict[str, Figure], filename: str) -> str:
+    """The text of a recipe with `figures` as its `measured:` section and every other line as it was."""
+    root = read_nodes(text, filename)
+    if not isinstance(root, yaml.MappingNode):
+        raise RecipeError(f"{filename}: a recipe is made of sections (task:, model:, …).")
+    newline = "\r\n" if "\r\n" in text else "\n"
+    lines = text.splitlines(keepends=True)
+    wanted = {name: write_yaml({name: figure}).rstrip("\n") for name, figure in figures.items()}
+    section = next((pair for pair in root.value if pair[0].value == "measured"), None)
+    if section is None:
+        margin = " " * root.start_mark.column
+        first, last, block = len(lines), len(lines), [f"{margin}measured:"]
+        margin += "  "
+    else:
+        first, last, margin, block = _kept_of_section(lines, section[0], section[1], wanted, filename)
+        wanted = {name: line for name, line in wanted.items() if name not in _names(section[1])}
+    block += [f"{margin}{line}" for line in wanted.values()]
+    before = "".join(lines[:first])
+    if before and not before.endswith(("\n", "\r")):
+        before += newline
+    changed = before + "".join(line if line.endswith(("\n", "\r")) else line + newline for line in block)
+    changed += "".join(lines[last:])
+
+    expected = {**read_yaml(text, filename).value, "measured": figures}
+    try:
+        if read_yaml(changed, filename).value == expected:
+            return changed
+    except RecipeError:
+        pass
+    raise RecipeError(f"{filename}: the measured section cannot be changed; {_PLAIN_LINES}.")
+
+
+def _kept_of_section(
+    lines: list[str], key: yaml.Node, value: yaml.Node, wanted: dict[str, str], filename: str
+) -> tuple[int, int, str, list[str]]:
+    """The lines (from, to) of the old section, the margin of its figures, and what the new section begins with:
+    the old lines with new figures, without those that are not wanted any more, and with every comment."""
+    first = key.start_mark.line
+    if not isinstance(value, yaml.MappingNode) or value.flow_style:
+        body, comment = _cut(lines, first, key.end_mark.index, value, filename)
+        return first, first + 1, " " * (key.start_mark.column + 2), [f"{body}:{comment}"]
+
+    margin = " " * value.start_mark.column
+    figures = {name.start_mark.line: (name, figure) for name, figure in value.value}
+    last = max(figures) + 1
+    kept = []
+    for number in range(first, last):
+        if number not in figures:
+            kept.append(lines[number])
+            continue
+        name, figure = figures[number]
+        _, comment = _cut(lines, number, name.end_mark.index, figure, filename)
+        if name.value in wanted:
+            kept.append(f"{margin}{wanted[name.value]}{comment}")
+        elif comment.strip():
+            kept.append(f"{margin}{comment.lstrip()}")
+    return first, last, margin, kept
+
+
+def _cut(lines: list[str], number: int, key_end: int, value: yaml.Node, filename: str) -> tuple[str, str]:
+    """A line up to the end of its key, and the comment (with the line end) after its value."""
+    if value.start_mark.line != number or value.end_mark.line != number:
+        raise RecipeError(f"{filename}, line {number + 1}: {_PLAIN_LINES}.")
+    begin = sum(map(len, lines[:number]))
+    return lines[number][: key_end - begin], lines[number][value.end_mark.index - begin :]
+
+
+def _names(section: yaml.Node) -> set[str]:
+    block = isinstance(section, yaml.MappingNode) and not section.flow_style
+    return {name.value for name, _ in section.value} if block else set()
+
+
+def _results(run: Path) -> dict[str, Any]:
+    """What a finished run has written into results.json."""
+    name = printable(run)
+    if not (run / "recipe.yaml").is_file():
+        raise RunError(f"{name} is not a run folder: it has no recipe.yaml.")
+    try:
+        results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise RunError(
+            f"{name} is not finished: it has no results.json. Resume it with `kit train … --resume`."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{name}/results.json cannot be read: {error}") from None
+    parts = ("train", "validation") if isinstance(results, dict) else ()
+    if not parts or not all(isinstance(results.get(part), dict) for part in parts):
+        raise RunError(f'{name}/results.json is not that of a finished run: it lacks "train" or "validation".')
+    return results
+
+
+def _check_same(ran: Recipe, written: Recipe, run: str, path: str) -> None:
+    before, now = ran.flat(), written.flat()
+    differences = [key for key in ran.differences(written) if not key.startswith(_NOT_COMPARED)]
+    if differences:
+        lines = [f"  {key}: {show(before.get(key))} in the run, {show(now.get(key))} in {path}" for key in differences]
+        raise RecipeError(
+            "\n".join([f"{run} ran another recipe than {path}, so its figures do not belong there:", *lines])
+        )
+
+
+def _figures(results: dict[str, Any], filename: str) -> dict[str, Figure]:
+    figures: dict[str, Figure] = {}
+    for split in ("test", "validation"):
+        for metric, value in (results.get(split) or {}).items():
+            if isinstance(value, int | float):
+                if not math.isfinite(value):
+                    raise RunError(f"{filename}: {split}.{metric} is {value}, which is no figure to record.")
+                figures[f"{split}_{metric}"] = _rounded(value)
+    seconds, versions = results["train"].get("seconds"), results.get("versions")
+    minutes = _rounded(seconds / 60) if isinstance(seconds, int | float) else None
+    for name, value, kind in (
+        ("minutes", minutes, float),
+        ("steps", results["train"].get("steps"), int),
+        ("parameters", results.get("parameters"), int),
+        ("hardware", results.get("hardware"), str),
+        ("versions", _short_versions(versions) if isinstance(versions, dict) else None, str),
+    ):
+        if not isinstance(value, kind):
+            raise RunError(f"{filename} does not say {name}: it was not written by a finished run.")
+        figures[name] = value
+    return figures
+
+
+def _short_versions(versions: dict[str, str]) -> str:
+    return ", ".join(f"{name} {versions[name]}" for name in _VERSIONS_SHOWN if name in versions)
+
+
+def _rounded(value: float) -> float:
+    """Four digits say all that a repeated run would give again."""
+    return value if isinstance(value, int) else float(f"{value:.4g}")
+
+
+def _replace_file(path: Path, text: str) -> None:
+    """Put a new text in place of a file in one step, so that it is never half written."""
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode("utf-8"))
+                file.flush()
+                os.fsync(file.fileno())
+            shutil.copymode(path, temporary)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise RecipeError(f"{printable(path)} cannot be written: {error}") from None
+
+
+def _explanation(key: str, field: FieldInfo) -> str:
+    default = "none, it must be given" if field.is_required() else _default(field)
+    lines = [
+        key,
+        f"  expects: {describe(field.annotation, field.metadata)}",
+        f"  default: {default}",
+        f"  {_one_line(field.description)}",
+    ]
+    return "\n".join(lines)
+
+
+def _listing(prefix: str, fields: dict[str, FieldInfo]) -> list[str]:
+    width = max(len(prefix) + len(name) for name in fields)
+    return [f"  {prefix + name:<{width}}  {_one_line(field.description)}" for name, field in fields.items()]
+
+
+def _default(field: FieldInfo) -> str:
+    default = field.get_default(call_default_factory=True)
+    return default if isinstance(default, str) else show(default)
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split())
+
+
+def _nearest_key(key: str) -> str:
+    """The keys that may have been meant, as a sentence."""
+    known = [*Recipe.model_fields]
+    known += [f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields]
+    known += [f"model.{name}" for kind in recipe_model.CONFIG_CLASSES for name in model_fields(kind)]
+    same = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    if same:
+        return f" Did you mean {' or '.join(dict.fromkeys(same))}?"
+    return did_you_mean(key, known) or " `kit explain` lists the sections."

@@ -1,0 +1,147 @@
+"""A run from recipe to results: `train` is the table of contents of kit."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+
+from kit.errors import RecipeError, RunError
+from kit.evaluation.metrics import greater_is_better
+from kit.finish import finish, show_evaluation
+from kit.prepare import Prepared, prepare
+from kit.recipe import Recipe
+from kit.reporting import Reporter
+from kit.run_folder import RunFolder
+from kit.training.log import MetricsLog, check_trackers
+from kit.training.loop import Loop
+from kit.training.optim import build_optimizer, build_schedule
+
+EXPECTED_PROCESSES = "KIT_PROCESSES"
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a training leaves behind."""
+
+    folder: Path
+    results: dict[str, Any]
+    was_there: bool = False
+
+
+def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Reporter | None = None) -> FinishedRun:
+    """Train what the recipe says into the folder `output`; evaluate, export and describe the result.
+
+    A finished run of the same recipe is returned as it is. With `resume` an unfinished one goes on where it was.
+    """
+    accelerator = build_accelerator(recipe)
+    reporter = reporter if reporter is not None and accelerator.is_main_process else Reporter(quiet=True)
+    folder = RunFolder(Path(output))
+    recipe = in_enough_parts(recipe, folder, resume, accelerator.num_processes, reporter)
+    folder.claim(recipe, resume)
+    if folder.is_finished:
+        return FinishedRun(folder.path, folder.results(), was_there=True)
+    with folder.locked(accelerator.is_main_process):
+        prepared = prepare(recipe, folder.tokenizers(), accelerator)
+        if accelerator.is_main_process:
+            folder.start(prepared.recipe, prepared.tokenizers)
+        for line in prepared.summary():
+            reporter.say(line)
+        loop = build_loop(prepared, folder, accelerator, reporter)
+        go_on_from_checkpoint(loop, resume, reporter)
+        loop.run()
+        loop.load_best()
+        results = finish(prepared, loop, folder, reporter)
+        accelerator.end_training()
+    return FinishedRun(folder.path, results)
+
+
+def build_accelerator(recipe: Recipe) -> Accelerator:
+    """Accelerate, on the devices that there are; the number of processes must be the one that was asked for."""
+    precision = recipe.train.mixed_precision
+    if precision == "fp16" and not torch.cuda.is_available():
+        raise RecipeError("train.mixed_precision=fp16 needs a GPU, and there is none: use bf16 or no")
+    trackers = check_trackers(recipe.train.report_to)
+    accelerator = Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir="runs")
+    expected = int(os.environ.get(EXPECTED_PROCESSES, accelerator.num_processes))
+    if accelerator.num_processes != expected:
+        raise RunError(
+            f"{expected} processes were asked for, but Accelerate runs {accelerator.num_processes}: start them with "
+            f"`kit train … --processes {expected}`"
+        )
+    return accelerator
+
+
+def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: int, reporter: Reporter) -> Recipe:
+    """The recipe with at least one micro-batch per process; a resumed run keeps the number it was started with."""
+    parts = recipe.train.micro_batches
+    if resume and folder.recipe_file.is_file():
+        parts = folder.recipe().train.micro_batches
+        if parts < processes:
+            raise RunError(
+                f"{folder.path} computes each step in {parts} part{'s' * (parts > 1)} (train.micro_batches), too few for "
+                f"{processes} processes: resume with at most {parts}"
+            )
+    elif parts < processes:
+        parts = processes
+        reporter.say(
+            f"each step is computed in {parts} parts, one per process: the same batches as in one part, only dropout "
+            f"falls otherwise. To compare exactly, run one process with train.micro_batches={parts}"
+        )
+    return recipe.with_values("train", micro_batches=parts)
+
+
+def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, reporter: Reporter) -> Loop:
+    """The training loop over the task's objective, with evaluation on the validation split."""
+    recipe, task = prepared.recipe, prepared.task
+    if recipe.train.torch_compile:
+        prepared.model.compile(dynamic=True)
+    objective = task.objective(prepared.model)
+    optimizer = build_optimizer(objective, recipe.train)
+    selected = recipe.eval.select_by
+
+    def evaluate(step: int) -> tuple[dict[str, Any], float, bool]:
+        with reporter.busy(f"evaluating at step {step}"):
+            found = task.evaluate(
+                objective, prepared.splits, prepared.encoded, prepared.tokenizers, "validation",
+                recipe.eval.num_beams_while_training, accelerator,
+            )  # fmt: skip
+        show_evaluation(reporter, f"step {step}", found, recipe.eval.examples)
+        return found.figures, found.figures[selected], greater_is_better(selected)
+
+    return Loop(
+        accelerator=accelerator,
+        objective=objective,
+        optimizer=optimizer,
+        schedule=build_schedule(optimizer, recipe.train, prepared.total_steps),
+        plan=prepared.plan,
+        make_batch=task.batch_maker(prepared.encoded, prepared.tokenizers),
+        evaluate=evaluate,
+        recipe=recipe,
+        total_steps=prepared.total_steps,
+        folder=folder.path,
+        log=MetricsLog(folder.metrics_file, accelerator),
+        reporter=reporter,
+    )
+
+
+def go_on_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None:
+    """Restore the newest whole checkpoint; say so if there is none, or if a newer one is broken."""
+    if loop.accelerator.is_main_process:
+        loop.checkpoints.sweep()
+    loop.accelerator.wait_for_everyone()
+    if loop.recipe.train.report_to:
+        loop.accelerator.init_trackers("kit", config={key: str(value) for key, value in loop.recipe.flat().items()})
+    if not resume:
+        return
+    for checkpoint, wrong in loop.checkpoints.newest_first():
+        if wrong is None:
+            loop.restore(checkpoint)
+            loop.log.rewind(checkpoint.step)
+            reporter.say(f"resuming at step {checkpoint.step}")
+            return
+        reporter.say(f"{checkpoint.folder} is broken ({wrong}): going back to the one before it")
+    loop.log.rewind(0)
+    reporter.say("there is nothing to resume: starting afresh")

@@ -1,0 +1,106 @@
+"""Decoding: from padded source tokens to hypotheses with their scores."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search. The library's own defaults (20 tokens, among others) are never relied on."""
+
+    num_beams: int = 1
+    max_new_tokens: int = 128
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    no_repeat_ngram_size: int = 0
+    num_return_sequences: int = 1
+
+    def generation_config(self, model: PreTrainedModel) -> GenerationConfig:
+        """As transformers wants it, with the model's own special tokens."""
+        beam_only: dict[str, Any] = {}
+        if self.num_beams > 1:  # transformers warns about them otherwise
+            beam_only = {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
+        own = model.generation_config  # not every model's config names all of these tokens
+        return GenerationConfig(
+            num_beams=self.num_beams,
+            max_new_tokens=self.max_new_tokens,
+            num_return_sequences=self.num_return_sequences,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+            do_sample=False,
+            bos_token_id=own.bos_token_id,
+            eos_token_id=own.eos_token_id,
+            pad_token_id=own.pad_token_id,
+            decoder_start_token_id=own.decoder_start_token_id,
+            **beam_only,
+        )
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output for one source."""
+
+    tokens: list[int]  # without START, up to and with the end marker if it has one
+    score: float  # sum of log-probabilities / length ** length_penalty, the length with the end marker
+    finished: bool  # ended by itself; otherwise it was cut at max_new_tokens
+    attention: Tensor | None = field(default=None, compare=False)  # (heads, tokens, source)
+
+
+@torch.inference_mode()
+def search(
+    model: PreTrainedModel, batch: dict[str, Tensor], settings: SearchSettings, attention: bool = False
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each source of a batch, best first.
+
+    With `attention`, each carries its cross-attention, when the model has one.
+    """
+    generation_config = settings.generation_config(model)
+    generation_config.return_dict_in_generate = generation_config.output_scores = True
+    generation_config.output_attentions = attention
+    output = model.generate(
+        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], generation_config=generation_config
+    )
+    sequences = output.sequences[:, 1:]  # (batch · n, target) without START
+    with_beams = settings.num_beams > 1
+    log_probs = None if with_beams else _log_probs(sequences, output.scores)  # (batch, target)
+    weights = _cross_attention(output) if attention else None
+    end = generation_config.eos_token_id
+    ends = end if isinstance(end, list) else [end]
+    hypotheses = []
+    for row, tokens in enumerate(sequences.tolist()):
+        length = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
+        finished, kept = length is not None, tokens[:length]
+        if log_probs is None:
+            score = float(output.sequences_scores[row])
+        else:
+            score = float(log_probs[row, : len(kept)].sum()) / max(1, len(kept)) ** settings.length_penalty
+        own = None if weights is None else weights[row, :, : len(kept)]
+        hypotheses.append(Hypothesis(kept, score, finished, own))
+    n = settings.num_return_sequences
+    return [hypotheses[i : i + n] for i in range(0, len(hypotheses), n)]
+
+
+def _log_probs(sequences: Tensor, scores: tuple[Tensor, ...]) -> Tensor:
+    """Log-probability of each token (batch, target) from the scores of each step."""
+    # not `compute_transition_scores`: it takes the target's vocabulary for as large as the source's
+    taken = [step.log_softmax(-1).gather(1, sequences[:, t : t + 1]) for t, step in enumerate(scores)]
+    return torch.cat(taken, dim=1)
+
+
+def _cross_attention(output: Any) -> Tensor | None:
+    """(hypotheses, heads, target, source), of the last layer that attends.
+
+    With beams, each step is taken from the beam that the hypothesis was in at that step.
+    """
+    if not output.cross_attentions or not output.cross_attentions[0]:
+        return None
+    steps = [layers[-1][:, :, -1] for layers in output.cross_attentions]  # each (rows, heads, source)
+    stacked = torch.stack(steps, dim=2)  # (rows, heads, target, source)
+    beams = getattr(output, "beam_indices", None)
+    if beams is None:
+        return stacked
+    rows = beams.clamp(min=0)  # (hypotheses, target): −1 behind the end, which is cut later
+    return stacked[rows, :, torch.arange(beams.shape[1], device=beams.device)].transpose(1, 2)

@@ -1,0 +1,161 @@
+"""Translation, in the widest sense: from one text to another."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+
+from kit.data.batches import BatchPlan
+from kit.data.examples import Pairs, TokenLists
+from kit.data.sources import Splits
+from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
+from kit.errors import DataError, RecipeError
+from kit.evaluation.predict import Evaluation, evaluate_split
+from kit.recipe import Recipe
+from kit.recipe_model import config_class
+from kit.training.objective import Batch, Objective, Seq2SeqObjective
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Examples of each split as token ids, and how many training examples each filter left out."""
+
+    splits: dict[str, Pairs]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+class Translation:
+    """What a recipe of this task does at each station on the way of the data."""
+
+    pipelines = ("translation",)
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    # ---- text → tokens -----------------------------------------------------------------------------------------------
+
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        """Train them on the training split, or load those that the recipe names."""
+        section = self.recipe.tokenizer
+        pretrained = section.pretrained or self.recipe.model.pretrained
+        if pretrained is not None:
+            return load_pretrained_tokenizers(pretrained)
+        train = splits.datasets["train"]
+        return train_tokenizers(section, train["source"], train["target"])
+
+    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded:
+        """Token ids of every split; the length filters apply to the training split only."""
+        encoded = {name: encode_pairs(dataset, tokenizers) for name, dataset in splits.datasets.items()}
+        keep, left_out = self._filter(encoded["train"])
+        if not keep.any():
+            raise DataError(f"no training example is left: {sum(left_out.values())} were left out by the length filters "
+                            f"of `data` ({', '.join(f'{name}: {n}' for name, n in left_out.items() if n)})")
+        encoded["train"] = encoded["train"].select(np.flatnonzero(keep))
+        return Encoded(encoded, left_out)
+
+    def _filter(self, pairs: Pairs) -> tuple[np.ndarray, dict[str, int]]:
+        """Which training examples stay, and how many each filter left out (the first that applies counts)."""
+        data = self.recipe.data
+        # the end marker is no token of the text, so it does not count
+        source = pairs.source.lengths - int(self.recipe.tokenizer.end_of_source)
+        target = pairs.target.lengths - 1
+        longer, shorter = np.maximum(source, target), np.minimum(source, target)
+        too_long = longer > (data.max_length or np.inf)
+        too_short = shorter < data.min_length
+        uneven = longer > (data.max_length_ratio or np.inf) * np.maximum(shorter, 1)
+        keep = np.ones(len(pairs), dtype=bool)
+        left_out = {}
+        for name, refused in (("max_length", too_long), ("min_length", too_short), ("max_length_ratio", uneven)):
+            left_out[name] = int((keep & refused).sum())
+            keep &= ~refused
+        return keep, left_out
+
+    # ---- tokens → batches --------------------------------------------------------------------------------------------
+
+    def plan(self, pairs: Pairs) -> BatchPlan:
+        """The plan of training batches."""
+        train = self.recipe.train
+        by_tokens = train.tokens_per_batch is not None
+        return BatchPlan(
+            [pairs.source.lengths, pairs.target.lengths],
+            seed=train.seed,
+            size=train.tokens_per_batch or train.batch_size or 1,
+            unit="tokens" if by_tokens else "examples",
+            micro_batches=train.micro_batches,
+        )
+
+    def batch_maker(self, encoded: Encoded, tokenizers: Tokenizers) -> Callable[[np.ndarray], Batch]:
+        """From indices of training examples to tensors."""
+        pairs, pad = encoded.splits["train"], tokenizers.source.pad_token_id
+        return lambda indices: pairs.batch(indices, pad)
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        """A new model with weights by `train.seed`, or a pretrained one; in the precision of the recipe."""
+        section, train = self.recipe.model, self.recipe.train
+        torch.manual_seed(train.seed)
+        if section.pretrained is not None:
+            model = AutoModelForSeq2SeqLM.from_pretrained(model_folder(section.pretrained), **section.settings)
+        else:
+            assert section.type is not None
+            config = config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
+            model = AutoModelForSeq2SeqLM.from_config(config)
+        largest = max(len(tokenizers.source), len(tokenizers.target))
+        if model.get_input_embeddings().num_embeddings < len(tokenizers.source):
+            raise RecipeError(f"the tokenizer has {largest} tokens, more than the pretrained model knows")
+        return model.to(getattr(torch, train.dtype))
+
+    def objective(self, model: PreTrainedModel) -> Seq2SeqObjective:
+        train = self.recipe.train
+        return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by)
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded,
+        tokenizers: Tokenizers,
+        split: str,
+        num_beams: int,
+        accelerator: Accelerator,
+    ) -> Evaluation:
+        """Figures and predictions of a split."""
+        assert isinstance(objective, Seq2SeqObjective)
+        examples, texts = encoded.splits[split], splits.datasets[split]
+        return evaluate_split(objective, examples, texts, tokenizers, self.recipe.eval, num_beams, accelerator)
+
+
+def encode_pairs(dataset: Dataset, tokenizers: Tokenizers) -> Pairs:
+    """Source and target of every row as token ids."""
+    return Pairs(
+        TokenLists(tokenizers.encode_source(dataset["source"])), TokenLists(tokenizers.encode_target(dataset["target"]))
+    )
+
+
+def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
+    """What the tokenizers decide about a new model."""
+    target = tokenizers.target
+    return {
+        "vocab_size": len(tokenizers.source),
+        "decoder_vocab_size": len(target),
+        "separate_vocabularies": not tokenizers.shared,
+        "bos_token_id": target.bos_token_id,
+        "pad_token_id": target.pad_token_id,
+        "eos_token_id": target.eos_token_id,
+        "decoder_start_token_id": target.bos_token_id,
+    }
+
+
+def model_folder(name_or_path: str) -> str:
+    """Where the weights of a run are; anything else is a model folder or a Hub id already."""
+    inside = Path(name_or_path) / "model"
+    return str(inside) if (inside / "config.json").is_file() else name_or_path

@@ -1,0 +1,198 @@
+"""Checkpoints: safetensors and JSON by parameter name, checked by checksum, written so that a kill at any moment
+leaves either the whole checkpoint or none of it."""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from kit.errors import RunError
+
+TEMPORARY = ".tmp-"
+
+
+def flush(path: Path) -> None:
+    """Have the operating system put a file, or the entries of a folder, onto the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old or the new text and never a part of it."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    temporary.write_text(text, encoding="utf-8")
+    flush(temporary)
+    os.replace(temporary, path)
+    flush(path.parent)
+
+
+def replace_folder(temporary: Path, final: Path) -> None:
+    """Put a folder that was written aside in its place, flushed; one that is there already gives way to it."""
+    for file in temporary.rglob("*"):
+        flush(file)
+    flush(temporary)
+    if final.exists():
+        old = final.with_name(f"{TEMPORARY}old-{final.name}")
+        shutil.rmtree(old, ignore_errors=True)
+        os.rename(final, old)
+        os.rename(temporary, final)
+        shutil.rmtree(old, ignore_errors=True)
+    else:
+        os.rename(temporary, final)
+    flush(final.parent)
+
+
+def model_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and saved buffers by name; tied ones once, under their first name."""
+    saved = model.state_dict().keys()
+    tensors = dict(model.named_parameters())
+    tensors.update((name, buffer) for name, buffer in model.named_buffers() if name in saved)
+    return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+
+def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
+    """Copy saved tensors into a model; names and shapes must be exactly the model's."""
+    own = model_tensors(model)
+    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
+        odd = sorted(
+            name
+            for name in own.keys() | tensors.keys()
+            if name not in own or name not in tensors or own[name].shape != tensors[name].shape
+        )
+        raise RunError(f"{where} holds another model than the recipe describes: {', '.join(odd[:5])} do not fit")
+    with torch.no_grad():
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+
+
+def optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str]) -> dict[str, Tensor]:
+    """The optimizer's state as `key:parameter name` → tensor (momentum is absent before the first step)."""
+    tensors = {}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items():
+            if value is not None:
+                tensors[f"{key}:{names[parameter]}"] = torch.as_tensor(value).contiguous()
+    return tensors
+
+
+def load_optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]) -> None:
+    """Put saved state back by parameter name."""
+    states: dict[str, dict[str, Tensor]] = {}
+    for key_and_name, tensor in tensors.items():
+        key, name = key_and_name.split(":", 1)
+        states.setdefault(name, {})[key] = tensor
+    state_dict = optimizer.state_dict()
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    state_dict["state"] = {
+        index: states[names[parameter]] for index, parameter in enumerate(parameters) if names[parameter] in states
+    }
+    optimizer.load_state_dict(state_dict)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One saved moment of a run."""
+
+    folder: Path
+
+    @property
+    def step(self) -> int:
+        return int(self.folder.name.removeprefix("step-"))
+
+    def broken(self) -> str | None:
+        """What is wrong with its files, if anything."""
+        try:
+            sums = json.loads((self.folder / "checksums.json").read_text(encoding="utf-8"))
+            for name, expected in sums.items():
+                if checksum(self.folder / name) != expected:
+                    return f"{name} does not match its checksum"
+        except (OSError, ValueError) as error:
+            return str(error)
+        return None
+
+    def model(self) -> dict[str, Tensor]:
+        return self._tensors("model.safetensors")
+
+    def optimizer(self) -> dict[str, Tensor]:
+        return self._tensors("optimizer.safetensors")
+
+    def _tensors(self, name: str) -> dict[str, Tensor]:
+        try:
+            return load_file(self.folder / name)
+        except (OSError, SafetensorError) as error:
+            raise RunError(f"{self.folder / name} cannot be read: {error}") from error
+
+    def state(self) -> dict[str, Any]:
+        return json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+
+
+class Checkpoints:
+    """The `checkpoints/` folder of a run: the last few, and the best."""
+
+    def __init__(self, folder: Path, keep: int):
+        self.folder = folder
+        self.keep = keep
+
+    def all(self) -> list[Checkpoint]:
+        """From the oldest to the newest."""
+        if not self.folder.is_dir():
+            return []
+        found = (Checkpoint(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit())
+        return sorted(found, key=lambda checkpoint: checkpoint.step)
+
+    def newest_first(self) -> Iterator[tuple[Checkpoint, str | None]]:
+        """With what is wrong with each, if anything."""
+        for checkpoint in reversed(self.all()):
+            yield checkpoint, checkpoint.broken()
+
+    def sweep(self) -> None:
+        """Remove what a killed process left unfinished."""
+        for path in self.folder.glob(f"{TEMPORARY}*"):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def save(
+        self, step: int, model: dict[str, Tensor], optimizer: dict[str, Tensor], state: dict[str, Any]
+    ) -> Checkpoint:
+        """Write a checkpoint whole, or raise and leave what was there."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.folder / f"{TEMPORARY}step-{step}"
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir()
+        try:
+            save_file(model, temporary / "model.safetensors")
+            save_file(optimizer, temporary / "optimizer.safetensors")
+            (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+            sums = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
+            (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")
+            replace_folder(temporary, self.folder / f"step-{step}")
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+        return Checkpoint(self.folder / f"step-{step}")
+
+    def rotate(self, best_step: int | None) -> None:
+        """Keep the last few and the best."""
+        for checkpoint in self.all()[: -self.keep]:
+            if checkpoint.step != best_step:
+                # renamed first, so that a kill in the middle of the removal leaves no half a checkpoint
+                doomed = self.folder / f"{TEMPORARY}{checkpoint.folder.name}-old"
+                os.rename(checkpoint.folder, doomed)
+                shutil.rmtree(doomed, ignore_errors=True)

@@ -1,0 +1,320 @@
+"""The training loop, the same for every task.
+
+A step is the micro-batches that the plan gives for its number; this process takes its share of them, all processes
+agree on what the losses are divided by, and the gradients of the step are summed before the optimizer moves. Nothing
+but the step's number decides what happens in it, so a resumed run goes on exactly where it was.
+"""
+
+import json
+import math
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from kit.data.batches import BatchPlan, seed_micro_batch
+from kit.errors import RunError
+from kit.recipe import Recipe
+from kit.reporting import Reporter
+from kit.training.checkpoint import (
+    Checkpoint,
+    Checkpoints,
+    load_model_tensors,
+    load_optimizer_tensors,
+    model_tensors,
+    optimizer_tensors,
+)
+from kit.training.log import MetricsLog
+from kit.training.objective import Batch, Objective
+
+
+class TrainingFailed(Exception):
+    """Training cannot go on: the message says why and where what is needed to look into it lies."""
+
+
+class TrainingInterrupted(Exception):
+    """A signal asked the run to stop; a checkpoint was saved."""
+
+    def __init__(self, signal_number: int, step: int):
+        super().__init__(signal_number, step)
+        self.signal_number = signal_number
+        self.step = step
+
+
+@dataclass
+class Progress:
+    """How far a run has come: with the weights and the optimizer, all that a checkpoint holds."""
+
+    step: int = 0
+    seconds: float = 0.0  # all of the training, evaluations included
+    step_seconds: float = 0.0  # of it, in steps
+    target_tokens: int = 0
+    best: float | None = None
+    best_loss: float | None = None  # decides between steps whose selecting figure is equal
+    best_step: int | None = None
+    evaluated_step: int = -1
+    without_gain: int = 0
+    world_size: int = 1
+
+
+@dataclass
+class Loop:
+    """All that a training needs; `run()` trains."""
+
+    accelerator: Accelerator
+    objective: Objective
+    optimizer: Optimizer
+    schedule: LRScheduler
+    plan: BatchPlan
+    make_batch: Callable[[np.ndarray], Batch]
+    evaluate: Callable[[int], tuple[dict[str, Any], float, bool]]
+    """`evaluate(step)` → figures, the one that selects, and whether greater is better."""
+    recipe: Recipe
+    total_steps: int
+    folder: Path
+    log: MetricsLog
+    reporter: Reporter
+
+    def __post_init__(self) -> None:
+        self.progress = Progress(world_size=self.accelerator.num_processes)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", self.recipe.train.save_total_limit)
+        self.prepared, self.prepared_optimizer = self.accelerator.prepare(self.objective, self.optimizer)
+        self.names: dict[Tensor, str] = {p: name for name, p in self.objective.model.named_parameters()}
+        self._interrupted_by = 0
+
+    # ---- the run -------------------------------------------------------------------------------------------------
+
+    def run(self) -> Progress:
+        """Train until the steps, the time or the patience are used up. Raises `TrainingInterrupted` on a signal."""
+        progress, train = self.progress, self.recipe.train
+        self._began, self._seconds_before = time.perf_counter(), progress.seconds
+        with self._signals(), self.reporter.training(self.total_steps, progress.step) as bar:
+            window = _Window()
+            while not self._done():
+                began = time.perf_counter()
+                batches = self._own_micro_batches()
+                totals, sizes, interrupted, time_is_up = self._agree(batches)
+                if interrupted:
+                    self._save()
+                    raise TrainingInterrupted(self._interrupted_by or int(signal.SIGTERM), progress.step)
+                if time_is_up:
+                    break
+                loss, norm = self._step(batches, totals)
+                progress.step += 1
+                progress.target_tokens += int(sizes[0])
+                progress.step_seconds += time.perf_counter() - began
+                window.add(loss, sizes, time.perf_counter() - began)
+                bar.advance(window)
+                if progress.step % train.logging_steps == 0 or progress.step == self.total_steps:
+                    self._log(window, norm)
+                    window = _Window()
+                every = self.recipe.eval.steps
+                is_best = every > 0 and progress.step % every == 0 and self._evaluate()
+                if is_best or progress.step % train.save_steps == 0:
+                    self._save()
+            if progress.evaluated_step < progress.step:
+                self._evaluate()
+            self._save()
+        progress.seconds = self._seconds()
+        return progress
+
+    def _done(self) -> bool:
+        patience = self.recipe.train.early_stopping_patience
+        out_of_patience = patience is not None and self.progress.without_gain >= patience
+        return self.progress.step >= self.total_steps or out_of_patience
+
+    def _own_micro_batches(self) -> list[tuple[int, Batch]]:
+        """This process's micro-batches of the coming step, with their numbers."""
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
+        return [
+            (
+                j,
+                {name: tensor.to(self.accelerator.device) for name, tensor in self.make_batch(indices).items()},
+            )
+            for j, indices in enumerate(self.plan.step(self.progress.step))
+            if j % processes == rank
+        ]
+
+    def _agree(self, batches: list[tuple[int, Batch]]) -> tuple[Tensor, Tensor, bool, bool]:
+        """What all processes must know alike before a step: the totals to divide by, the sizes for the log, whether a
+        signal came to any of them, whether the main one has run out of time."""
+        counts = torch.stack([self.objective.counts(batch).cpu() for _, batch in batches]).sum(0)
+        sizes = torch.stack([self.objective.sizes(batch).cpu() for _, batch in batches]).sum(0)
+        minutes = self.recipe.train.max_minutes
+        late = minutes is not None and self.accelerator.is_main_process and self._seconds() > 60 * minutes
+        flags = torch.tensor([bool(self._interrupted_by), late], dtype=torch.float64)
+        everyone = self.accelerator.reduce(torch.cat([counts, sizes, flags]).to(self.accelerator.device)).cpu()
+        counts, sizes, flags = everyone.split([len(counts), len(sizes), len(flags)])
+        return counts, sizes, bool(flags[0]), bool(flags[1])
+
+    def _step(self, batches: list[tuple[int, Batch]], totals: Tensor) -> tuple[Tensor, float]:
+        """Sum the gradients of the step and move the weights. Returns this process's share of the loss, and the
+        norm of the gradient."""
+        train, processes = self.recipe.train, self.accelerator.num_processes
+        self.prepared.train()
+        losses = []
+        for position, (j, batch) in enumerate(batches):
+            seed_micro_batch(train.seed, self.progress.step, j)
+            last = position == len(batches) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.prepared):
+                with self.accelerator.autocast():
+                    loss = self.prepared(batch, totals)
+                # data-parallel gradients are averaged over processes, but a step's loss is the sum of its parts
+                self.accelerator.backward(loss * processes)
+            losses.append(loss.detach())
+        largest = math.inf if train.max_grad_norm is None else train.max_grad_norm
+        norm = float(self.accelerator.clip_grad_norm_(self.prepared.parameters(), largest))
+        self._check_finite(batches, losses, norm)
+        self.prepared_optimizer.step()
+        if not self.accelerator.optimizer_step_was_skipped:
+            self.schedule.step()
+        self.prepared_optimizer.zero_grad()
+        return torch.stack(losses).sum(), norm
+
+    def _check_finite(self, batches: list[tuple[int, Batch]], losses: list[Tensor], norm: float) -> None:
+        scaled = self.accelerator.scaler is not None  # with fp16 an overflow is ordinary: the scaler skips the step
+        if all(math.isfinite(float(loss)) for loss in losses) and (scaled or math.isfinite(norm)):
+            return
+        folder = self.folder / "nonfinite"
+        folder.mkdir(exist_ok=True)
+        name = f"step-{self.progress.step + 1}-process-{self.accelerator.process_index}"
+        tensors = {f"{j}:{key}": tensor.cpu().contiguous() for j, batch in batches for key, tensor in batch.items()}
+        save_file(tensors, folder / f"{name}.safetensors")
+        facts = {
+            "losses": {j: float(loss) for (j, _), loss in zip(batches, losses, strict=True)},
+            "grad_norm": norm,
+        }
+        (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
+        raise TrainingFailed(
+            f"step {self.progress.step + 1} gave a loss or gradient that is not a finite number "
+            f"(gradient norm {norm}). Its batches are in {folder}. Often a lower train.learning_rate, a longer "
+            "train.warmup_steps or a smaller train.max_grad_norm helps; the last checkpoint is untouched"
+        )
+
+    # ---- figures, evaluation, checkpoints --------------------------------------------------------------------------
+
+    def _seconds(self) -> float:
+        return self._seconds_before + time.perf_counter() - self._began
+
+    def _log(self, window: "_Window", norm: float) -> None:
+        loss = self.accelerator.reduce(window.loss_sum.to(self.accelerator.device), reduction="sum") / window.steps
+        epoch = self.progress.step / self.plan.steps_per_epoch
+        self.log.add(
+            self.progress.step,
+            epoch=round(epoch, 4),
+            train_loss=float(loss),
+            learning_rate=self.optimizer.param_groups[0]["lr"],
+            grad_norm=norm,
+            tokens_per_second=round(window.tokens / max(window.seconds, 1e-9), 1),
+            padding=round(1 - window.real_tokens / max(1, window.padded_tokens), 4),
+        )
+
+    def _evaluate(self) -> bool:
+        """Evaluate, and tell whether this is the best step so far."""
+        progress = self.progress
+        figures, value, greater = self.evaluate(progress.step)
+        self.log.add(progress.step, validation=figures)
+        rank = (value if greater else -value, -figures["loss"])
+        if progress.best is None or progress.best_loss is None:
+            gained = True
+        else:
+            gained = rank > (progress.best if greater else -progress.best, -progress.best_loss)
+        if gained:
+            progress.best, progress.best_loss = value, figures["loss"]
+            progress.best_step, progress.without_gain = progress.step, 0
+        else:
+            progress.without_gain += 1
+        progress.evaluated_step = progress.step
+        return gained
+
+    def _save(self) -> None:
+        """Write a checkpoint of this step; the main process writes, the others wait for it."""
+        self.progress.seconds = self._seconds()
+        if self.accelerator.is_main_process:
+            scaler = self.accelerator.scaler
+            state = {
+                "progress": asdict(self.progress),
+                "schedule": self.schedule.state_dict(),
+                "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
+                "scaler": None if scaler is None else scaler.state_dict(),
+            }
+            self.checkpoints.save(
+                self.progress.step,
+                model_tensors(self.objective.model),
+                optimizer_tensors(self.optimizer, self.names),
+                state,
+            )
+            self.checkpoints.rotate(self.progress.best_step)
+        self.accelerator.wait_for_everyone()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint."""
+        state = checkpoint.state()
+        load_model_tensors(self.objective.model, checkpoint.model(), checkpoint.folder)
+        load_optimizer_tensors(self.optimizer, self.names, checkpoint.optimizer())
+        self.schedule.load_state_dict(state["schedule"])
+        for group, rate in zip(self.optimizer.param_groups, state["learning_rates"], strict=True):
+            group["lr"] = rate
+        if self.accelerator.scaler is not None and state["scaler"] is not None:
+            self.accelerator.scaler.load_state_dict(state["scaler"])
+        self.progress = Progress(**{**state["progress"], "world_size": self.accelerator.num_processes})
+
+    def load_best(self) -> None:
+        """Put the weights of the best step into the model."""
+        if self.progress.best_step is None or self.progress.best_step == self.progress.step:
+            return
+        checkpoint = Checkpoint(self.checkpoints.folder / f"step-{self.progress.best_step}")
+        wrong = checkpoint.broken()
+        if wrong:
+            raise RunError(f"the best checkpoint, {checkpoint.folder}, is broken: {wrong}")
+        load_model_tensors(self.objective.model, checkpoint.model(), checkpoint.folder)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Let Ctrl-C and SIGTERM end the run after the current step; a second Ctrl-C ends it at once."""
+
+        def note(number: int, frame: FrameType | None) -> None:
+            if self._interrupted_by and number == signal.SIGINT:
+                raise KeyboardInterrupt
+            self._interrupted_by = number
+
+        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for number in before:
+                signal.signal(number, note)
+        except ValueError:  # not the main thread, as in a notebook server: signals are not ours to take
+            before = {}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+class _Window:
+    """Figures since the last line of the log."""
+
+    def __init__(self) -> None:
+        self.loss_sum = torch.zeros(())
+        self.steps = self.tokens = self.real_tokens = self.padded_tokens = 0
+        self.seconds = 0.0
+
+    def add(self, loss: Tensor, sizes: Tensor, seconds: float) -> None:
+        self.loss_sum = self.loss_sum + loss.cpu()
+        self.steps += 1
+        self.tokens += int(sizes[0])
+        self.real_tokens += int(sizes[1])
+        self.padded_tokens += int(sizes[2])
+        self.seconds += seconds

@@ -1,0 +1,79 @@
+"""What is minimised. Accelerate prepares the objective, not the bare model, so that whatever a task computes around
+its model happens inside the wrapped forward, where data-parallel and sharding hooks see every parameter."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from kit.data.examples import IGNORED
+
+Batch = dict[str, Tensor]
+
+
+class Objective(nn.Module):
+    """The loss of a step as a sum over its micro-batches.
+
+    `counts(batch)` says what a micro-batch adds to the step's normalisers, before any forward; `forward(batch, totals)`
+    gives the micro-batch's share of the step's loss, already divided by the totals of the whole step. So the loss of a
+    step is the plain sum of its parts, however they are spread over processes.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def counts(self, batch: Batch) -> Tensor:
+        """What this micro-batch counts for, as float64 numbers (one for each normaliser of the loss)."""
+        raise NotImplementedError
+
+    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
+        """This micro-batch's share of the loss of the step."""
+        raise NotImplementedError
+
+    def sizes(self, batch: Batch) -> Tensor:
+        """Target tokens, real tokens and padded tokens of a micro-batch, for the log."""
+        target = (batch["labels"] != IGNORED).sum()
+        real = target + batch["attention_mask"].sum()
+        padded = batch["labels"].numel() + batch["attention_mask"].numel()
+        return torch.stack([target, real, torch.full_like(real, padded)]).to(torch.float64)
+
+
+class Seq2SeqObjective(Objective):
+    """Cross-entropy of the labels, smoothed on request, per target token or per sequence."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        label_smoothing: float = 0.0,
+        normalize_by: Literal["tokens", "sequences"] = "tokens",
+    ):
+        super().__init__(model)
+        self.label_smoothing = label_smoothing
+        self.normalize_by = normalize_by
+
+    def counts(self, batch: Batch) -> Tensor:
+        labels = batch["labels"]
+        count = (labels != IGNORED).sum() if self.normalize_by == "tokens" else torch.tensor(len(labels))
+        return count.to(torch.float64).reshape(1)
+
+    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
+        return self.summed_loss(batch, self.label_smoothing) / totals[0].to(batch["labels"].device)
+
+    def summed_loss(self, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
+        """Cross-entropy summed over the tokens of the batch."""
+        decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(batch["labels"])
+        logits = self.model(
+            input_ids=batch["input_ids"],
+            attention_mask=batch["attention_mask"],
+            decoder_input_ids=decoder_input_ids,
+            use_cache=False,
+        ).logits  # (batch, target, vocabulary)
+        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+        return nn.functional.cross_entropy(
+            logits.flatten(0, 1),
+            batch["labels"].flatten(),
+            ignore_index=IGNORED,
+            reduction="sum",
+            label_smoothing=label_smoothing,
+        )

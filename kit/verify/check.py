@@ -1,0 +1,81 @@
+"""What a proof is, and what it leaves behind: a row of a table."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+from rich.table import Table
+
+from kit.verify.subject import Subject
+
+
+@dataclass(frozen=True)
+class Check:
+    """The result of one proof on one model."""
+
+    name: str
+    description: str
+    passed: bool
+    figure: str  # what was measured, in words
+    tolerance: float | None = None  # the largest difference that is still called equal; None: no difference at all
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a proof found."""
+
+    passed: bool
+    figure: str
+    tolerance: float | None = None
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An equivalence that users rely on, and how to test it on a model."""
+
+    name: str
+    description: str
+    applies: Callable[[Subject], bool]
+    run: Callable[[Subject], Outcome]
+
+    def __call__(self, subject: Subject) -> Check:
+        """Run the proof with random numbers of its own. A model that cannot even be run has failed it."""
+        before = torch.get_rng_state()
+        torch.default_generator.manual_seed(subject.seed)
+        try:
+            outcome = self.run(subject)
+        except Exception as error:
+            reason = (str(error).strip() or "no message").splitlines()[0]
+            outcome = Outcome(False, f"{type(error).__name__}: {reason}")
+        finally:
+            torch.set_rng_state(before)
+        return Check(self.name, self.description, outcome.passed, outcome.figure, outcome.tolerance)
+
+
+def proof(
+    name: str, description: str, applies: Callable[[Subject], bool]
+) -> Callable[[Callable[[Subject], Outcome]], Proof]:
+    """Make a function that looks at a subject into a proof."""
+    return lambda run: Proof(name, description, applies, run)
+
+
+def equal_within(difference: float, tolerance: float, what: str) -> Outcome:
+    """Whether a difference is small enough; one that is not a number never is."""
+    return Outcome(difference <= tolerance, f"{what} differ by {difference:.1e}", tolerance)
+
+
+def largest(values: Iterable[float]) -> float:
+    """The largest of these differences; not a number if any of them is not, which `max` would pass over."""
+    return float(torch.tensor([0.0, *values], dtype=torch.float64).max())
+
+
+def table(checks: Iterable[Check]) -> Table:
+    """The checks as a table for the terminal."""
+    rows = Table(show_edge=False)
+    for title in ("", "proof", "what it says", "found", "allowed"):
+        rows.add_column(title)
+    for check in checks:
+        mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"
+        allowed = "" if check.tolerance is None else f"{check.tolerance:.0e}"
+        rows.add_row(mark, check.name, check.description, check.figure.replace("[", r"\["), allowed)
+    return rows

@@ -1,0 +1,120 @@
+"""Proofs about `forward`: whatever should not change the logits does not."""
+
+import copy
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from transformers.utils import logging
+
+from kit.data.examples import IGNORED
+from kit.training.objective import Batch
+from kit.verify.check import Outcome, equal_within, proof
+from kit.verify.subject import Subject, is_recurrent, is_seq2seq, logits_of
+
+TOLERANCE = 1e-6
+"""Relative, for logits in float64: some models of transformers compute parts of themselves in float32."""
+
+EXTRA_PADDING = 3
+
+
+def difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> float:
+    """The largest difference, relative to the largest logit; with `where` (batch, target), of these positions."""
+    if where is not None:
+        found, expected = found[where], expected[where]
+    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()
+
+
+@proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_seq2seq)
+def save_and_load(subject: Subject) -> Outcome:
+    model = subject.model
+    inputs = {name: tensor.to(model.device) for name, tensor in subject.inputs().items()}
+    with tempfile.TemporaryDirectory() as folder, _without_bars():
+        model.save_pretrained(folder)
+        loaded = type(model).from_pretrained(folder, dtype=model.dtype).to(model.device)
+    ours, theirs = model.state_dict(), loaded.state_dict()
+    if ours.keys() != theirs.keys():
+        return Outcome(False, f"names differ: {', '.join(sorted(ours.keys() ^ theirs.keys()))}")
+    changed = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
+    if changed:
+        return Outcome(False, f"{len(changed)} of {len(ours)} tensors differ: {', '.join(changed)}")
+    # copies, because the last bit of a product can depend on where in memory its factors happen to lie
+    same = torch.equal(*(logits_of(copy.deepcopy(one).eval(), inputs) for one in (loaded, model)))
+    return Outcome(same, f"{len(ours)} tensors equal, logits {'equal' if same else 'differ'}")
+
+
+def _padded(subject: Subject, left: bool) -> Batch:
+    """The batch with more padding than it needs, on one side, and any token in it: a mask is all that tells."""
+    ids, mask = subject.batch["input_ids"], subject.batch["attention_mask"]
+    rows, width = ids.shape
+    vocabulary = subject.exact.get_input_embeddings().num_embeddings
+    wide = torch.randint(vocabulary, (rows, width + EXTRA_PADDING))
+    wide_mask = torch.zeros_like(wide)
+    for row, length in enumerate(mask.sum(1).tolist()):
+        real = slice(width + EXTRA_PADDING - length, None) if left else slice(length)
+        wide[row, real] = ids[row, :length]
+        wide_mask[row, real] = 1
+    return {"input_ids": wide, "attention_mask": wide_mask, "decoder_input_ids": subject.decoder_input_ids}
+
+
+def _padding(subject: Subject, left: bool) -> Outcome:
+    real = subject.batch["labels"] != IGNORED
+    found = logits_of(subject.exact, _padded(subject, left))
+    return equal_within(difference(found, subject.logits_alone, real), TOLERANCE, "logits")
+
+
+@proof("padding", "a padded batch gives each example the logits it has alone", is_seq2seq)
+def right_padding(subject: Subject) -> Outcome:
+    return _padding(subject, left=False)
+
+
+@proof("left padding", "padding before the source changes no logits either", is_recurrent)
+def left_padding(subject: Subject) -> Outcome:
+    return _padding(subject, left=True)
+
+
+@proof("cache", "one token after the other from the cache gives the logits of the whole target", is_seq2seq)
+def cached_logits(subject: Subject) -> Outcome:
+    model, inputs = subject.exact, subject.inputs()
+    whole = logits_of(model, inputs)
+    mask, target = inputs["attention_mask"], inputs["decoder_input_ids"]
+    steps, cache = [], None
+    with torch.no_grad():
+        encoded = model.get_encoder()(input_ids=inputs["input_ids"], attention_mask=mask, return_dict=True)
+        for t in range(target.shape[1]):
+            output = model(
+                encoder_outputs=encoded,
+                attention_mask=mask,
+                decoder_input_ids=target[:, t : t + 1],
+                past_key_values=cache,
+                use_cache=True,
+            )
+            steps.append(output.logits)
+            cache = output.past_key_values
+    return equal_within(difference(torch.cat(steps, dim=1), whole), TOLERANCE, "logits")
+
+
+@proof("fused layers", "fused recurrent layers give the logits of a loop over single cells", is_recurrent)
+def fused_layers(subject: Subject) -> Outcome:
+    model = subject.exact
+    fused = logits_of(model, subject.inputs())
+    decoder = model.get_decoder()
+    decoder.stepwise = True
+    try:
+        looped = logits_of(model, subject.inputs())
+    finally:
+        decoder.stepwise = False
+    return equal_within(difference(fused, looped), TOLERANCE, "logits")

@@ -1,0 +1,143 @@
+"""Proofs about training: the loss is the one it should be, reaches every parameter, and can be made to vanish."""
+
+import math
+import re
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kit.data.examples import IGNORED
+from kit.training.objective import Batch, Seq2SeqObjective
+from kit.verify.check import Outcome, equal_within, largest, proof
+from kit.verify.subject import Subject, is_own, is_seq2seq, logits_of, random_batch, trimmed
+
+TOLERANCE = 1e-9
+"""Relative, in float64: sums in another order, and nothing else."""
+
+MICRO_BATCHES = 4
+SMOOTHING = 0.1
+
+NEVER_MOVED = {
+    r"\b(k_proj|key)\.bias$": "the softmax takes the same amount from every score, so a bias of the keys cancels",
+    r"\blora_A\b": "the other factor of a new adapter is zero",
+}
+"""Parameters without a gradient by their nature, by name, and why."""
+
+OVERFIT_STEPS = 300
+OVERFIT_LOSS = 0.05
+
+
+def _gradients(objective: Seq2SeqObjective, parts: list[Batch]) -> dict[str, Tensor]:
+    """The gradient of one step in these parts."""
+    objective.zero_grad()
+    totals = torch.stack([objective.counts(part) for part in parts]).sum(0)
+    for part in parts:
+        objective(part, totals).backward()
+    return {
+        name: torch.zeros_like(parameter) if parameter.grad is None else parameter.grad.clone()
+        for name, parameter in objective.model.named_parameters()
+        if parameter.requires_grad
+    }
+
+
+@proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_seq2seq)
+def accumulation(subject: Subject) -> Outcome:
+    batch = subject.batch
+    rows = torch.arange(len(batch["labels"])).tensor_split(MICRO_BATCHES)
+    parts = [trimmed(batch, slice(int(part[0]), int(part[-1]) + 1)) for part in rows]
+    differences = []
+    for normalize_by in ("tokens", "sequences"):
+        objective = Seq2SeqObjective(subject.exact, SMOOTHING, normalize_by)
+        whole, split = _gradients(objective, [batch]), _gradients(objective, parts)
+        most = largest(float(gradient.abs().max()) for gradient in whole.values())
+        for name, gradient in whole.items():
+            # where a gradient is next to nothing, its own size is no measure
+            scale = max(float(gradient.abs().max()), 1e-6 * most)
+            differences.append(float((split[name] - gradient).abs().max()) / scale)
+    return equal_within(largest(differences), TOLERANCE, "gradients")
+
+
+def cross_entropy_by_hand(logits: Tensor, labels: Tensor, smoothing: float) -> float:
+    """The smoothed cross-entropy summed over all labels, in plain arithmetic."""
+    total = 0.0
+    for row_logits, row_labels in zip(logits.tolist(), labels.tolist(), strict=True):
+        for scores, label in zip(row_logits, row_labels, strict=True):
+            if label == IGNORED:
+                continue
+            highest = max(scores)
+            log_sum = highest + math.log(math.fsum(math.exp(score - highest) for score in scores))
+            uniform = log_sum - math.fsum(scores) / len(scores)
+            total += (1 - smoothing) * (log_sum - scores[label]) + smoothing * uniform
+    return total
+
+
+def _relative(found: Tensor | float, expected: float) -> float:
+    return abs(float(found) - expected) / max(abs(expected), 1e-12)
+
+
+@proof("loss", "the training loss is the cross-entropy computed by hand, smoothed or not", is_seq2seq)
+def objective_loss(subject: Subject) -> Outcome:
+    model, labels = subject.exact, subject.batch["labels"]
+    logits = logits_of(model, subject.inputs())
+    counts = {"tokens": int((labels != IGNORED).sum()), "sequences": len(labels)}
+    differences = []
+    for smoothing in (0.0, SMOOTHING):
+        by_hand = cross_entropy_by_hand(logits, labels, smoothing)
+        for normalize_by, count in counts.items():
+            objective = Seq2SeqObjective(model, smoothing, normalize_by)  # type: ignore[arg-type]
+            with torch.no_grad():
+                loss = objective(subject.batch, objective.counts(subject.batch))
+            differences.append(_relative(loss, by_hand / count))
+    return equal_within(largest(differences), TOLERANCE, "losses")
+
+
+@proof("model(labels=…)", "the model's own loss is the mean over labels, or their sum / `num_items_in_batch`", is_own)
+def model_loss(subject: Subject) -> Outcome:
+    model, batch = subject.exact, subject.batch
+    by_hand = cross_entropy_by_hand(logits_of(model, subject.inputs()), batch["labels"], 0.0)
+    tokens = int((batch["labels"] != IGNORED).sum())
+    with torch.no_grad():
+        mean = model(**batch).loss
+        share = model(**batch, num_items_in_batch=torch.tensor(3 * tokens)).loss
+    differences = [_relative(mean, by_hand / tokens), _relative(share, by_hand / (3 * tokens))]
+    return equal_within(largest(differences), TOLERANCE, "losses")
+
+
+@proof("gradients", "the loss reaches every parameter that can learn", is_seq2seq)
+def every_gradient(subject: Subject) -> Outcome:
+    gradients = _gradients(Seq2SeqObjective(subject.exact), [subject.batch])
+    most = largest(float(gradient.abs().max()) for gradient in gradients.values())
+    still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * most]
+    excused = [name for name in still if any(re.search(pattern, name) for pattern in NEVER_MOVED)]
+    missing = [name for name in still if name not in excused]
+    figure = f"{len(gradients) - len(still)} of {len(gradients)} parameters have one"
+    if excused:
+        figure += f", {len(excused)} cannot"
+    if missing:
+        figure += f"; none: {', '.join(missing)}"
+    return Outcome(not missing, figure)
+
+
+def _loss_after_training(model: PreTrainedModel, batch: Batch) -> float:
+    objective = Seq2SeqObjective(model.float().train())
+    optimizer = torch.optim.Adam(objective.parameters(), lr=0.01)
+    counts = objective.counts(batch)
+    loss = math.inf
+    for _ in range(OVERFIT_STEPS):
+        optimizer.zero_grad()
+        share = objective(batch, counts)
+        share.backward()
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
+        optimizer.step()
+        loss = float(share.detach())
+        if loss < OVERFIT_LOSS / 2:
+            break
+    return loss
+
+
+@proof("overfitting", "a tiny copy with new weights learns one batch by heart", is_own)
+def overfitting(subject: Subject) -> Outcome:
+    model = subject.cut_down(vocabulary=16, width=32)
+    loss = _loss_after_training(model, random_batch(model, subject.seed))
+    return Outcome(loss <= OVERFIT_LOSS, f"loss {loss:.3f} after at most {OVERFIT_STEPS} steps", OVERFIT_LOSS)

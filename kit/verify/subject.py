@@ -1,0 +1,185 @@
+"""What is put to the proof: a model, a batch to run it on, and copies of the model that make proofs sharp."""
+
+import copy
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from kit.data.examples import IGNORED
+from kit.data.tokenizer import Tokenizers
+from kit.training.objective import Batch
+
+RECURRENT = ("rnn_seq2seq",)
+"""Model types whose decoder has a state: they read padding on either side, and can be run cell by cell."""
+
+OWN = ("rnn_seq2seq",)
+"""Model types of kit: their own loss takes part in gradient accumulation, and they can be cut down."""
+
+EXAMPLES = 8
+LONGEST = 32
+
+
+@torch.no_grad()
+def logits_of(model: PreTrainedModel, inputs: Batch) -> Tensor:
+    """(batch, target, vocabulary)."""
+    return model(**inputs, use_cache=False).logits
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model with a right-padded batch of at least four examples: `input_ids`, `attention_mask`, `labels`."""
+
+    model: PreTrainedModel
+    batch: Batch
+    seed: int = 0
+    tokenizers: Tokenizers | None = None
+    max_new_tokens: int = 12
+
+    @cached_property
+    def exact(self) -> PreTrainedModel:
+        """A copy in float64 on the CPU, in evaluation mode: what differs there differs by more than rounding.
+
+        It generates with plain settings, whatever the model was saved with.
+        """
+        model = copy.deepcopy(self.model).to("cpu", torch.float64).eval()
+        own = model.generation_config
+        model.generation_config = GenerationConfig(
+            bos_token_id=own.bos_token_id,
+            eos_token_id=own.eos_token_id,
+            pad_token_id=own.pad_token_id,
+            decoder_start_token_id=own.decoder_start_token_id,
+        )
+        return model
+
+    @cached_property
+    def decoder_input_ids(self) -> Tensor:
+        return self.exact.prepare_decoder_input_ids_from_labels(self.batch["labels"])
+
+    @cached_property
+    def logits_alone(self) -> Tensor:
+        """The logits of each example computed alone, without any padding; rows are filled up with zeros."""
+        length = self.batch["labels"].shape[1]
+        rows = []
+        for row, target in enumerate(self.decoder_input_ids):
+            one = trimmed(self.batch, slice(row, row + 1))
+            target = target[None, : one["labels"].shape[1]]
+            logits = logits_of(self.exact, {"input_ids": one["input_ids"], "decoder_input_ids": target})[0]
+            rows.append(torch.nn.functional.pad(logits, (0, 0, 0, length - len(logits))))
+        return torch.stack(rows)  # (batch, target, vocabulary)
+
+    def inputs(self) -> Batch:
+        """What `forward` needs for the logits of the batch."""
+        return {
+            "input_ids": self.batch["input_ids"],
+            "attention_mask": self.batch["attention_mask"],
+            "decoder_input_ids": self.decoder_input_ids,
+        }
+
+    def source(self) -> Batch:
+        """What `generate` needs."""
+        return {"input_ids": self.batch["input_ids"], "attention_mask": self.batch["attention_mask"]}
+
+    def cut_down(self, vocabulary: int, width: int) -> PreTrainedModel:
+        """A new model of the same class and the same choices, but tiny, in float64, without any randomness."""
+        config = cut_down_config(self.model.config, vocabulary, width)
+        return type(self.model)(config).double().eval()
+
+
+def is_seq2seq(subject: Subject) -> bool:
+    """An encoder-decoder that generates."""
+    return bool(subject.model.config.is_encoder_decoder) and subject.model.can_generate()
+
+
+def is_recurrent(subject: Subject) -> bool:
+    """A decoder with a state."""
+    return is_seq2seq(subject) and subject.model.config.model_type in RECURRENT
+
+
+def is_own(subject: Subject) -> bool:
+    """A sequence-to-sequence model of kit's."""
+    return is_seq2seq(subject) and subject.model.config.model_type in OWN
+
+
+def cut_down_config(config: Any, vocabulary: int, width: int) -> Any:
+    """The same choices with small sizes; sizes that are equal stay equal, and the others stay different."""
+    step = 2 * config.attention_heads
+    width = -(-width // step) * step
+    directions = 2 if config.bidirectional else 1
+    as_wide = config.encoder_hidden_size * directions == config.hidden_size
+    changes: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "decoder_vocab_size": vocabulary,
+        "hidden_size": width,
+        "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
+        "encoder_hidden_size": (width if as_wide else 2 * width) // directions,
+        "attention_size": None if config.attention_size is None else 2 * width,
+        "bos_token_id": 0,
+        "pad_token_id": 1,
+        "eos_token_id": 2,
+        "decoder_start_token_id": 0,
+        "dropout": 0.0,
+        "embedding_noise": 0.0,
+        "scheduled_sampling": 0.0,
+        "feedback": "argmax",
+    }
+    return type(config).from_dict({**config.to_dict(), **changes})
+
+
+def end_markers(model: PreTrainedModel) -> list[int]:
+    """The tokens that end a hypothesis."""
+    end = model.generation_config.eos_token_id
+    return end if isinstance(end, list) else [end]
+
+
+def random_batch(
+    model: PreTrainedModel, seed: int, examples: int = EXAMPLES, longest_source: int = 9, longest_target: int = 7
+) -> Batch:
+    """Random tokens of a model's vocabularies, in sequences of many lengths, each target with its end marker."""
+    random = torch.Generator().manual_seed(seed)
+    own, ends = model.generation_config, end_markers(model)
+    special = {own.bos_token_id, own.pad_token_id, own.decoder_start_token_id, *ends}
+
+    def tokens(vocabulary: int, length: int) -> Tensor:
+        usable = torch.tensor([token for token in range(vocabulary) if token not in special])
+        return usable[torch.randint(len(usable), (examples, length), generator=random)]
+
+    def lengths(longest: int) -> Tensor:
+        drawn = torch.randint(2, longest + 1, (examples,), generator=random)
+        drawn[0] = longest
+        return drawn.unsqueeze(1)
+
+    source = tokens(model.get_input_embeddings().num_embeddings, longest_source)
+    target = tokens(model.get_output_embeddings().weight.shape[0], longest_target)
+    mask = torch.arange(longest_source) < lengths(longest_source)
+    position, last = torch.arange(longest_target), lengths(longest_target) - 1
+    return {
+        "input_ids": source.masked_fill(~mask, own.pad_token_id),
+        "attention_mask": mask.long(),
+        "labels": target.masked_fill(position == last, ends[0]).masked_fill(position > last, IGNORED),
+    }
+
+
+def trimmed(batch: Batch, rows: slice) -> Batch:
+    """Some rows of a batch, without the columns that are padding in all of them."""
+    part = {name: tensor[rows] for name, tensor in batch.items()}
+    width = int(part["attention_mask"].sum(1).max())
+    length = int((part["labels"] != IGNORED).sum(1).max())
+    return {
+        "input_ids": part["input_ids"][:, :width],
+        "attention_mask": part["attention_mask"][:, :width],
+        "labels": part["labels"][:, :length],
+    }
+
+
+def small_batch(batch: Batch) -> Batch:
+    """The first examples of a right-padded batch, cut to a length that keeps every proof short, on the CPU.
+
+    Too few are repeated: some proofs split a batch in four.
+    """
+    rows = torch.arange(max(4, min(EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
+    cut = {name: batch[name].cpu()[rows, :LONGEST] for name in ("input_ids", "attention_mask", "labels")}
+    return trimmed(cut, slice(None))

@@ -1,0 +1,74 @@
+"""What several tests need: a tiny recipe, and the real command line."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# Nothing in the tests may reach for the network; set before anything imports the libraries that would.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+# Tiny models are fastest on one thread, and threads that wait for each other starve on a busy machine.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+TINY = """\
+# A tiny recipe for tests.
+task: translation
+model:
+  type: rnn_seq2seq
+  cell: gru
+  hidden_size: 16
+  embedding_size: 8
+  attention: additive
+  dropout: 0.2
+tokenizer:
+  train: char
+  min_frequency: 1
+data:
+  path: builtin:dates
+  sizes: {train: 200, validation: 20, test: 20}
+  languages: [en, de, fr]
+train:
+  max_steps: 12
+  tokens_per_batch: 512
+  learning_rate: 1e-2
+  logging_steps: 1
+  save_steps: 4
+eval:
+  steps: 6
+  metrics: [exact_match]
+  max_new_tokens: 12
+"""
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path: Path) -> Path:
+    """A recipe file that trains in seconds."""
+    path = tmp_path / "tiny.yaml"
+    path.write_text(TINY, encoding="utf-8")
+    return path
+
+
+RunKit = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> RunKit:
+    """The real command line, in an empty folder: `kit("train", recipe)`."""
+
+    def run(*arguments: object, stdin: str | None = None, timeout: int = 300) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "kit", *map(str, arguments)],
+            cwd=tmp_path,
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
+
+    return run

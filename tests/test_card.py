@@ -1,0 +1,282 @@
+"""The model card: metadata that the Hub can read, figures as measured, and data that cannot become markup."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from huggingface_hub import ModelCard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from kit.card import code_block, escape, table, write_card
+from kit.recipe import Recipe
+
+HOSTILE = [
+    "a | b | c |\n| d",
+    "<script>alert(1)</script><img src=x onerror=alert(1)>",
+    "`code` ``` \n```\n# heading",
+    "[link](javascript:alert(1)) ![image](http://example.org/x.png) <http://example.org>",
+    "**bold** __bold__ ~~gone~~ $$x$$ \\| \\\\| &lt;b&gt; {{ card_data }} {% raw %}",
+    "\u202egnp.exe \x00\x1b[31m \ud800 \u2028---\u2029",
+    "---\nlicense: mit\n---",
+    '"); import os  # ',
+]
+
+
+def recipe(**changes: Any) -> Recipe:
+    sections: dict[str, Any] = {
+        "task": "translation",
+        "model": {"type": "rnn_seq2seq", "cell": "gru"},
+        "data": {"path": "builtin:dates", "fingerprints": {"train": "f1", "validation": "f2", "test": "f3"}},
+        "train": {"max_steps": 10, "batch_size": 4},
+        "eval": {"metrics": ["bleu", "exact_match"], "group_by": ["language"], "num_beams": 5, "examples": 8},
+        "hub": {"license": "apache-2.0", "language": ["de", "no"], "tags": ["dates"], "datasets": ["owner/dates"]},
+    }
+    return Recipe.model_validate(
+        {key: value | changes.get(key, {}) if isinstance(value, dict) else value for key, value in sections.items()}
+    )
+
+
+def figures(bleu: float) -> dict[str, Any]:
+    groups = {
+        "de": {"count": 7, "bleu": 41.5, "exact_match": 0.5},
+        "fr|x": {"count": 1, "bleu": 3.0, "exact_match": 0.0},
+    }
+    return {
+        "loss": 0.25,
+        "perplexity": math.inf,
+        "examples": 8,
+        "bleu": bleu,
+        "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a",
+        "exact_match": 0.987654,
+        "by": {"language": groups},
+    }
+
+
+RESULTS = {
+    "validation": figures(31.25),
+    "test": figures(29.123456),
+    "train": {"seconds": 61.5, "steps": 10, "tokens_per_second": 23456.7, "stopped": True},
+    "data": {
+        "examples": {"train": 1200, "validation": 8, "test": 8},
+        "left_out": {"max_length": 1034, "min_length": 0},
+        "notes": ["train: 2234 rows, 3 left out (<empty>)"],
+        "fingerprints": {"train": "other"},
+    },
+    "versions": {"torch": "2.13.0", "kit": "0.1.0"},
+    "parameters": 1234567,
+    "hardware": "2 cores of a <b>fast</b> CPU",
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    folder = tmp_path / "dates_rnn"
+    (folder / "predictions").mkdir(parents=True)
+    (folder / "plots").mkdir()
+    rows = [{"source": text, "target": text, "prediction": text, "score": 0.0} for text in HOSTILE]
+    (folder / "predictions" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name in ("validation_bleu.png", "loss.png", "attention 1.png", ".tmp.png"):
+        (folder / "plots" / name).write_bytes(b"")
+    return folder
+
+
+def parse(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(text)
+
+
+def body(card: str) -> list[Token]:
+    return parse(card.split("\n---\n", 1)[1])
+
+
+def tables(tokens: list[Token]) -> list[list[list[str]]]:
+    """Every table as rows of the text that a reader sees in each cell."""
+    found: list[list[list[str]]] = []
+    for place, token in enumerate(tokens):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type in ("th_open", "td_open"):
+            found[-1][-1].append("".join(child.content for child in tokens[place + 1].children or ()))
+    return found
+
+
+def inline(tokens: list[Token]) -> list[Token]:
+    return [child for token in tokens for child in token.children or ()]
+
+
+def test_metadata_is_read_back_by_the_hub_library(run: Path) -> None:
+    data = ModelCard(write_card(run, recipe(), RESULTS)).data
+    assert data.library_name == "transformers"
+    assert data.pipeline_tag == "translation"
+    assert data.license == "apache-2.0"
+    assert data.language == ["de", "no"]
+    assert data.datasets == ["owner/dates"]
+    assert {"dates", "rnn_seq2seq", "seq2seq-kit"} <= set(data.tags)
+    assert data.metrics == ["bleu", "exact_match"]
+    assert data.model_name == "dates_rnn"
+    assert data.base_model is None
+    values = {(result.dataset_split, result.metric_type): result for result in data.eval_results}
+    assert values["test", "bleu"].metric_value == 29.1235
+    assert values["validation", "bleu"].metric_value == 31.25
+    assert values["test", "exact_match"].metric_value == 0.9877
+    assert values["test", "bleu"].metric_args == {"signature": "nrefs:1|case:mixed|eff:no|tok:13a"}
+    assert values["test", "bleu"].task_type == "translation"
+    assert ("test", "perplexity") not in values  # infinity is no result
+    assert all(result.dataset_type == "builtin:dates" for result in data.eval_results)
+
+
+def test_names_of_splits_and_data_on_the_hub(run: Path) -> None:
+    data = {"path": "bentrevett/multi30k", "name": "de-en", "revision": "abc", "test": "flickr", "source": "de"}
+    card = write_card(run, recipe(data=data, hub={"datasets": [], "license": None, "language": []}), RESULTS)
+    metadata = ModelCard(card).data
+    assert metadata.datasets == ["bentrevett/multi30k"]
+    assert metadata.license is None
+    assert metadata.language is None
+    result = metadata.eval_results[0]
+    assert (result.dataset_type, result.dataset_config) == ("bentrevett/multi30k", "de-en")
+    assert (result.dataset_split, result.dataset_revision) == ("flickr", "abc")
+    assert "configuration de-en, revision abc" in card
+
+
+def test_a_pretrained_model_is_named_as_the_base(run: Path) -> None:
+    changed = recipe().model_copy(
+        update={"model": recipe().model.model_copy(update={"type": None, "pretrained": "Helsinki-NLP/opus-mt-de-en"})}
+    )
+    card = write_card(run, changed, RESULTS)
+    assert ModelCard(card).data.base_model == "Helsinki-NLP/opus-mt-de-en"
+    assert "AutoModelForSeq2SeqLM.from_pretrained(model)\n" in card
+
+
+def test_tables_hold_what_was_measured(run: Path) -> None:
+    tokens = body(write_card(run, recipe(), RESULTS))
+    found = tables(tokens)
+    results = {row[0]: row[1:] for row in found[0]}
+    assert found[0][0] == ["metric", "test", "validation"]
+    assert results["BLEU"] == ["29.12", "31.25"]
+    assert results["Exact match"] == ["0.9877", "0.9877"]
+    assert results["Loss (lower is better)"] == ["0.25", "0.25"]
+    assert ["fr|x", "1", "3", "0"] in found[1]
+    flat = [row for rows in found for row in rows]
+    assert ["train", "train", "1,200", "f1"] in flat
+    assert ["test", "test", "8", "f3"] in flat
+    assert ["tokens per second", "23,457"] in flat
+    assert ["hardware", "2 cores of a <b>fast</b> CPU"] in flat
+    assert ["parameters", "1,234,567"] in flat
+    assert ["torch", "2.13.0"] in flat
+    lists = [token.content for token in tokens if token.type == "inline" and token.level == 3]
+    assert lists[0] == "train: 2234 rows, 3 left out (&#60;empty&#62;)"
+    assert "1,034 by max" in lists[1]
+
+
+def test_hostile_examples_stay_in_their_cells(run: Path) -> None:
+    card = write_card(run, recipe(), RESULTS)
+    card.encode("utf-8")
+    tokens = body(card)
+    examples = next(rows for rows in tables(tokens) if rows[0] == ["source", "reference", "output"])
+    assert [len(row) for row in examples] == [3] * (1 + len(HOSTILE))
+    for row, text in zip(examples[1:], HOSTILE, strict=True):
+        assert row == [seen(text)] * 3
+    assert not [token for token in tokens if token.type == "html_block"]
+    kinds = {token.type for token in inline(tokens)}
+    assert kinds <= {"text", "text_special", "code_inline", "softbreak", "hardbreak", "image"}
+    images = [token.attrs["src"] for token in inline(tokens) if token.type == "image"]
+    assert images == ["plots/loss.png", "plots/validation_bleu.png", "plots/attention%201.png"]
+    headings = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
+    assert "heading" not in headings
+    assert headings[0] == "dates&#95;rnn"
+    assert ModelCard(card).data.license == "apache-2.0"
+
+
+def seen(text: str) -> str:
+    """What a reader sees of a text: one line, with a replacement for what cannot be shown."""
+    bad = {"\x00", "\x1b", "\ud800", "\u202e"}
+    return "".join("\ufffd" if letter in bad else letter for letter in " ".join(text.split()))
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=["Cs", "Cc", "Cf"]), max_size=60))
+@settings(max_examples=300, deadline=None)
+def test_any_text_comes_out_of_a_cell_as_it_went_in(text: str) -> None:
+    tokens = parse(table(("a", "b"), [(text, "end"), ("next", text)]))
+    shown = " ".join(text.split())
+    assert tables(tokens) == [[["a", "b"], [shown, "end"], ["next", shown]]]
+    assert {token.type for token in inline(tokens)} <= {"text", "text_special"}
+
+
+@given(st.text(alphabet="`~\n\r a#", max_size=40) | st.text(max_size=80))
+@settings(max_examples=300, deadline=None)
+def test_no_text_ends_a_code_block_or_breaks_a_line(text: str) -> None:
+    tokens = parse(code_block(f"{text}\nend", "yaml") + "\n\nafter")
+    assert [token.type for token in tokens] == ["fence", "paragraph_open", "inline", "paragraph_close"]
+    assert len(escape(text).splitlines()) <= 1
+
+
+def test_long_texts_are_cut() -> None:
+    assert escape("x" * 5000) == "x" * 300 + "…"
+
+
+def test_the_code_of_the_card_is_python_and_uses_an_example(run: Path) -> None:
+    rows = [{"source": text, "target": "t", "prediction": "p"} for text in ['say "hi"\n```\\', "b"]]
+    (run / "predictions" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for shared in (True, False):
+        card = write_card(run, recipe(tokenizer={"shared": shared}) if shared else separate(), RESULTS)
+        blocks = [token.content for token in body(card) if token.type == "fence" and token.info == "python"]
+        assert len(blocks) == 3
+        for block in blocks:
+            compile(block, "card", "exec")
+            assert json.dumps('say "hi" ```\\') in block
+        assert "kit.pipeline(" in blocks[0]
+        assert "trust_remote_code=True" in blocks[1]
+        assert ('subfolder="target_tokenizer"' in blocks[2]) is not shared
+
+
+def separate() -> Recipe:
+    plain = recipe()
+    return plain.model_copy(update={"tokenizer": plain.tokenizer.model_copy(update={"shared": False})})
+
+
+def test_the_recipe_in_the_card_is_the_recipe(run: Path, tmp_path: Path) -> None:
+    from kit.recipe import load_recipe
+
+    card = write_card(run, recipe(), RESULTS)
+    (block,) = [token.content for token in body(card) if token.type == "fence" and token.info == "yaml"]
+    (tmp_path / "recipe.yaml").write_text(block)
+    assert load_recipe(tmp_path / "recipe.yaml").differences(load_recipe_of(tmp_path)) == []
+    assert "`kit train recipe.yaml`" in card
+
+
+def load_recipe_of(folder: Path) -> Recipe:
+    from kit.recipe import load_recipe
+
+    (folder / "whole.yaml").write_text(recipe().to_yaml())
+    return load_recipe(folder / "whole.yaml")
+
+
+def test_places_on_the_machine_are_not_told(run: Path) -> None:
+    card = write_card(run, recipe(data={"path": "/home/jane/it's/data/pairs.tsv"}), RESULTS)
+    assert "jane" not in card
+    assert "pairs.tsv" in card
+    assert str(run.parent) not in card
+
+
+def test_a_run_without_predictions_pictures_and_figures(tmp_path: Path) -> None:
+    card = write_card(tmp_path / "bare", recipe(hub={"license": None}), {})
+    assert ModelCard(card).data.eval_results is None
+    headings = [line for line in card.splitlines() if line.startswith("## ")]
+    assert headings == ["## How to use it", "## Training data", "## How to repeat the run", "## Limitations"]
+    assert "![" not in card
+
+
+def test_examples_are_spread_over_the_split(run: Path) -> None:
+    rows = [{"source": f"s{number}", "target": ["t", "u"], "prediction": "p"} for number in range(100)]
+    (run / "predictions" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = tables(body(write_card(run, recipe(eval={"examples": 4}), RESULTS)))
+    examples = next(rows for rows in found if rows[0] == ["source", "reference", "output"])
+    assert examples[1:] == [[f"s{number}", "t", "p"] for number in (0, 25, 50, 75)]
+    without = write_card(run, recipe(eval={"examples": 0}), RESULTS)
+    assert "## Examples" not in without

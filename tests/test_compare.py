@@ -1,0 +1,189 @@
+"""Comparison of runs: equal to an independent bootstrap and to sacrebleu's draws, refused where unfair."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sacrebleu
+from rich.console import Console
+from sacrebleu.significance import PairedTest
+
+from kit.errors import KitError, RunError
+from kit.evaluation.compare import compare_runs, read_predictions
+
+VOCABULARY = ["der", "Hund", "läuft", "über", "die", "Straße", "und", "bellt", "laut", "."]
+
+
+def make_run(folder: Path, error_rate: float, seed: int, examples: int = 120, **changes: Any) -> Path:
+    """A run folder whose predictions have each word wrong with the given probability."""
+    data, noise = np.random.default_rng(0), np.random.default_rng(seed)
+    lines = []
+    for number in range(examples):
+        words = data.choice(VOCABULARY, size=data.integers(5, 9)).tolist()
+        guess = [word if noise.random() > error_rate else "falsch" for word in words]
+        row = {
+            "source": f"source {number}",
+            "target": " ".join(words),
+            "prediction": " ".join(guess),
+            "score": -1.0,
+        }
+        lines.append(json.dumps(row | changes.get(f"row_{number}", {}), ensure_ascii=False))
+    (folder / "predictions").mkdir(parents=True)
+    (folder / "predictions" / "test.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def rows(folder: Path, key: str) -> list[str]:
+    return [row[key] for row in read_predictions(folder / "predictions" / "test.jsonl")]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345])
+def test_exact_match_equals_an_independent_bootstrap(tmp_path: Path, seed: int) -> None:
+    weak, strong = make_run(tmp_path / "weak", 0.12, 1), make_run(tmp_path / "strong", 0.07, 2)
+    found = compare_runs([weak, strong], metrics=["exact_match"], samples=400, seed=seed)
+
+    hits = [
+        np.array([a == b for a, b in zip(rows(run, "prediction"), rows(run, "target"), strict=True)], dtype=float)
+        for run in (weak, strong)
+    ]
+    chosen = np.random.default_rng(seed).choice(120, size=(400, 120), replace=True)
+    drawn = np.sort(hits[1][chosen].mean(axis=1) - hits[0][chosen].mean(axis=1))
+    difference = found.difference("strong", "exact_match")
+    assert difference.value == pytest.approx(hits[1].mean() - hits[0].mean())
+    assert (difference.low, difference.high) == pytest.approx((drawn[10], drawn[389]))
+    tail = min((drawn <= 1e-12).sum(), (drawn >= -1e-12).sum())
+    assert difference.p_value == pytest.approx(min(1, 2 * (tail + 1) / 401))
+
+
+def test_draws_are_those_of_sacrebleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "77")
+    weak, strong = make_run(tmp_path / "weak", 0.3, 1), make_run(tmp_path / "strong", 0.2, 2)
+    found = compare_runs([weak, strong], metrics=["bleu", "chrf", "ter"], samples=200, seed=77)
+    systems = [(run.name, rows(run, "prediction")) for run in (weak, strong)]
+    scorers = {"BLEU": sacrebleu.BLEU(), "chrF2": sacrebleu.CHRF(), "TER": sacrebleu.TER()}
+    _, theirs = PairedTest(systems, scorers, [rows(weak, "target")], test_type="bs", n_samples=200)()
+    for name, their_name in [("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")]:
+        for run, their in zip((weak, strong), theirs[their_name], strict=True):
+            ours = found.score(run.name, name)
+            assert ours.value == pytest.approx(their.score)
+            assert (ours.high - ours.low) / 2 == pytest.approx(their.ci, rel=1e-3)  # theirs are float32
+        difference = found.difference("strong", name)
+        assert difference.better is True
+        assert (difference.value < 0) == (name == "ter")
+    assert "bs:200" in found.signatures["bleu"]
+    assert "seed:77" in found.signatures["bleu"]
+
+
+def test_a_run_against_itself_and_against_its_copy(tmp_path: Path) -> None:
+    run, copy = make_run(tmp_path / "a" / "run", 0.2, 1), make_run(tmp_path / "b" / "run", 0.2, 1)
+    found = compare_runs([run, run, copy], metrics=["bleu", "chrf", "ter", "exact_match", "token_accuracy"], samples=50)
+    assert len(set(found.runs)) == 3
+    assert len(found.differences) == 10
+    for difference in found.differences:
+        assert (difference.value, difference.low, difference.high) == (0, 0, 0)
+        assert difference.p_value == 1
+        assert difference.better is None
+
+
+def test_p_values_are_honest_when_both_runs_are_equally_good(tmp_path: Path) -> None:
+    """Many pairs of equal quality: about 5 % of them may look different at the 5 % level, not many more."""
+    alarms = 0
+    for trial in range(40):
+        folder = tmp_path / str(trial)
+        a, b = make_run(folder / "a", 0.1, 2 * trial + 10), make_run(folder / "b", 0.1, 2 * trial + 11)
+        found = compare_runs([a, b], metrics=["token_accuracy"], samples=200)
+        alarms += found.differences[0].better is not None
+    assert alarms <= 7  # more than 7 of 40 has a probability of 0.2 %
+
+
+def test_same_seed_same_result_and_order_of_runs_only_flips_the_sign(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a", 0.25, 1), make_run(tmp_path / "b", 0.2, 2)
+    first = compare_runs([a, b], metrics=["token_accuracy", "bleu"], samples=100, seed=3)
+    assert compare_runs([a, b], metrics=["token_accuracy", "bleu"], samples=100, seed=3) == first
+    assert compare_runs([a, b], metrics=["token_accuracy", "bleu"], samples=100, seed=4) != first
+    flipped = compare_runs([b, a], metrics=["token_accuracy", "bleu"], samples=100, seed=3)
+    for name in ("token_accuracy", "bleu"):
+        there, back = first.difference("b", name), flipped.difference("a", name)
+        assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low))
+        assert back.p_value == there.p_value
+
+
+def test_metrics_come_from_the_results_of_all_runs(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a", 0.2, 1), make_run(tmp_path / "b", 0.2, 2)
+    (a / "results.json").write_text(json.dumps({"test": {"ter": 1, "chrf": 1, "loss": 2}}))
+    assert compare_runs([a, b], samples=2).metrics == ("bleu", "chrf", "exact_match")
+    (b / "results.json").write_text(json.dumps({"test": {"chrf": 1, "exact_match": 1, "by": {}}}))
+    assert compare_runs([a, b], samples=2).metrics == ("chrf",)
+    (b / "results.json").write_text("[1]")
+    with pytest.raises(RunError, match=r"results\.json"):
+        compare_runs([a, b], samples=2)
+
+
+def test_the_table_names_every_run_and_metric(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "base[red]", 0.4, 1), make_run(tmp_path / "new", 0.1, 2)
+    table = compare_runs([a, b], metrics=["bleu", "ter"], samples=100).table()
+    out = io.StringIO()
+    Console(file=out, width=160).print(table)
+    text = out.getvalue()
+    assert all(word in text for word in ("base[red]", "new", "BLEU", "TER", "better", "120 examples"))
+    assert "worse" not in text
+
+
+@pytest.mark.parametrize("key", ["source", "target"])
+def test_different_examples_are_refused_with_the_row(tmp_path: Path, key: str) -> None:
+    a, b = make_run(tmp_path / "a", 0.2, 1), make_run(tmp_path / "b", 0.2, 2, row_17={key: "something else"})
+    with pytest.raises(RunError, match=f'row 18 has the {key} .*"something else"'):
+        compare_runs([a, b])
+
+
+def test_a_different_number_of_examples_is_refused(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a", 0.2, 1), make_run(tmp_path / "b", 0.2, 2, examples=119)
+    with pytest.raises(RunError, match=r"120 rows.*119.*row 120 is in one"):
+        compare_runs([a, b])
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["{", "[]", "3", "", '{"source": "a", "target": "b"}', '{"source": "a", "target": 1, "prediction": "c"}'],
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
+    a, b = make_run(tmp_path / "a", 0.2, 1), make_run(tmp_path / "b", 0.2, 2)
+    file = b / "predictions" / "test.jsonl"
+    lines = file.read_text(encoding="utf-8").split("\n")
+    lines[4] = line
+    file.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(RunError, match=r"test\.jsonl, line 5 is not a prediction"):
+        compare_runs([a, b])
+
+
+def test_missing_empty_and_unreadable_files_are_named(tmp_path: Path) -> None:
+    a, b = make_run(tmp_path / "a", 0.2, 1), tmp_path / "b"
+    with pytest.raises(RunError, match=r"test\.jsonl does not exist.*kit eval"):
+        compare_runs([a, b])
+    with pytest.raises(RunError, match=r"validation\.jsonl does not exist"):
+        compare_runs([a, a], split="validation")
+    (b / "predictions").mkdir(parents=True)
+    (b / "predictions" / "test.jsonl").write_bytes(b"")
+    with pytest.raises(RunError, match="is empty"):
+        compare_runs([a, b])
+    (b / "predictions" / "test.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(RunError, match="cannot be read"):
+        compare_runs([a, b])
+
+
+def test_senseless_requests_are_refused(tmp_path: Path) -> None:
+    a = make_run(tmp_path / "a", 0.2, 1)
+    for arguments in ({"samples": 0}, {"seed": -1}, {"metrics": ["blue"]}):
+        with pytest.raises(KitError):
+            compare_runs([a, a], **arguments)
+    with pytest.raises(KitError, match="two run folders"):
+        compare_runs([a])
+
+
+def test_line_separators_inside_texts_do_not_break_rows(tmp_path: Path) -> None:
+    a = make_run(tmp_path / "a", 0.2, 1, row_3={"prediction": "one\u2028two\x85three\x0cfour"})
+    assert len(rows(a, "prediction")) == 120
+    assert rows(a, "prediction")[3] == "one\u2028two\x85three\x0cfour"

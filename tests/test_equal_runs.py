@@ -1,0 +1,81 @@
+"""Runs that must be equal are: one part or four, one process or two."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from kit import load_recipe, train
+
+
+def losses(run: Path) -> list[float]:
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
+
+
+def relative_distance(run: Path, other: Path) -> float:
+    """Largest difference of any weight, relative to the largest weight of its tensor."""
+    mine, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (run, other))
+    assert mine.keys() == theirs.keys()
+    return max(float((mine[k] - theirs[k]).abs().max() / mine[k].abs().max().clamp(min=1e-30)) for k in mine)
+
+
+def run(recipe: Path, output: Path, *overrides: str) -> Path:
+    return train(load_recipe(recipe, overrides), output).folder
+
+
+def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path) -> None:
+    same = ["train.dtype=float64", "model.dropout=0", "train.max_steps=100", "eval.steps=0", "eval.metrics=[]"]
+    same += ["eval.select_by=loss", "train.label_smoothing_factor=0.1"]
+    one = run(tiny_recipe, tmp_path / "one", *same)
+    four = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
+    assert losses(four) == pytest.approx(losses(one), rel=1e-9)
+    assert relative_distance(one, four) < 1e-9
+    assert load_file(one / "model" / "model.safetensors")["lm_head.weight"].dtype == torch.float64
+
+
+def test_one_part_or_four_is_equal_in_float32_for_fifty_steps(tiny_recipe: Path, tmp_path: Path) -> None:
+    same = ["model.dropout=0", "train.max_steps=50", "eval.steps=0", "train.normalize_by=sequences"]
+    one = run(tiny_recipe, tmp_path / "one", *same)
+    four = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
+    assert losses(four) == pytest.approx(losses(one), rel=1e-5)
+
+
+def test_two_processes_give_the_result_of_one_with_dropout(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
+    same = ["train.micro_batches=2", "train.max_steps=50", "eval.steps=25", "train.save_steps=25"]
+    one = run(tiny_recipe, tmp_path / "one", *same)
+    done = kit("train", tiny_recipe, *same, "--output", "two", "--processes", "2")
+    assert done.returncode == 0, done.stderr
+    two = tmp_path / "two"
+    assert json.loads((two / "results.json").read_text())["train"]["processes"] == 2
+    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    figures = [json.loads((folder / "results.json").read_text())["test"] for folder in (one, two)]
+    assert figures[0]["exact_match"] == figures[1]["exact_match"]
+    assert figures[0]["loss"] == pytest.approx(figures[1]["loss"], rel=1e-4)
+    # every example was predicted once, in the order of the data
+    rows = [(folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines() for folder in (one, two)]
+    sources = [[json.loads(line)["source"] for line in lines] for lines in rows]
+    assert sources[0] == sources[1]
+
+
+def test_a_run_started_in_two_processes_goes_on_in_one(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
+    unbroken = run(tiny_recipe, tmp_path / "unbroken", "train.micro_batches=2")
+    # a budget of no time at all stops the first run right after a checkpoint could be written
+    started = kit("train", tiny_recipe, "--output", "moved", "--processes", "2", "train.max_minutes=1e-9")
+    assert started.returncode == 0, started.stderr
+    (tmp_path / "moved" / "results.json").unlink()
+    resumed = kit("train", tiny_recipe, "--output", "moved", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert losses(tmp_path / "moved") == pytest.approx(losses(unbroken), rel=1e-5)
+
+
+def test_too_few_processes_are_noticed(tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kit import RunError
+
+    monkeypatch.setitem(os.environ, "KIT_PROCESSES", "2")
+    with pytest.raises(RunError, match="2 processes were asked for, but Accelerate runs 1"):
+        train(load_recipe(tiny_recipe), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,402 @@
+"""What `kit data` says is counted by hand here: every figure of data that was made for the purpose."""
+
+import copy
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from accelerate import Accelerator
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.console import Console
+
+from kit import inspection as inspection_module
+from kit.data.examples import TokenLists
+from kit.data.statistics import Duplicates, Lengths, Overlap, count_unknown, unknown_id
+from kit.data.tokenizer import Tokenizers
+from kit.errors import DataError
+from kit.inspection import Inspection, count_parameters, find_warnings, inspect_recipe, render
+from kit.inspection_tables import visible
+from kit.prepare import prepare
+from kit.recipe import Recipe
+from kit.training.estimate import Cost, Memory, PeakMemory, estimate, representative_micro_batches
+
+LONG = "ab" * 10
+TRAIN = [
+    *((f"{a}{b}", f"{b}{a}{a}") for a in "abcd" for b in "abcd"),  # 16 pairs of lengths 2 and 3
+    ("ab", "baa"),  # there already
+    ("ab", "baa"),
+    ("ab", "dd"),  # the same source with another target is no duplicate
+    (LONG, "a"),  # left out by max_length, and so is its duplicate
+    (LONG, "a"),
+    ("", "a"),  # left out by min_length
+]
+VALIDATION = [
+    ("ab", "baa"),  # the pair is in train
+    ("cd", "c"),  # the source is in train, with another target
+    (LONG, "ba"),  # the source is in the data, but training does not see it
+    ("жaж", "abca"),  # two characters that train does not have, out of three
+    ("ba[b]", "abcdabcd"),  # two more; and 9 target tokens with the end marker
+]
+TEST = [("abc", "dж")]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Any:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def write_data(folder: Path, **splits: list[tuple[str, str]]) -> Path:
+    folder.mkdir(exist_ok=True)
+    for name, rows in splits.items():
+        lines = (json.dumps({"source": source, "target": target}) for source, target in rows)
+        (folder / f"{name}.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return folder
+
+
+def tiny_recipe(path: Path | str, **changes: dict[str, Any]) -> Recipe:
+    sections: dict[str, dict[str, Any]] = {
+        "model": {"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 8, "embedding_size": 4},
+        "tokenizer": {"train": "char", "min_frequency": 1, "shared": False},
+        "data": {"path": str(path)},
+        "train": {"num_train_epochs": 2, "batch_size": 4},
+        "eval": {"steps": 4, "max_new_tokens": 8, "metrics": ["exact_match"]},
+    }
+    return Recipe.model_validate({"task": "translation"} | {k: v | changes.get(k, {}) for k, v in sections.items()})
+
+
+def printed(inspection: Inspection, width: int = 100) -> str:
+    file = io.StringIO()
+    Console(width=width, file=file, color_system=None).print(render(inspection))
+    return file.getvalue()
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
+    folder = write_data(tmp_path_factory.mktemp("data") / "d", train=TRAIN, validation=VALIDATION, test=TEST)
+    return inspect_recipe(tiny_recipe(folder, data={"max_length": 10}))
+
+
+# ---- the data --------------------------------------------------------------------------------------------------------
+
+
+def test_sizes_and_what_was_left_out(found: Inspection) -> None:
+    train, validation, test = (found.splits[name] for name in ("train", "validation", "test"))
+    assert (train.read, train.examples) == (22, 19)
+    assert train.left_out == {"data.max_length": 2, "data.min_length": 1}
+    assert train.noted == {"empty source": 1}
+    assert (validation.read, validation.examples, validation.left_out) == (5, 5, {})
+    assert (test.read, test.examples) == (1, 1)
+
+
+def test_held_out_rows_are_accounted_for(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "d", train=TRAIN[:16])
+    found = inspect_recipe(tiny_recipe(folder, data={"validation_size": 3, "max_examples": 10}))
+    train = found.splits["train"]
+    assert train.left_out == {"held out for validation": 3, "beyond data.max_examples": 3}
+    assert (train.read, train.examples, found.splits["validation"].examples) == (16, 10, 3)
+    assert list(found.overlaps) == ["validation"]
+
+
+def test_examples_beyond_the_filters_of_train_are_kept_and_counted(found: Inspection) -> None:
+    assert found.splits["train"].beyond_filters == {}
+    assert found.splits["validation"].beyond_filters == {"data.max_length": 1}
+    assert found.splits["test"].beyond_filters == {}
+
+
+def test_lengths_are_those_that_max_length_counts(found: Inspection) -> None:
+    assert found.splits["train"].source.lengths == Lengths(2, 2.0, 2.0, 2.0, 2)
+    # 18 targets of three tokens and one of two
+    assert found.splits["train"].target.lengths == Lengths(2, 3.0, pytest.approx(56 / 19), 3.0, 3)
+    lengths = found.splits["validation"].source.lengths
+    assert (lengths.shortest, lengths.median, lengths.mean, lengths.longest) == (2, 3.0, 32 / 5, 20)
+    assert lengths.most == pytest.approx(np.percentile([2, 2, 20, 3, 5], 95))
+
+
+def test_unknown_tokens_are_counted_on_each_side(found: Inspection) -> None:
+    assert [side.unknown.count for side in (found.splits["train"].source, found.splits["train"].target)] == [0, 0]
+    unknown = found.splits["validation"].source.unknown
+    assert (unknown.count, unknown.tokens, unknown.texts) == (4, 32, 2)
+    assert unknown.rate == 4 / 32
+    assert unknown.examples[0] == "ж"
+    assert set(unknown.examples) == {"ж", "[", "]"}
+    assert found.splits["validation"].target.unknown.count == 0
+    assert found.splits["test"].target.unknown.examples == ("ж",)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "expected"),
+    [
+        ("word", "know nothing, know nobody", ["nothing", "nobody"]),
+        ("bpe", "know Ωλ", ["Ω", "λ"]),
+        ("wordpiece", "know Ωλ, know", ["Ωλ"]),
+    ],
+)
+def test_unknown_words_are_shown_as_they_are_written(tmp_path: Path, kind: str, text: str, expected: list[str]) -> None:
+    rows = [("know, know, know", "know, know")] * 4
+    folder = write_data(tmp_path / "d", train=rows, validation=[(text, text), ("know", "know")])
+    found = inspect_recipe(tiny_recipe(folder, tokenizer={"train": kind, "shared": True, "min_frequency": 1}))
+    for side in (found.splits["validation"].source, found.splits["validation"].target):
+        assert sorted(side.unknown.examples) == sorted(expected)
+        assert (side.unknown.count, side.unknown.texts) == (len(expected), 1)
+
+
+def test_a_tokenizer_over_bytes_knows_everything(found: Inspection) -> None:
+    class Bytes:
+        bos_token_id = eos_token_id = unk_token_id = 7
+        pad_token_id = None
+        all_special_ids = (7,)
+
+    assert unknown_id(Bytes()) is None
+    unknown = count_unknown(Bytes(), TokenLists([[1, 2, 7], [3, 7]]), lambda i: "", as_target=False)
+    assert (unknown.count, unknown.tokens, unknown.examples) == (0, 3, ())
+
+
+def test_duplicates_and_overlap_of_what_training_sees(found: Inspection) -> None:
+    assert found.duplicates == Duplicates(2, ("ab", "baa"))
+    assert found.overlaps == {
+        "validation": Overlap(2, 1, ("cd", "c"), ("ab", "baa")),
+        "test": Overlap(0, 0, None, None),
+    }
+
+
+def test_drop_duplicates_leaves_none(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "d", train=TRAIN[:19], validation=VALIDATION[:1])
+    found = inspect_recipe(tiny_recipe(folder, data={"drop_duplicates": True}))
+    assert found.duplicates == Duplicates(0, None)
+    assert found.splits["train"].left_out == {"duplicate": 2}
+
+
+def test_references_that_no_output_can_reach_are_counted_and_warned_of(found: Inspection) -> None:
+    assert found.splits["validation"].cut_references == 1
+    warnings = [warning for warning in found.warnings if "eval.max_new_tokens=8" in warning]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("validation: 1 references")
+    assert "needs 9" in warnings[0]
+
+
+def test_one_more_token_is_enough(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=[("dd", "abcdabcd")])
+    found = inspect_recipe(tiny_recipe(folder, eval={"max_new_tokens": 9}))
+    assert found.splits["validation"].cut_references == 0
+    assert not any("max_new_tokens" in warning for warning in found.warnings)
+
+
+def test_a_clean_recipe_has_no_warnings() -> None:
+    recipe = tiny_recipe(
+        "builtin:dates",
+        data={"languages": ["en"], "sizes": {"train": 300, "validation": 5, "test": 5}},
+        eval={"max_new_tokens": 11},
+    )
+    assert inspect_recipe(recipe).warnings == []
+
+
+# ---- batches and model -----------------------------------------------------------------------------------------------
+
+
+def test_steps_and_padding(found: Inspection) -> None:
+    assert found.batches.steps_per_epoch == 5  # 19 examples, four at a time
+    assert found.batches.total_steps == 10
+    assert found.batches.epochs == 2
+    # all are equally long but one target, which is padded by one token if it meets a longer one
+    assert found.batches.padding == pytest.approx(1 / (19 * 3 + 19 * 4))
+
+
+def test_examples_are_those_of_the_first_micro_batch(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
+    recipe = tiny_recipe(folder, train={"micro_batches": 2, "batch_size": 4})
+    found = inspect_recipe(recipe)
+    prepared = prepare(recipe)
+    texts = {TRAIN[i] for i in prepared.plan.step(0)[0]}
+    assert len(found.examples) == len(texts) == 2
+    assert {(e.source.text, e.target.text) for e in found.examples} == {(f"{s}</s>", f"{t}</s>") for s, t in texts}
+    for example in found.examples:
+        assert "".join(example.source.tokens) == example.source.text
+        assert example.target.tokens[-1] == "</s>"
+        assert example.source.padding == 0
+    assert found.start_token == "<s>"
+
+
+def test_padding_of_examples_and_unknown_tokens_are_visible(tmp_path: Path) -> None:
+    rows = [("ab", "ab"), ("a", "abc"), ("abcж", "b"), ("aa", "aa"), ("cc", "cc"), ("bb", "bb")]
+    folder = write_data(tmp_path / "d", train=rows, validation=rows)
+    recipe = tiny_recipe(folder, tokenizer={"min_frequency": 2}, train={"batch_size": 6})
+    shown = {(e.source.text, e.source.padding, e.target.padding) for e in inspect_recipe(recipe).examples}
+    possible = {("ab</s>", 2, 1), ("a</s>", 3, 0), ("abc<unk></s>", 0, 2), ("aa</s>", 2, 1), ("cc</s>", 2, 1)}
+    assert shown <= possible | {("bb</s>", 2, 1)}
+    assert ("abc<unk></s>", 0, 2) in shown
+
+
+def test_parameters_are_counted_once_each(found: Inspection) -> None:
+    parameters = found.parameters
+    # source: 4 letters, target: 4; both with four special tokens
+    assert found.vocabularies == {"source": 8, "target": 8}
+    assert parameters.parts["embeddings"] == 2 * 8 * 4
+    assert parameters.parts["output"] == 8 * 8 + 8
+    assert parameters.trained == parameters.total == sum(parameters.parts.values())
+
+
+def test_parameters_by_part_and_frozen_ones() -> None:
+    from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
+
+    config = RNNSeq2SeqConfig(
+        vocab_size=10, decoder_vocab_size=10, hidden_size=8, embedding_size=8, cell="gru", bidirectional=False,
+        attention="additive", context_to=["readout"], share_embeddings=True, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = RNNSeq2SeqForConditionalGeneration(config)
+    model.get_input_embeddings().weight.requires_grad_(False)
+    found = count_parameters(model)
+    gru = 2 * 3 * 8 * 8 + 2 * 3 * 8
+    assert found.parts["embeddings"] == 10 * 8  # source, target and output share it
+    assert found.parts["output"] == 10  # the bias
+    assert found.parts["encoder"] == gru
+    assert found.parts["attention"] == 8 * 8 + (8 * 8 + 8) + 8  # keys, query, energy
+    assert found.total == sum(p.numel() for p in model.parameters())
+    assert found.trained == found.total - 80
+
+
+# ---- time and memory -------------------------------------------------------------------------------------------------
+
+
+def test_the_cost_is_reckoned_from_what_the_recipe_asks_for(found: Inspection) -> None:
+    cost = found.cost
+    assert cost is not None
+    assert cost.total_steps == 10
+    assert cost.evaluations == 3  # at steps 4 and 8, and at the end
+    assert cost.seconds_of_training == pytest.approx(10 * cost.seconds_per_step)
+    assert 0 < cost.seconds_per_step < math.inf
+    assert 0 < cost.seconds_of_evaluations < math.inf
+    assert cost.memory.parameters == pytest.approx(4 * found.parameters.total / 2**20)
+    assert cost.memory.optimizer == pytest.approx(2 * cost.memory.parameters, rel=0.1)  # Adam's two means
+    assert cost.memory.step >= 0
+    assert cost.memory.available > cost.memory.total > cost.memory.rest > 0
+
+
+def test_the_trial_leaves_the_model_alone(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
+    prepared = prepare(tiny_recipe(folder, train={"optimizer": "sgd"}))
+    before = copy.deepcopy(prepared.model.state_dict())
+    cost = estimate(prepared, Accelerator())
+    assert all(torch.equal(before[name], tensor) for name, tensor in prepared.model.state_dict().items())
+    assert all(parameter.grad is None for parameter in prepared.model.parameters())
+    assert cost.memory.optimizer == 0  # plain SGD has no state
+
+
+def test_trial_steps_are_spread_over_the_lengths(tmp_path: Path) -> None:
+    rows = [("a" * n, "b") for n in range(1, 41)]
+    folder = write_data(tmp_path / "d", train=rows, validation=rows)
+    prepared = prepare(tiny_recipe(folder, train={"batch_size": 2}))
+    longest, strata = representative_micro_batches(prepared)
+    lengths = prepared.encoded.splits["train"].source.lengths
+    assert lengths[longest].max() == 41
+    tops = [int(lengths[part].max()) for part in strata]
+    assert tops == sorted(tops)
+    assert [round(top / 8 - 0.5) for top in tops] == [0, 1, 2, 3, 4]  # one out of each fifth
+
+
+def test_peak_memory_sees_what_was_freed_again() -> None:
+    with PeakMemory(torch.device("cpu")) as peak:
+        block = np.ones(2**26, dtype=np.uint8)
+        block[::4096] = 2
+        del block
+        np.ones(10)
+    assert 50 < peak.growth / 2**20 < 200
+
+
+def cost_of(**changes: Any) -> Cost:
+    memory = Memory(parameters=1.0, optimizer=2.0, step=30.0, rest=400.0, available=10_000.0)
+    return replace(Cost("cpu", 2.0, 100, 60.0, 2, memory), **changes)
+
+
+def test_too_little_time_or_memory_is_warned_of(found: Inspection) -> None:
+    def warnings(cost: Cost | None, minutes: float | None = None) -> list[str]:
+        return list(find_warnings(tiny_recipe("builtin:dates", train={"max_minutes": minutes}), {}, {}, cost))
+
+    assert warnings(cost_of()) == []
+    assert warnings(cost_of(), 3.4) == []  # 200 seconds
+    assert warnings(cost_of(), 1.0) == ["train.max_minutes=1 ends the training at about step 30 of 100"]
+    (short,) = warnings(cost_of(memory=replace(cost_of().memory, available=432.0)))
+    assert "433 MB" in short
+    assert "train.micro_batches" in short
+    assert "does not fit" in warnings(None)[0]
+
+
+def test_a_batch_that_does_not_fit_is_told_and_all_else_is_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def too_large(*arguments: Any) -> Cost:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(inspection_module, "estimate", too_large)
+    folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
+    found = inspect_recipe(tiny_recipe(folder))
+    assert found.cost is None
+    assert any("does not fit" in warning for warning in found.warnings)
+    assert "could not be measured" in printed(found)
+
+
+def test_a_recipe_that_cannot_be_trained_is_refused_as_by_a_run(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
+    with pytest.raises(DataError, match="tokens_per_batch"):
+        inspect_recipe(tiny_recipe(folder, train={"tokens_per_batch": 2, "batch_size": None}))
+
+
+# ---- what is shown ---------------------------------------------------------------------------------------------------
+
+
+def test_everything_is_shown(found: Inspection) -> None:
+    text = printed(found)
+    for expected in (
+        "2 data.max_length", "1 with empty source", "ж", "cd → c", "ab → baa", "</s>", "source 8, target 8",
+        "embeddings 64", "10; 5 an epoch, 2 epochs", "MB", "3 while training", "eval.max_new_tokens=8",
+    ):  # fmt: skip
+        assert expected in text, expected
+
+
+@pytest.mark.parametrize("width", [60, 100])
+def test_no_text_breaks_the_tables(tmp_path: Path, width: int) -> None:
+    hostile = [
+        ("[bold]x[/bold] [/]", "[red"),
+        ("\x1b[31m\x07\x00", "a\r\nb\tc"),
+        ("\u202egnp.exe\u2066", "\u2028\u2029"),
+        ("Σάββατο 3 Απριλίου 2021 " * 40, "2021年4月3日(土)" * 30),
+        ("الجمعة، ٣ أبريل", "วันเสาร์ที่ 3 เมษายน"),
+        ("👩‍👩‍👧 ক্ষুধা", "שבת"),
+    ]
+    folder = write_data(tmp_path / "d", train=[*hostile, *hostile], validation=hostile)
+    found = inspect_recipe(tiny_recipe(folder, train={"batch_size": 12}))
+    text = printed(found, width)
+    lines = text.splitlines()
+    assert max(map(cell_len, lines)) <= width
+    for steering in "\x1b\x07\x00\r\t\u202e\u2066\u2028\u2029":
+        assert steering not in text
+    assert len(lines) < 200  # long text is cut
+    for heading in ("Data", "Unknown tokens", "Repeated examples", "Model and batches"):
+        assert heading in lines
+
+
+@given(st.text(st.characters()))
+def test_visible_text_stays_on_its_line_and_says_all(text: str) -> None:
+    shown = visible(text)
+    assert len(shown.splitlines()) <= 1
+    assert not any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 or 0xD800 <= ord(letter) < 0xE000 for letter in shown)
+    shown.encode("utf-8")
+    if text.isascii() and text.isprintable():
+        assert shown == text
+
+
+def test_tokenizers_with_one_vocabulary(tmp_path: Path) -> None:
+    folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
+    found = inspect_recipe(tiny_recipe(folder, tokenizer={"shared": True}))
+    assert found.vocabularies == {"shared": 8}
+    assert isinstance(prepare(tiny_recipe(folder)).tokenizers, Tokenizers)

@@ -1,0 +1,220 @@
+"""Metrics: equal to sacrebleu and to plain counting, offline, without litter, and clear about bad input."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sacrebleu
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit.errors import DataError, KitError
+from kit.evaluation.groups import by_group
+from kit.evaluation.metrics import METRICS, compute_metrics, greater_is_better, load_metric
+
+WORDS = st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ".", "Größe", "日本", "привет"])
+SENTENCES = st.lists(WORDS, max_size=9).map(" ".join)
+LONG_SENTENCES = st.lists(WORDS, min_size=4, max_size=9).map(" ".join)
+
+
+@given(st.lists(st.tuples(SENTENCES, LONG_SENTENCES), min_size=1, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_scores_and_signatures_are_those_of_sacrebleu(pairs: list[tuple[str, str]]) -> None:
+    predictions, references = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    values = compute_metrics(["bleu", "chrf", "ter"], predictions, references)
+    for name, scorer in [("bleu", sacrebleu.BLEU()), ("chrf", sacrebleu.CHRF()), ("ter", sacrebleu.TER())]:
+        assert values[name] == pytest.approx(scorer.corpus_score(predictions, [references]).score, abs=1e-9)
+        assert values[f"{name}_signature"] == str(scorer.get_signature())
+
+
+@given(st.lists(st.tuples(SENTENCES, SENTENCES), min_size=1, max_size=6))
+@settings(max_examples=40, deadline=None)
+def test_exact_match_and_token_accuracy_are_plain_counts(pairs: list[tuple[str, str]]) -> None:
+    values = compute_metrics(["exact_match", "token_accuracy"], *map(list, zip(*pairs, strict=True)))
+    assert values["exact_match"] == pytest.approx(sum(a == b for a, b in pairs) / len(pairs))
+    equal = positions = 0
+    for prediction, reference in pairs:
+        left, right = prediction.split(), reference.split()
+        for place in range(max(len(left), len(right))):
+            positions += 1
+            equal += left[place : place + 1] == right[place : place + 1]
+    assert values["token_accuracy"] == pytest.approx(equal / positions if positions else 1.0)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_a_perfect_output_gets_the_best_score_even_when_texts_are_short(name: str) -> None:
+    texts = ["one", "two words", "drei"]
+    best = {"ter": 0, "bleu": 100, "chrf": 100}.get(name, 1)
+    assert compute_metrics([name], texts, texts)[name] == pytest.approx(best)
+    if name == "bleu":
+        assert "eff:yes" in str(compute_metrics(["bleu"], texts, texts)["bleu_signature"])
+
+
+def test_several_references_of_varying_number() -> None:
+    predictions = ["the cat sat on the mat", "a dog barked at me", "yes"]
+    references = [
+        ["a cat sat on a mat", "the cat sat on the mat"],
+        ["a dog barked at me"],
+        ["no", "oh", "yes"],
+    ]
+    values = compute_metrics(list(METRICS), predictions, references)
+    assert values["exact_match"] == values["token_accuracy"] == 1
+    assert values["bleu"] == pytest.approx(100)
+    assert "nrefs:var" in str(values["bleu_signature"])
+
+
+def test_empty_predictions_count_as_wrong_and_empty_references_do_not_break() -> None:
+    values = compute_metrics(list(METRICS), ["", "", "a b c d"], ["one two three four", "", "a b c d"])
+    assert values["exact_match"] == pytest.approx(2 / 3)
+    assert values["token_accuracy"] == pytest.approx(4 / 8)
+    assert values["ter"] == pytest.approx(50)
+    assert 0 < float(values["bleu"]) < 100
+    assert compute_metrics(["bleu", "chrf", "ter"], [""], ["a b c d"])["ter"] == 100
+
+
+def test_exact_match_ignores_white_space_at_the_ends_only() -> None:
+    assert compute_metrics(["exact_match"], [" a b", "a  b", "A b"], ["a b\n", "a b", "a b"]) == {
+        "exact_match": pytest.approx(1 / 3)
+    }
+
+
+def test_metrics_work_like_any_other_of_evaluate() -> None:
+    metric = load_metric("bleu")
+    metric.add(prediction="the cat sat on the mat", reference="the cat sat on a mat")
+    metric.add_batch(predictions=["a dog"], references=[["a dog", "one dog"]])
+    expected = sacrebleu.BLEU().corpus_score(
+        ["the cat sat on the mat", "a dog"], [["the cat sat on a mat", "a dog"], [None, "one dog"]]
+    )
+    assert metric.compute()["score"] == pytest.approx(expected.score)
+    lowered = metric.compute(predictions=["A B C D"], references=["a b c d"], lowercase=True)
+    assert lowered["score"] == pytest.approx(100)
+    assert "case:lc" in lowered["signature"]
+    assert load_metric("exact_match").compute(predictions=["x"], references=["x"]) == {"score": 1.0}
+
+
+def test_the_random_state_of_the_caller_is_left_alone() -> None:
+    np.random.seed(7)
+    before = np.random.get_state()[1].tolist()
+    compute_metrics(list(METRICS), ["a b"], ["a c"])
+    assert np.random.get_state()[1].tolist() == before
+
+
+@pytest.mark.parametrize(
+    ("predictions", "references", "said"),
+    [
+        ([], [], "No predictions"),
+        (["a"], ["a", "b"], "1 predictions and 2 references"),
+        (["a"], [[]], "Reference 1"),
+        ([None], ["a"], "Prediction 1"),
+        (["a", "b"], ["a", 3], "Reference 2"),
+        ("a text", "a text", "list of predictions"),
+    ],
+)
+@pytest.mark.parametrize("name", METRICS)
+def test_bad_input_is_named(name: str, predictions: list[str], references: list[str], said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        compute_metrics([name], predictions, references)
+    with pytest.raises(DataError, match=said):
+        load_metric(name).compute(predictions=predictions, references=references)
+
+
+def test_unknown_names_get_a_suggestion() -> None:
+    for call in (lambda: compute_metrics(["blue"], ["a"], ["a"]), lambda: greater_is_better("blue")):
+        with pytest.raises(KitError, match=r'"blue".*Did you mean "bleu"'):
+            call()
+    with pytest.raises(KitError, match="perplexity"):
+        compute_metrics(["perplexity"], ["a"], ["a"])
+
+
+def test_which_way_is_better() -> None:
+    assert {name for name in (*METRICS, "loss", "perplexity") if not greater_is_better(name)} == {
+        "loss",
+        "perplexity",
+        "ter",
+    }
+
+
+def test_the_table_costs_no_heavy_import() -> None:
+    code = (
+        "import sys, kit.evaluation.metrics, kit.evaluation.groups, kit.evaluation.compare\n"
+        "print([m for m in ('evaluate', 'datasets', 'torch', 'sacrebleu', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_processes_at_once_without_network_and_without_litter(tmp_path: Path) -> None:
+    """Sockets are broken, so any attempt to reach a network ends the process with an error."""
+    code = """
+import multiprocessing, socket, json
+
+def refuse(*arguments, **named):
+    raise AssertionError("network")
+
+socket.getaddrinfo = socket.create_connection = socket.socket.connect = refuse
+from kit.evaluation.metrics import METRICS, compute_metrics
+
+def work(number):
+    texts = [f"sentence {i} of process number {number} is here" for i in range(20)]
+    wrong = [text.replace("1", "2") for text in texts]
+    return [compute_metrics(list(METRICS), texts, wrong)["chrf"] for _ in range(3)]
+
+compute_metrics(list(METRICS), ["a"], ["a"])
+with multiprocessing.get_context("fork").Pool(4) as pool:
+    print(json.dumps(pool.map(work, range(4))))
+"""
+    home = tmp_path / "home"
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    environment |= {"HF_HOME": str(home), "HOME": str(home), "XDG_CACHE_HOME": str(home)}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=Path.cwd())
+    assert done.returncode == 0, done.stderr
+    assert all(len(set(values)) == 1 and 0 < values[0] < 100 for values in json.loads(done.stdout))
+    assert [str(path) for path in home.rglob("*") if path.is_file()] == []
+    assert not (home / "metrics").exists()
+
+
+ROWS = [
+    {"source": "eins zwei", "target": "one two", "prediction": "one two", "language": "de"},
+    {"source": "un " * 14, "target": "one", "prediction": "two", "language": "fr"},
+    {"source": "drei vier", "target": "three four", "prediction": "three five", "language": "de"},
+]
+
+
+def test_groups_by_column() -> None:
+    assert by_group(["language"], ROWS, ["exact_match", "token_accuracy"]) == {
+        "language": {
+            "de": {"count": 2, "exact_match": 0.5, "token_accuracy": 0.75},
+            "fr": {"count": 1, "exact_match": 0.0, "token_accuracy": 0.0},
+        }
+    }
+
+
+def test_groups_by_length_in_words_or_in_characters() -> None:
+    words = by_group(["length"], ROWS, ["exact_match"])["length"]
+    assert {name: result["count"] for name, result in words.items()} == {"1-10 words": 2, "11-20 words": 1}
+    chinese = [{"source": text, "target": "x", "prediction": "x"} for text in ("二〇二〇年", "年" * 11, "", "年 月")]
+    characters = by_group(["length"], chinese, ["exact_match"])["length"]
+    assert list(characters) == ["0 characters", "1-10 characters", "11-20 characters"]
+
+
+@given(st.lists(st.integers(0, 1500), min_size=1, max_size=30))
+@settings(max_examples=50, deadline=None)
+def test_every_length_falls_into_the_bin_that_names_it(lengths: list[int]) -> None:
+    rows = [{"source": "x" * length, "target": str(length), "prediction": ""} for length in lengths]
+    groups = by_group(["length"], rows, [])["length"]
+    assert sum(int(result["count"]) for result in groups.values()) == len(lengths)
+    for name, result in groups.items():
+        numbers = name.removesuffix(" characters")
+        low, high = (
+            (1001, 10**9) if numbers == "over 1000" else (int(numbers.split("-")[0]), int(numbers.split("-")[-1]))
+        )
+        assert result["count"] == sum(low <= length <= high for length in lengths)
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(DataError, match=r'"langauge".*row 1.*Did you mean "language"'):
+        by_group(["langauge"], ROWS, ["bleu"])

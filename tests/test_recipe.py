@@ -1,0 +1,554 @@
+"""Recipes: what is accepted, how each mistake is named, overrides, and the way back to YAML."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Literal
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import PreTrainedConfig
+
+from kit import recipe_model, shipped
+from kit.errors import RecipeError
+from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from kit.recipe import SECTIONS, Recipe, load_recipe
+from kit.recipe_file import write_yaml
+
+VALID = """\
+# Dates, the smallest recipe.
+task: translation
+model:
+  type: rnn_seq2seq
+  cell: gru
+  hidden_size: 64
+data:
+  path: builtin:dates
+train:
+  max_steps: 10
+  tokens_per_batch: 512
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """A function that writes a recipe beside the test and returns its name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_file(text: str, name: str = "r.yaml") -> str:
+        Path(name).write_text(text, encoding="utf-8")
+        return name
+
+    return write_file
+
+
+def complaint(path: str, *overrides: str) -> str:
+    with pytest.raises(RecipeError) as error:
+        load_recipe(path, overrides)
+    return str(error.value)
+
+
+def changed(old: str, new: str) -> str:
+    assert VALID.count(old) == 1
+    return VALID.replace(old, new)
+
+
+# ---- what is accepted ----------------------------------------------------------------------------------------
+
+
+def test_defaults_yaml_and_command_line_in_this_order(write):
+    path = write(VALID)
+    recipe = load_recipe(path)
+    assert (recipe.train.max_steps, recipe.train.learning_rate, recipe.tokenizer.vocab_size) == (10, 1e-3, 8000)
+    assert recipe.model.settings == {"cell": "gru", "hidden_size": 64}
+    overrides = ["train.max_steps=20", "model.cell=lstm", "eval.metrics=[bleu]", "eval.select_by=bleu"]
+    other = load_recipe(path, overrides)
+    assert (other.train.max_steps, other.model.settings["cell"], other.eval.select_by) == (20, "lstm", "bleu")
+    assert recipe.differences(other) == ["model.cell", "train.max_steps", "eval.metrics", "eval.select_by"]
+    assert recipe.differences(load_recipe(path)) == []
+
+
+def test_whole_numbers_are_numbers_and_words_stay_words(write):
+    text = changed("max_steps: 10", "num_train_epochs: 2\n  mixed_precision: no") + "hub:\n  language: [no, en]\n"
+    recipe = load_recipe(write(text))
+    assert recipe.train.num_train_epochs == 2.0
+    assert (recipe.train.mixed_precision, recipe.hub.language) == ("no", ["no", "en"])
+
+
+def test_an_empty_section_has_its_defaults(write):
+    recipe = load_recipe(write(VALID + "eval:\n  # steps: 5\nhub:\n"))
+    assert recipe.eval.steps == 500
+
+
+def test_recipes_cannot_be_changed(write):
+    recipe = load_recipe(write(VALID))
+    with pytest.raises(ValueError, match="frozen"):
+        recipe.train.max_steps = 5
+
+
+def test_every_field_is_explained():
+    fields = {
+        f"{section}.{name}": field for section, model in SECTIONS.items() for name, field in model.model_fields.items()
+    }
+    fields |= Recipe.model_fields
+    fields |= {f"model.{name}": field for name, field in recipe_model.model_fields("rnn_seq2seq").items()}
+    assert [name for name, field in fields.items() if len(field.description or "") < 15] == []
+
+
+# ---- mistakes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("max_steps", "max_step", 'r.yaml, line 10: train.max_step is not a key of "train". Did you mean "max_steps"?'),
+        (
+            "max_steps: 10",
+            "num_beams: 4",
+            'line 10: train.num_beams is not a key of "train". There is a "num_beams" below "eval:".',
+        ),
+        ("data:\n", "dta: {}\ndata:\n", 'r.yaml, line 7: dta is not a section of a recipe. Did you mean "data"?'),
+        (
+            "max_steps: 10",
+            "max_steps: fast",
+            'line 10: train.max_steps: expected a whole number (above 0) or null, got "fast".',
+        ),
+        (
+            "max_steps: 10",
+            "max_steps: 0",
+            "line 10: train.max_steps: expected a whole number (above 0) or null, got 0.",
+        ),
+        ("max_steps: 10", "max_steps: 1e3", "got 1000.0; write 1000."),
+        ("max_steps: 10", "max_steps: 1_000", 'got "1_000"; write 1000.'),
+        ("max_steps: 10", "max_steps: true", "got true."),
+        (
+            "max_steps: 10",
+            "max_steps: 10\n  learning_rate: .nan",
+            "line 11: train.learning_rate: expected a number (above 0), got NaN.",
+        ),
+        (
+            "max_steps: 10",
+            "max_steps: 10\n  label_smoothing_factor: 1",
+            "expected a number (0 or more, below 1), got 1.",
+        ),
+        ("max_steps: 10", "max_steps: 10\n  torch_compile: yes", 'expected true or false, got "yes".'),
+        ("max_steps: 10", "max_steps: 10\n  optimizer: adamww", 'got "adamww". Did you mean "adamw"?'),
+        ("max_steps: 10", "max_steps: 10\n  report_to: wandb", 'got "wandb"; write [wandb].'),
+        (
+            "max_steps: 10",
+            "max_steps: 10\n  num_train_epochs: 1",
+            "line 11: train.num_train_epochs: it is given beside train.max_steps",
+        ),
+        ("max_steps: 10", "save_steps: 10", "r.yaml, line 9: train: give train.max_steps or train.num_train_epochs."),
+        ("tokens_per_batch: 512", "save_steps: 5", "line 9: train: give train.tokens_per_batch or train.batch_size."),
+        ("tokens_per_batch: 512", "batch_size: 2\n  micro_batches: 3", "line 12: train.micro_batches: 3 parts"),
+        (
+            "max_steps: 10",
+            "max_steps: 10\n  momentum: 0.9",
+            "line 11: train.momentum: it has no effect with train.optimizer: adamw",
+        ),
+        (
+            "max_steps: 10",
+            "max_steps: 10\n  optimizer: sgd\n  adam_beta1: 0.8",
+            "line 12: train.adam_beta1: it has no effect",
+        ),
+        (
+            "max_steps: 10",
+            "max_steps: 10\n  lr_scheduler_type: constant\n  warmup_steps: 5",
+            "line 12: train.warmup_steps: it has",
+        ),
+        (
+            "max_steps: 10",
+            "max_steps: 10\n  mixed_precision: bf16\n  dtype: float64",
+            "line 11: train.mixed_precision: bf16",
+        ),
+        ("  type: rnn_seq2seq\n", "", "r.yaml, line 3: model: give model.type or model.pretrained."),
+        (
+            "type: rnn_seq2seq",
+            "type: rnn_seq2seq\n  pretrained: x/y",
+            "line 5: model.pretrained: it is given beside model.type",
+        ),
+        (
+            "rnn_seq2seq",
+            "rnn_seqseq",
+            'line 4: model.type: "rnn_seqseq" is not a model type of kit (rnn_seq2seq). Did you mean "rnn_seq2seq"?',
+        ),
+        (
+            "hidden_size",
+            "hiden_size",
+            'line 6: model.hiden_size is not a setting of rnn_seq2seq. Did you mean "hidden_size"?',
+        ),
+        (
+            "cell: gru",
+            "cell: gur",
+            'line 5: model.cell: expected one of rnn, lstm, gru, got "gur". Did you mean "gru"?',
+        ),
+        ("hidden_size: 64", "hidden_size: big", 'line 6: model.hidden_size: expected a whole number, got "big".'),
+        (
+            "cell: gru",
+            "vocab_size: 5",
+            "line 5: model.vocab_size is not given in a recipe: it is the size of the tokenizer",
+        ),
+        (
+            "cell: gru",
+            "context_to: input",
+            'model.context_to: expected a list, each item text, got "input"; write [input].',
+        ),
+        ("cell: gru", "dtype: float64", "line 5: model.dtype is not a setting of rnn_seq2seq."),
+        ("cell: gru", "attention: none", "r.yaml, line 3: model: attention=none has no context"),
+        ("  path: builtin:dates\n", "  seed: 1\n", "r.yaml, line 7: data.path is missing: expected text."),
+        ("path: builtin:dates", "path: x/y\n  languages: [de]", "line 9: data.languages: it has no effect"),
+        (
+            "path: builtin:dates",
+            "path: builtin:dates\n  sizes: {trian: 5}",
+            'one of train, validation, test. Did you mean "train"?',
+        ),
+        (
+            "path: builtin:dates",
+            "path: builtin:dates\n  sizes: {train: 0}",
+            "line 9: data.sizes.train: expected a whole number (above 0), got 0.",
+        ),
+        (
+            "path: builtin:dates",
+            "path: builtin:dates\n  delimiter: ','",
+            "line 9: data.delimiter: it has no effect on built-in data",
+        ),
+        (
+            "path: builtin:dates",
+            "path: a.tsv\n  encoding: utf-88",
+            'line 9: data.encoding: Python knows no encoding "utf-88"',
+        ),
+        (
+            "path: builtin:dates",
+            "path: a.tsv\n  columns: [de, en]\n  source: de\n  target: eng",
+            'line 11: data.target: "eng" is not among data.columns',
+        ),
+        (
+            "path: builtin:dates",
+            "path: a.tsv\n  source: de\n  target: de",
+            'line 10: data.target: source and target are both "de"',
+        ),
+        (
+            "path: builtin:dates",
+            "path: a.tsv\n  min_length: 5\n  max_length: 4",
+            "line 10: data.max_length: 4 is below",
+        ),
+        (
+            "task: translation",
+            "task: translation\neval:\n  select_by: bleu",
+            'line 4: eval.select_by: "bleu" is not computed',
+        ),
+        ("task: translation", "task: translation\neval: {early_stopping: nevre}", 'got "nevre". Did you mean "never"?'),
+        (
+            "task: translation",
+            "task: translation\neval: 5",
+            "r.yaml, line 3: eval: expected a section with keys of its own, got 5.",
+        ),
+        (
+            "task: translation",
+            "task: translation\ntokenizer: {pretrained: x, train: word}",
+            "line 3: tokenizer.train: it has no effect",
+        ),
+        (
+            "task: translation",
+            "task: translation\ntokenizer: {train: unigram, min_frequency: 3}",
+            "tokenizer.min_frequency: it has",
+        ),
+        (
+            "task: translation",
+            "task: translation\nmeasured: {a: [1]}",
+            "line 3: measured.a: expected a number or text, got [1].",
+        ),
+        (
+            "task: translation",
+            "task: translation\nmeasured: {none: x, a: 1}",
+            "line 3: measured.none: there are figures",
+        ),
+        ("task: translation", "task: summaries", "r.yaml, line 2: task: expected translation, got"),
+        ("task: translation\n", "", "r.yaml: task is missing: expected translation."),
+    ],
+)
+def test_each_mistake_is_named_with_file_line_and_key(write, old, new, message):
+    found = complaint(write(changed(old, new)))
+    assert message in found
+    assert found.startswith("r.yaml")
+    assert "\n" not in found
+
+
+def test_early_stopping_needs_evaluations(write):
+    text = changed("max_steps: 10", "max_steps: 10\n  early_stopping_patience: 2") + "eval:\n  steps: 0\n"
+    assert "line 11: train.early_stopping_patience: it counts evaluations" in complaint(write(text))
+
+
+def test_sharing_embeddings_needs_the_tokenizer_to_be_shared(write):
+    path = write(changed("cell: gru", "share_embeddings: true"))
+    assert load_recipe(path).model.settings["share_embeddings"] is True
+    assert "line 3: model: share_embeddings needs one vocabulary" in complaint(path, "tokenizer.shared=false")
+
+
+def test_several_mistakes_are_listed_in_the_order_of_the_file(write):
+    text = changed("cell: gru", "cel: gru").replace("max_steps: 10", "max_step: 10").replace("builtin:dates", "5")
+    lines = complaint(write(text), "eval.num_beams=0").splitlines()
+    starts = ["r.yaml, line 5: model.cel ", "r.yaml, line 8: data.path:", "r.yaml, line 10: train.max_step "]
+    assert [line[: len(start)] for line, start in zip(lines, starts, strict=False)] == starts
+    assert lines[-1].startswith("on the command line (eval.num_beams=0): eval.num_beams: expected a whole number")
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("train.max_step=5", 'on the command line (train.max_step=5): train.max_step is not a key of "train". Did you'),
+        ("train.num_train_epochs=1", "Take one away (on the command line: train.max_steps=null)"),
+        (
+            "max_steps=5",
+            'on the command line (max_steps=5): max_steps is not a section of a recipe. There is a "max_steps"',
+        ),
+        ("model.cell=5", "on the command line (model.cell=5): model.cell: expected one of rnn, lstm, gru, got 5."),
+        ("train.max_steps", 'on the command line: "train.max_steps" is not of the form key=value'),
+        ("train.max_steps.x=1", "train.max_steps is not a section"),
+        ("eval.metrics.0=bleu", "on the command line (eval.metrics.0=bleu): eval.metrics: expected a list"),
+    ],
+)
+def test_mistakes_on_the_command_line(write, argument, message):
+    assert message in complaint(write(VALID), argument)
+
+
+def test_null_on_the_command_line_takes_a_value_away(write):
+    recipe = load_recipe(write(VALID), ["train.max_steps=null", "train.num_train_epochs=0.5", "train.max_grad_norm="])
+    assert (recipe.train.max_steps, recipe.train.num_train_epochs, recipe.train.max_grad_norm) == (None, 0.5, None)
+
+
+def test_files_that_are_no_recipe(write, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "latin.yaml").write_bytes("task: é".encode("latin-1"))
+    (tmp_path / "nul.yaml").write_bytes(b"task: \0")
+    assert "no such file" in complaint("missing.yaml")
+    assert "folder is a folder" in complaint("folder")
+    assert "latin.yaml, line 1: byte 0xe9 is not UTF-8" in complaint("latin.yaml")
+    assert "nul.yaml, line 1: there is a NUL byte" in complaint("nul.yaml")
+    assert "r.yaml is empty" in complaint(write("# only a comment\n"))
+    assert "made of sections" in complaint(write("- a\n- b\n"))
+    assert "made of sections" in complaint(write("text"))
+    for name in ("", "x" * 5000, "a\0b", "\udcff"):
+        complaint(name).encode("utf-8")
+
+
+# ---- shipped recipes -----------------------------------------------------------------------------------------
+
+
+def test_shipped_recipes_are_found_by_name_unless_a_local_file_has_it(write, tmp_path, monkeypatch):
+    package = tmp_path / "site" / "kit"
+    for task, name in (("translation", "dates"), ("translation", "both"), ("other", "both")):
+        (package / "recipes" / task).mkdir(parents=True, exist_ok=True)
+        (package / "recipes" / task / f"{name}.yaml").write_text(VALID)
+    monkeypatch.setattr(shipped, "_PACKAGE", package)
+    for name in ("dates", "translation/dates", "recipes/translation/dates.yaml", "./recipes/translation/dates.yaml"):
+        assert load_recipe(name).train.max_steps == 10
+    assert "several meanings: other/both, translation/both" in complaint("both")
+    assert 'Did you mean "dates"?' in complaint("date")
+    Path("dates").write_text(changed("max_steps: 10", "max_steps: 11"))
+    assert load_recipe("dates").train.max_steps == 11
+
+
+def test_the_shipped_folders_of_this_tree_exist():
+    assert shipped.recipes_folder().is_dir()
+    assert shipped.model_cards_folder().is_dir()
+    for name, path in shipped.shipped_recipes().items():
+        assert path.is_file()
+        assert load_recipe(name) == load_recipe(path)
+
+
+# ---- the fields of a model come from its config class -----------------------------------------------------------
+
+
+class BaseToyConfig(PreTrainedConfig):
+    width: int = 3
+    """Width of the toy, in bricks."""
+
+
+class ToyConfig(BaseToyConfig):
+    model_type = "toy"
+    vocab_size: int = 5
+    kind: Literal["red", "blue"] = "red"
+    """Colour of the toy."""
+    share: float = 0.5
+    """Share of the bricks."""
+    parts: list[str] = dataclasses.field(default_factory=lambda: ["a"])
+    """Names of the parts."""
+
+    def __post_init__(self, **kwargs):
+        super().__post_init__(**kwargs)
+        if self.kind == "blue" and self.width > 5:
+            raise ValueError("blue toys are small:\n  width must be at most 5")
+
+
+@pytest.fixture
+def toy(monkeypatch):
+    monkeypatch.setitem(recipe_model.CONFIG_CLASSES, "toy", f"{__name__}:ToyConfig")
+
+
+@pytest.mark.usefixtures("toy")
+def test_model_fields_are_those_of_the_class_with_its_texts():
+    fields = recipe_model.model_fields("toy")
+    assert {name: field.description for name, field in fields.items()} == {
+        "width": "Width of the toy, in bricks.",
+        "kind": "Colour of the toy.",
+        "share": "Share of the bricks.",
+        "parts": "Names of the parts.",
+    }
+    assert fields["parts"].get_default(call_default_factory=True) == ["a"]
+
+
+@pytest.mark.usefixtures("toy")
+def test_settings_get_the_type_of_their_field_and_combinations_are_checked(write):
+    path = write(changed("type: rnn_seq2seq\n  cell: gru\n  hidden_size: 64", "type: toy\n  share: 1\n  kind: blue"))
+    settings = load_recipe(path).model.settings
+    assert repr(settings) == "{'share': 1.0, 'kind': 'blue'}"
+    found = complaint(path, "model.width=6")
+    assert found == "r.yaml, line 3: model: blue toys are small: width must be at most 5"
+
+
+def test_settings_of_every_rnn_field_reach_the_config(write):
+    fields = recipe_model.model_fields("rnn_seq2seq")
+    defaults = {name: field.get_default(call_default_factory=True) for name, field in fields.items()}
+    text = VALID.replace("  cell: gru\n  hidden_size: 64\n", "")
+    overrides = [f"model.{name}={json.dumps(value)}" for name, value in defaults.items()]
+    settings = load_recipe(write(text), overrides).model.settings
+    assert settings == defaults
+    assert RNNSeq2SeqConfig(**settings).to_dict() == RNNSeq2SeqConfig().to_dict()
+    assert not set(fields) & {"vocab_size", "pad_token_id", "dtype", "id2label", "is_encoder_decoder"}
+
+
+def test_settings_beside_a_pretrained_folder_are_checked_by_its_type(write):
+    RNNSeq2SeqConfig().save_pretrained("run/model")
+    path = write(changed("type: rnn_seq2seq\n  cell: gru", "pretrained: run").replace("hidden_size: 64", "dropot: 0.1"))
+    assert 'model.dropot is not a setting of rnn_seq2seq. Did you mean "dropout"?' in complaint(path)
+    recipe = load_recipe(path, ["model={pretrained: run, dropout: 0.1}"])
+    assert (recipe.model.pretrained, recipe.model.settings) == ("run", {"dropout": 0.1})
+    hub = load_recipe(path, ["model.pretrained=someone/something"])
+    assert hub.model.settings == {"dropot": 0.1}
+
+
+# ---- anything at all -------------------------------------------------------------------------------------------
+
+fuzzing = settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63) + 1, 2**63 - 1)
+    | st.integers(-1, 20)
+    | st.floats()
+    | words
+    | st.sampled_from(["no", "1e3", "adamw", "sgd", "bleu", "never", "builtin:x", "rnn_seq2seq", "utf-8", "none"])
+)
+keys = words | st.sampled_from(
+    [*Recipe.model_fields, *(name for model in SECTIONS.values() for name in model.model_fields), "cell", "none"]
+)
+anything = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
+)
+dotted = [f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields] + [
+    *Recipe.model_fields,
+    *(f"model.{name}" for name in recipe_model.model_fields("rnn_seq2seq")),
+]
+
+
+def outcome(content: bytes, folder: Path, overrides: list[str] | None = None) -> Recipe | None:
+    """The recipe, or None if a RecipeError was raised, whose every line says where the mistake is."""
+    path = folder / "fuzz.yaml"
+    path.write_bytes(content)
+    message = ""
+    try:
+        return load_recipe(path, overrides or [])
+    except RecipeError as error:
+        message = str(error)
+    message.encode("utf-8")
+    assert all(line.startswith((str(path), "on the command line")) for line in message.split("\n"))
+    return None
+
+
+@fuzzing
+@given(st.binary() | words.map(str.encode) | st.text("task:modelrain-[]{}'\"#&*!|>\n ").map(str.encode))
+def test_any_bytes_are_a_recipe_or_a_recipe_error(tmp_path, content):
+    outcome(content, tmp_path)
+
+
+@fuzzing
+@given(st.dictionaries(keys, anything, max_size=6))
+def test_any_mapping_is_a_recipe_or_a_recipe_error(tmp_path, value):
+    outcome(write_yaml(value).encode(), tmp_path)
+
+
+@fuzzing
+@given(st.dictionaries(st.sampled_from(dotted), anything, min_size=1, max_size=2))
+def test_any_value_of_any_key_is_accepted_or_refused_and_what_is_accepted_comes_back(tmp_path, changes):
+    value = yaml.safe_load(VALID)
+    for key, new in changes.items():
+        section, _, name = key.partition(".")
+        if name and isinstance(value.setdefault(section, {}), dict):
+            value[section][name] = new
+        elif not name:
+            value[section] = new
+    recipe = outcome(write_yaml(value).encode(), tmp_path)
+    if recipe is not None:
+        assert outcome(recipe.to_yaml().encode(), tmp_path) == recipe
+
+
+@fuzzing
+@given(st.lists(st.text(max_size=20) | st.builds("{}={}".format, st.sampled_from(dotted), st.text()), max_size=2))
+def test_any_arguments_are_accepted_or_refused(tmp_path, arguments):
+    outcome(VALID.encode(), tmp_path, arguments)
+
+
+@fuzzing
+@given(
+    st.fixed_dictionaries(
+        {
+            "data": st.fixed_dictionaries(
+                {"path": words, "source": st.just("a"), "fingerprints": st.dictionaries(words, words)}
+            ),
+            "hub": st.fixed_dictionaries({"license": words, "tags": st.lists(words)}),
+            "measured": st.dictionaries(
+                words.filter(lambda word: word != "none"), words | st.integers(0, 9) | st.floats(0, 1)
+            ),
+            "train": st.fixed_dictionaries(
+                {
+                    "max_steps": st.integers(1, 10**9),
+                    "batch_size": st.integers(1, 10**6),
+                    "learning_rate": st.floats(0, exclude_min=True, allow_infinity=False),
+                    "max_grad_norm": st.none() | st.floats(0.1, 9),
+                    "optimizer": st.sampled_from(["adamw", "adam", "sgd", "adafactor"]),
+                }
+            ),
+        }
+    )
+)
+def test_a_recipe_comes_back_from_its_own_yaml(tmp_path, parts):
+    value = {**yaml.safe_load(VALID), **parts}
+    recipe = outcome(write_yaml(value).encode(), tmp_path)
+    assert recipe is not None
+    again = outcome(recipe.to_yaml().encode(), tmp_path)
+    assert again == recipe
+    assert again.differences(recipe) == []
+    assert again.to_yaml() == recipe.to_yaml()
+
+
+def test_resolved_yaml_shows_defaults_and_leaves_out_what_has_no_effect(write):
+    text = load_recipe(write(VALID), ["train.max_grad_norm=null"]).to_yaml()
+    shown = yaml.safe_load(text)
+    assert shown["train"]["learning_rate"] == 1e-3
+    assert shown["train"]["max_grad_norm"] is None
+    assert "momentum" not in shown["train"]
+    assert "batch_size" not in shown["train"]
+    assert "languages" in load_recipe(write(VALID), ["data.languages=[no]"]).to_yaml()
+    assert shown["model"] == {"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 64}
+
+
+def test_values_of_the_program_become_part_of_the_recipe(write):
+    recipe = load_recipe(write(VALID))
+    marked = recipe.with_values("data", fingerprints={"train": "abc"})
+    assert recipe.differences(marked) == ["data.fingerprints"]
+    assert load_recipe(write(marked.to_yaml())) == marked

@@ -1,0 +1,124 @@
+"""A run that is killed at any moment and resumed ends exactly like one that never was."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+STEPS = ["train.max_steps=40", "train.save_steps=3", "eval.steps=10", "train.seed=3"]
+
+
+def command(recipe: Path, output: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "kit", "train", str(recipe), *STEPS, "--output", str(output), *more]
+
+
+def weights(run: Path) -> dict[str, bytes]:
+    tensors = load_file(run / "model" / "model.safetensors")
+    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
+
+
+def kill_when(process: subprocess.Popen[bytes], ready: object) -> None:
+    """Send SIGKILL as soon as `ready()` says so; the process may have ended before."""
+    while process.poll() is None:
+        if ready():  # type: ignore[operator]
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+            return
+        time.sleep(0.0005)
+
+
+def test_kill_and_resume_is_bit_identical(tiny_recipe: Path, tmp_path: Path) -> None:
+    unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
+    subprocess.run(command(tiny_recipe, unbroken), check=True, capture_output=True)
+
+    def temporary_folder_appeared() -> bool:
+        return any(broken.glob("checkpoints/.tmp-step-*"))
+
+    def random_step_logged() -> object:
+        target = random.Random(5).randint(8, 30)
+
+        def ready() -> bool:
+            log = broken / "metrics.jsonl"
+            return log.exists() and len(log.read_text(encoding="utf-8").splitlines()) >= target
+
+        return ready
+
+    def after(seconds: float) -> object:
+        began = time.monotonic()
+        started = broken / "recipe.yaml"
+
+        def ready() -> bool:
+            nonlocal began
+            if not started.exists():
+                began = time.monotonic()
+            return time.monotonic() - began > seconds
+
+        return ready
+
+    kills = 0
+    for ready in (temporary_folder_appeared, random_step_logged(), after(1.5)):
+        process = subprocess.Popen(
+            command(tiny_recipe, broken, "--resume"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        kill_when(process, ready)
+        kills += process.returncode == -signal.SIGKILL
+    assert kills >= 2, "the run was over before it could be killed: make it longer"
+    last = subprocess.run(command(tiny_recipe, broken, "--resume"), check=True, capture_output=True, text=True)
+    assert "resuming at step" in last.stderr
+    assert weights(broken) == weights(unbroken)
+    assert steps_logged(broken) == steps_logged(unbroken)
+    assert not list(broken.rglob(".tmp-*"))
+
+
+def steps_logged(run: Path) -> list[tuple[int, float]]:
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [(entry["step"], entry["train_loss"]) for entry in entries if "train_loss" in entry]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_says_how_to_go_on(tiny_recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
+    output = tmp_path / "run"
+    process = subprocess.Popen(
+        [*command(tiny_recipe, output), "train.max_steps=100000", "eval.steps=0", "train.save_steps=100000"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    log = output / "metrics.jsonl"
+    while not (log.exists() and log.read_text()):
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.05)
+    os.kill(process.pid, number)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"kit train {output} --resume" in said
+    assert "Traceback" not in said
+    assert len(list(output.glob("checkpoints/step-*"))) == 1
+
+
+def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
+    unbroken = tmp_path / "unbroken"
+    assert kit("train", tiny_recipe, "--output", unbroken).returncode == 0
+    broken = tmp_path / "broken"
+    assert kit("train", tiny_recipe, "--output", broken).returncode == 0
+    (broken / "results.json").unlink()
+    newest = max(broken.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
+    damaged = bytearray((newest / "model.safetensors").read_bytes())
+    damaged[-1] ^= 1
+    (newest / "model.safetensors").write_bytes(damaged)
+    resumed = kit("train", tiny_recipe, "--output", broken, "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+    assert "model.safetensors does not match its checksum" in resumed.stderr
+    assert weights(broken) == weights(unbroken)
+
+
+def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tiny_recipe: Path, kit) -> None:  # type: ignore[no-untyped-def]
+    done = kit("train", tiny_recipe, "--resume", "train.max_steps=2")
+    assert done.returncode == 0, done.stderr
+    assert "nothing to resume: starting afresh" in done.stderr

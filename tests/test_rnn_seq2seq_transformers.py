@@ -1,0 +1,570 @@
+"""The recurrent encoder-decoder among transformers' models: loading, outputs, embeddings, `generate()`, refusals."""
+
+import copy
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers.modeling_outputs import BaseModelOutput
+
+from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel, register_models
+from kit.models.recurrent import RecurrentCache
+from kit.search import SearchSettings, search
+from kit.verify.generation import scatter
+from kit.verify.subject import Subject, logits_of, random_batch
+
+SCORES = ("none", "fixed", "additive", "rbf")
+TYING = ("tie_word_embeddings", "share_embeddings")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Tiny tensors: threads would only wait for each other."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def registered() -> None:
+    register_models()
+
+
+def configuration(**choices: Any) -> RNNSeq2SeqConfig:
+    sizes = {"vocab_size": 12, "hidden_size": 8, "embedding_size": 6, "encoder_layers": 2, "decoder_layers": 2}
+    return RNNSeq2SeqConfig(**{**sizes, **choices})
+
+
+def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:
+    torch.manual_seed(0)
+    model = RNNSeq2SeqForConditionalGeneration(configuration(**choices)).double().eval()
+    scatter(model)
+    return model
+
+
+def subject_of(model: PreTrainedModel) -> Subject:
+    return Subject(model, random_batch(model, 0, examples=4, longest_source=6, longest_target=5))
+
+
+@pytest.fixture(scope="module")
+def model() -> RNNSeq2SeqForConditionalGeneration:
+    """One model for all tests that leave it as it is."""
+    return tiny(attention_heads=2)
+
+
+@pytest.fixture(scope="module")
+def inputs(model: RNNSeq2SeqForConditionalGeneration) -> dict[str, Tensor]:
+    return subject_of(model).inputs()
+
+
+@pytest.fixture(scope="module")
+def source(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: inputs[name] for name in ("input_ids", "attention_mask")}
+
+
+# ---- loading and saving ----------------------------------------------------------------------------------------------
+
+
+def test_auto_classes_load_what_was_saved(
+    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor], tmp_path: Path
+) -> None:
+    model.save_pretrained(tmp_path)
+    assert {**AutoConfig.from_pretrained(tmp_path).to_dict(), "_name_or_path": ""} == model.config.to_dict()
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="auto")
+    assert isinstance(loaded, RNNSeq2SeqForConditionalGeneration)
+    assert loaded.dtype == torch.float64
+    assert torch.equal(logits_of(loaded, inputs), logits_of(model, inputs))
+    bare = AutoModel.from_pretrained(tmp_path, dtype="auto")
+    assert isinstance(bare, RNNSeq2SeqModel)
+    with torch.no_grad():
+        states = bare(**inputs).last_hidden_state
+    assert torch.equal(model.lm_head(states), logits_of(model, inputs))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"tie_word_embeddings": True},
+        {"share_embeddings": True},
+        {"share_embeddings": True, "tie_word_embeddings": True},
+    ],
+    ids=["tied", "shared", "both"],
+)
+def test_tied_and_shared_weights_are_one_tensor_after_loading_too(choices: dict[str, bool], tmp_path: Path) -> None:
+    model = tiny(**choices)
+    model.save_pretrained(tmp_path)
+    loaded, report = RNNSeq2SeqForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
+    assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    for one in (model, loaded):
+        source, target, output = one.get_input_embeddings(), one.model.target_embeddings, one.lm_head
+        assert (target is source) == choices.get("share_embeddings", False)
+        assert (output.weight is target.weight) == choices.get("tie_word_embeddings", False)
+    names = {name for name, _ in model.named_parameters()}
+    assert len(names) == len({id(parameter) for parameter in model.parameters()})
+
+
+def initial_values_are_right(model: RNNSeq2SeqForConditionalGeneration) -> None:
+    config = model.config
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            assert module.weight[config.pad_token_id].abs().max() == 0
+            spread = float(module.weight.detach().std())
+            assert 0.5 * config.initializer_range < spread < 1.5 * config.initializer_range
+        elif isinstance(module, nn.Linear):
+            limit = math.sqrt(6 / (module.in_features + module.out_features))
+            tied = config.tie_word_embeddings and module is model.lm_head
+            assert tied or 0.5 * limit < module.weight.abs().max() <= limit
+            assert module.bias is None or (module.bias == 0).all()
+        elif isinstance(module, nn.RNNBase):
+            for name, parameter in module.named_parameters():
+                gates = parameter.detach().split(module.hidden_size)
+                for number, gate in enumerate(gates):
+                    if name.startswith("weight_hh"):
+                        torch.testing.assert_close(gate @ gate.T, torch.eye(len(gate)), atol=1e-5, rtol=0)
+                    elif name.startswith("weight_ih"):
+                        assert 0.2 < gate.std() * math.sqrt(sum(gate.shape) / 2) < 2
+                    else:
+                        forget = config.cell == "lstm" and name.startswith("bias_ih") and number == 1
+                        assert (gate == forget).all()
+    decoder = model.get_decoder()
+    if config.attention == "additive":
+        assert decoder.attention.energy.abs().min() > 0
+    if config.attention == "rbf":
+        assert (decoder.attention.log_precision == 0).all()
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("cell", ["lstm", "gru"])
+def test_every_parameter_is_initialised_also_when_nothing_is_loaded(cell: str, score: str) -> None:
+    config = configuration(cell=cell, attention=score, context_to=[] if score == "none" else ["readout"])
+    torch.manual_seed(0)
+    built = RNNSeq2SeqForConditionalGeneration(config)
+    torch.manual_seed(0)
+    loaded = RNNSeq2SeqForConditionalGeneration.from_pretrained(None, config=config, state_dict={})
+    for model in (built, loaded):
+        assert {parameter.device.type for parameter in model.parameters()} == {"cpu"}
+        initial_values_are_right(model)
+
+
+@pytest.mark.parametrize(
+    "missing", ["model.decoder.attention.energy", "model.encoder.layers.0.weight_hh_l0", "lm_head.bias"]
+)
+def test_what_is_missing_in_a_checkpoint_is_initialised_and_the_rest_loaded(missing: str) -> None:
+    model = RNNSeq2SeqForConditionalGeneration(configuration())
+    scatter(model)
+    saved = model.state_dict()
+    weights = {name: tensor for name, tensor in saved.items() if name != missing}
+    loaded, report = RNNSeq2SeqForConditionalGeneration.from_pretrained(
+        None, config=model.config, state_dict=weights, output_loading_info=True
+    )
+    assert set(report["missing_keys"]) == {missing}
+    for name, tensor in loaded.state_dict().items():
+        assert torch.equal(tensor, saved[name]) == (name != missing)
+        assert tensor.isfinite().all()
+
+
+def test_weights_of_another_shape_are_refused_or_made_new_on_request(tmp_path: Path) -> None:
+    model = tiny()
+    model.save_pretrained(tmp_path)
+    larger = {"vocab_size": 20, "decoder_vocab_size": 20}
+    with pytest.raises(RuntimeError, match="mismatch"):
+        AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **larger)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, **larger, ignore_mismatched_sizes=True, dtype="auto")
+    assert loaded.get_input_embeddings().weight.shape[0] == loaded.lm_head.weight.shape[0] == 20
+    assert torch.equal(loaded.model.encoder.layers[0].weight_ih_l0, model.model.encoder.layers[0].weight_ih_l0)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_half_precision_runs_and_is_close(cell: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    full = RNNSeq2SeqForConditionalGeneration(configuration(cell=cell)).eval()
+    full.save_pretrained(tmp_path)
+    half = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
+    batch = subject_of(full).batch
+    with torch.no_grad():
+        expected, found = full(**batch), half(**batch)
+    assert found.logits.dtype == torch.bfloat16
+    assert found.loss.dtype == torch.float32
+    torch.testing.assert_close(found.logits.float(), expected.logits, atol=0.05, rtol=0.05)
+    source = {name: batch[name] for name in ("input_ids", "attention_mask")}
+    for beams in (1, 3):
+        assert half.generate(**source, max_new_tokens=4, num_beams=beams).shape[0] == 4
+    half.train()(**batch).loss.backward()
+    assert all(parameter.grad.isfinite().all() for parameter in half.parameters())
+
+
+# ---- inputs and outputs ----------------------------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def test_embeddings_can_be_given_instead_of_tokens(
+    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
+) -> None:
+    given = {
+        "inputs_embeds": model.get_input_embeddings()(inputs["input_ids"]),
+        "attention_mask": inputs["attention_mask"],
+        "decoder_inputs_embeds": model.model.target_embeddings(inputs["decoder_input_ids"]),
+    }
+    assert torch.equal(logits_of(model, given), logits_of(model, inputs))
+    for missing in ("inputs_embeds", "decoder_inputs_embeds"):
+        with pytest.raises(ValueError, match="exactly one of"):
+            model(**{name: tensor for name, tensor in given.items() if name != missing})
+    with pytest.raises(ValueError, match="exactly one of"):
+        model(**given, input_ids=inputs["input_ids"])
+
+
+@torch.no_grad()
+def test_hidden_states_have_one_entry_per_layer_and_the_embeddings(
+    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
+) -> None:
+    output = model(**inputs, output_hidden_states=True)
+    (batch, read), written = inputs["input_ids"].shape, inputs["decoder_input_ids"].shape[1]
+    assert [tuple(x.shape) for x in output.encoder_hidden_states] == [(batch, read, 6), *[(batch, read, 8)] * 2]
+    assert [tuple(x.shape) for x in output.decoder_hidden_states] == [(batch, written, 6), *[(batch, written, 8)] * 2]
+    assert torch.equal(output.encoder_hidden_states[-1], output.encoder_last_hidden_state)
+    assert output.encoder_last_hidden_state.shape == (batch, read, 8)
+    plain = model(**inputs)
+    assert plain.encoder_hidden_states is None
+    assert plain.decoder_hidden_states is None
+    assert plain.cross_attentions is None
+
+
+@torch.no_grad()
+def test_attention_weights_are_distributions_over_the_real_source(
+    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
+) -> None:
+    (weights,) = model(**inputs, output_attentions=True).cross_attentions
+    (batch, read), written = inputs["input_ids"].shape, inputs["decoder_input_ids"].shape[1]
+    assert weights.shape == (batch, 2, written, read)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(batch, 2, written).double())
+    padding = inputs["attention_mask"][:, None, None].expand_as(weights) == 0
+    assert padding.any()
+    assert (weights[padding] == 0).all()
+    assert (weights[~padding] > 0).all()
+
+
+@torch.no_grad()
+def test_a_model_without_attention_has_no_attention_weights() -> None:
+    for choices in ({"attention": "none", "context_to": []}, {"attention": "fixed"}):
+        model = tiny(**choices)
+        assert model(**subject_of(model).inputs(), output_attentions=True).cross_attentions is None
+
+
+@torch.no_grad()
+def test_output_as_a_tuple_holds_the_same(model: RNNSeq2SeqForConditionalGeneration) -> None:
+    batch = subject_of(model).batch
+    how = {"output_hidden_states": True, "output_attentions": True}
+    named, plain = model(**batch, **how), model(**batch, **how, return_dict=False)
+    assert isinstance(plain, tuple)
+    assert len(plain) == len(named.to_tuple())
+    assert torch.equal(plain[0], named.loss)
+    assert torch.equal(plain[1], named.logits)
+    bare = model.model(**subject_of(model).inputs(), return_dict=False)
+    assert isinstance(bare, tuple)
+    assert torch.equal(model.lm_head(bare[0]), logits_of(model, subject_of(model).inputs()))
+
+
+def test_labels_alone_are_enough_and_ignored_ones_do_not_count(model: RNNSeq2SeqForConditionalGeneration) -> None:
+    batch = subject_of(model).batch
+    with torch.no_grad():
+        output = model(**batch)
+        labels = batch["labels"]
+        expected = nn.functional.cross_entropy(output.logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
+        torch.testing.assert_close(output.loss, expected)
+        count = int((labels != -100).sum())
+        for items in (7, torch.tensor(7)):
+            torch.testing.assert_close(model(**batch, num_items_in_batch=items).loss, expected * count / 7)
+        assert output.past_key_values is None
+
+
+def test_encoder_outputs_of_another_kind_are_refused(
+    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
+) -> None:
+    target = {"decoder_input_ids": inputs["decoder_input_ids"], "attention_mask": inputs["attention_mask"]}
+    own = model.get_encoder()(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    assert torch.equal(logits_of(model, {**target, "encoder_outputs": own}), logits_of(model, inputs))
+    for foreign in ((own.last_hidden_state,), BaseModelOutput(own.last_hidden_state)):
+        with pytest.raises(ValueError, match="what this model's encoder returns"):
+            model(**target, encoder_outputs=foreign)
+
+
+def test_gradient_checkpointing_is_refused(model: RNNSeq2SeqForConditionalGeneration) -> None:
+    with pytest.raises(ValueError, match="does not support gradient checkpointing"):
+        model.gradient_checkpointing_enable()
+
+
+# ---- embeddings of another size --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [{}, {"tie_word_embeddings": True}, {"share_embeddings": True, "tie_word_embeddings": True}],
+    ids=["plain", "tied", "shared and tied"],
+)
+@pytest.mark.parametrize("size", [10, 16])
+def test_one_vocabulary_is_resized_on_both_sides(choices: dict[str, bool], size: int, tmp_path: Path) -> None:
+    model = tiny(**choices)
+    inputs = {name: tensor.clamp(max=9) for name, tensor in subject_of(model).inputs().items()}
+    before = logits_of(model, inputs)
+    embeddings = model.resize_token_embeddings(size)
+    assert embeddings is model.get_input_embeddings()
+    assert (
+        embeddings.num_embeddings == model.lm_head.out_features == model.model.target_embeddings.num_embeddings == size
+    )
+    assert model.config.vocab_size == model.config.decoder_vocab_size == size
+    assert (model.lm_head.weight is model.model.target_embeddings.weight) == choices.get("tie_word_embeddings", False)
+    after = logits_of(model, inputs)
+    kept = min(size, 12)
+    torch.testing.assert_close(after[..., :kept], before[..., :kept])
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="auto")
+    torch.testing.assert_close(logits_of(loaded, inputs), after)
+    model(**inputs, labels=inputs["decoder_input_ids"]).loss.backward()
+    model.generate(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"], max_new_tokens=3)
+
+
+def test_a_size_can_be_rounded_up() -> None:
+    model = tiny()
+    model.resize_token_embeddings(13, pad_to_multiple_of=8)
+    assert model.config.vocab_size == model.lm_head.out_features == model.model.target_embeddings.num_embeddings == 16
+
+
+def test_two_vocabularies_are_resized_one_by_one(tmp_path: Path) -> None:
+    model = tiny(separate_vocabularies=True, decoder_vocab_size=9, tie_word_embeddings=True)
+    inputs = subject_of(model).inputs()
+    before = logits_of(model, inputs)
+    model.resize_token_embeddings(15)
+    assert (model.get_input_embeddings().num_embeddings, model.lm_head.out_features) == (15, 9)
+    assert torch.equal(logits_of(model, inputs), before)
+    model.resize_decoder_token_embeddings(11)
+    assert (model.get_input_embeddings().num_embeddings, model.lm_head.out_features) == (15, 11)
+    assert model.lm_head.weight is model.model.decoder.embed_tokens.weight
+    assert (model.config.vocab_size, model.config.decoder_vocab_size) == (15, 11)
+    torch.testing.assert_close(logits_of(model, inputs)[..., :9], before)
+    model.save_pretrained(tmp_path)
+    loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="auto")
+    torch.testing.assert_close(logits_of(loaded, inputs), logits_of(model, inputs))
+
+
+def test_one_vocabulary_has_no_target_side_of_its_own() -> None:
+    with pytest.raises(ValueError, match="use resize_token_embeddings"):
+        tiny().resize_decoder_token_embeddings(20)
+
+
+# ---- generate() ------------------------------------------------------------------------------------------------------
+
+
+def generate(model: PreTrainedModel, source: dict[str, Any], **how: Any) -> Any:
+    return model.generate(**source, **{"max_new_tokens": 6, "do_sample": False, **how})
+
+
+def test_the_source_can_be_given_in_several_ways(
+    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]
+) -> None:
+    with torch.no_grad():
+        encoded = model.get_encoder()(**source, return_dict=True)
+        embeds = model.get_input_embeddings()(source["input_ids"])
+    mask = {"attention_mask": source["attention_mask"]}
+    for beams in (1, 3):
+        expected = generate(model, source, num_beams=beams)
+        assert torch.equal(generate(model, {"inputs_embeds": embeds, **mask}, num_beams=beams), expected)
+        again = copy.deepcopy(encoded)
+        assert torch.equal(generate(model, {"encoder_outputs": again, **mask}, num_beams=beams), expected)
+
+
+def test_sampling_repeats_with_its_seed_and_gives_the_number_asked_for(
+    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]
+) -> None:
+    def sample(seed: int, **how: Any) -> Tensor:
+        torch.manual_seed(seed)
+        return generate(model, source, do_sample=True, top_k=0, **how)
+
+    assert torch.equal(sample(1, num_return_sequences=3), sample(1, num_return_sequences=3))
+    assert sample(1, num_return_sequences=3).shape[0] == 12
+    assert any(not torch.equal(sample(1), sample(seed)) for seed in range(2, 6))
+    assert torch.equal(sample(1, num_beams=2), sample(1, num_beams=2))
+
+
+def test_sampled_tokens_follow_the_distribution(model: RNNSeq2SeqForConditionalGeneration) -> None:
+    one = {"input_ids": torch.tensor([[3, 4, 5, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+    torch.manual_seed(0)
+    drawn = generate(model, one, do_sample=True, top_k=0, num_return_sequences=4000, max_new_tokens=1)[:, 1]
+    expected = logits_of(model, {**one, "decoder_input_ids": torch.tensor([[0]])})[0, -1].softmax(-1)
+    found = torch.bincount(drawn, minlength=12) / len(drawn)
+    torch.testing.assert_close(found.double(), expected, atol=0.04, rtol=0)
+
+
+def test_the_best_come_first(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:
+    settings = SearchSettings(num_beams=5, num_return_sequences=5, max_new_tokens=6)
+    for hypotheses in search(model, source, settings):
+        scores = [hypothesis.score for hypothesis in hypotheses]
+        assert scores == sorted(scores, reverse=True)
+        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == 5
+
+
+@pytest.mark.parametrize("ends", [[7], [2, 7]])
+def test_each_end_marker_ends_a_hypothesis(source: dict[str, Tensor], ends: list[int]) -> None:
+    model = tiny()
+    model.generation_config.eos_token_id = ends
+    found = [
+        hypothesis
+        for beams in (1, 4)
+        for hypotheses in search(model, source, SearchSettings(beams, 8, num_return_sequences=beams))
+        for hypothesis in hypotheses
+    ]
+    assert any(hypothesis.finished for hypothesis in found)
+    for hypothesis in found:
+        assert not set(hypothesis.tokens[:-1]) & set(ends)
+        assert hypothesis.finished == (hypothesis.tokens[-1] in ends)
+        assert hypothesis.finished or len(hypothesis.tokens) == 8
+
+
+@pytest.mark.parametrize("beams", [1, 4])
+def test_attention_of_a_hypothesis_is_that_of_teacher_forcing(
+    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor], beams: int
+) -> None:
+    settings = SearchSettings(beams, 6, num_return_sequences=beams)
+    for row, hypotheses in enumerate(search(model, source, settings, attention=True)):
+        for hypothesis in hypotheses:
+            own = {name: tensor[row : row + 1] for name, tensor in source.items()}
+            target = torch.tensor([[0, *hypothesis.tokens[:-1]]])
+            with torch.no_grad():
+                output = model(**own, decoder_input_ids=target, output_attentions=True)
+            assert hypothesis.attention is not None
+            torch.testing.assert_close(hypothesis.attention, output.cross_attentions[0][0])
+
+
+def test_everything_asked_for_is_in_the_output(
+    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]
+) -> None:
+    wanted = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_dict_in_generate")
+    for beams in (1, 3):
+        output = generate(model, source, num_beams=beams, min_new_tokens=6, **dict.fromkeys(wanted, True))
+        rows, read = len(source["input_ids"]) * beams, source["input_ids"].shape[1]
+        assert len(output.scores) == len(output.logits) == len(output.cross_attentions) == 6
+        assert {tuple(step.shape) for step in output.scores} == {(rows, 12)}
+        assert {tuple(layer.shape) for step in output.cross_attentions for layer in step} == {(rows, 2, 1, read)}
+        assert {tuple(step[-1].shape) for step in output.decoder_hidden_states} == {(rows, 1, 8)}
+        assert len(output.encoder_hidden_states) == 3
+        assert isinstance(output.past_key_values, RecurrentCache)
+
+
+def test_generation_settings_reach_the_search(
+    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]
+) -> None:
+    tokens = generate(model, source, num_beams=3, no_repeat_ngram_size=1, max_new_tokens=8, eos_token_id=None)
+    assert all(len(set(row)) == len(row) for row in tokens.tolist())
+    assert not (generate(model, source, suppress_tokens=[5, 6], max_new_tokens=8)[:, 1:] == 5).any()
+    assert (generate(model, source, forced_bos_token_id=9)[:, 1] == 9).all()
+
+
+def prompts() -> tuple[Tensor, Tensor]:
+    """Beginnings of different lengths, START included, padded on the left."""
+    return torch.tensor([[0, 5, 6, 7], [1, 0, 8, 9], [1, 1, 0, 5], [1, 1, 1, 0]]), torch.tensor(
+        [[1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
+    )
+
+
+@pytest.mark.parametrize("query", ["previous", "current"])
+def test_left_padded_beginnings_give_what_each_gives_alone(query: str, source: dict[str, Tensor]) -> None:
+    model = tiny(attention_query=query)
+    tokens, mask = prompts()
+    begun = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
+    logits = logits_of(model, {**source, **begun})
+    for beams in (1, 3):
+        together = generate(model, {**source, **begun}, num_beams=beams, eos_token_id=None)
+        for row in range(4):
+            own = {name: tensor[row : row + 1] for name, tensor in source.items()}
+            beginning = tokens[row : row + 1, row:]
+            torch.testing.assert_close(
+                logits[row : row + 1, row:], logits_of(model, {**own, "decoder_input_ids": beginning})
+            )
+            alone = generate(model, {**own, "decoder_input_ids": beginning}, num_beams=beams, eos_token_id=None)
+            assert torch.equal(together[row : row + 1, 4:], alone[:, 4 - row :])
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_leaves_the_cached_state_alone_in_pieces_too(side: str, source: dict[str, Tensor]) -> None:
+    """The mask of a piece may look like padding on the right, and still be followed by real tokens."""
+    model = tiny()
+    tokens, mask = prompts()
+    if side == "right":
+        tokens, mask = tokens.flip(1), mask.flip(1)
+    cache = RecurrentCache()
+    for t in range(4):
+        piece = {"decoder_input_ids": tokens[:, t : t + 1], "decoder_attention_mask": mask[:, : t + 1]}
+        cache = model(**source, **piece, past_key_values=cache, use_cache=True).past_key_values
+    for row in range(4):
+        own = {name: tensor[row : row + 1] for name, tensor in source.items()}
+        alone = model(**own, decoder_input_ids=tokens[row : row + 1, mask[row] == 1], use_cache=True).past_key_values
+        for name, state in alone.state.items():
+            torch.testing.assert_close(cache.state[name][row : row + 1], state)
+
+
+@pytest.mark.parametrize("with_mask", [False, True])
+def test_generation_goes_on_from_a_cache(source: dict[str, Tensor], with_mask: bool) -> None:
+    model = tiny()
+    whole = generate(model, source, eos_token_id=None)
+    begun = generate(model, source, eos_token_id=None, max_new_tokens=3, return_dict_in_generate=True)
+    given = {"decoder_input_ids": begun.sequences, "past_key_values": begun.past_key_values}
+    if with_mask:
+        given["decoder_attention_mask"] = torch.ones_like(begun.sequences)
+    assert torch.equal(generate(model, {**source, **given}, eos_token_id=None, max_new_tokens=3), whole)
+
+
+def test_generation_goes_on_from_the_new_token_alone(source: dict[str, Tensor]) -> None:
+    model = tiny()
+    whole = generate(model, source, eos_token_id=None)
+    begun = generate(model, source, eos_token_id=None, max_new_tokens=3, return_dict_in_generate=True)
+    given = {"decoder_input_ids": begun.sequences[:, -1:], "past_key_values": begun.past_key_values}
+    given["decoder_attention_mask"] = torch.ones_like(begun.sequences)
+    with torch.no_grad():
+        logits = model(**source, **given).logits
+    assert torch.equal(logits[:, -1].argmax(-1), whole[:, 4])
+
+
+@torch.no_grad()
+def test_the_cache_follows_the_rows_of_the_batch(
+    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
+) -> None:
+    cache = model(**inputs, use_cache=True).past_key_values
+    before = {name: tensor.clone() for name, tensor in cache.state.items()}
+    assert cache.get_seq_length() == inputs["decoder_input_ids"].shape[1]
+    cache.reorder_cache(torch.tensor([3, 2, 1, 0]))
+    assert all(torch.equal(cache.state[name], tensor.flip(0)) for name, tensor in before.items())
+    cache.batch_repeat_interleave(2)
+    assert all(len(tensor) == 8 for tensor in cache.state.values())
+    cache.batch_select_indices(torch.tensor([0, 2]))
+    assert all(torch.equal(cache.state[name], tensor.flip(0)[:2]) for name, tensor in before.items())
+    with pytest.raises(ValueError, match="cannot go back"):
+        cache.crop(-1)
+    cache.reset()
+    assert cache.get_seq_length() == 0
+    assert cache.state == {}
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"cache_implementation": "static"}, "a recurrent decoder has a state"),
+        ({"prompt_lookup_num_tokens": 2}, "not supported with stateful models"),
+    ],
+)
+def test_what_a_state_cannot_do_is_refused(
+    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor], how: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        generate(model, source, **how)
+
+
+def test_assisted_decoding_is_refused(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:
+    with pytest.raises(ValueError, match="not supported with stateful models"):
+        generate(model, source, assistant_model=model)

@@ -1,0 +1,327 @@
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+from datasets import Dataset, DatasetDict
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kit.data.rows import Texts, fingerprint
+from kit.data.sources import Splits, load_splits
+from kit.errors import DataError
+from kit.recipe import DataSection
+
+in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+words = st.text("ab\u2028", max_size=3)
+
+
+def write_pairs(path, pairs):
+    path.write_text("source\ttarget\n" + "".join(f"{source}\t{target}\n" for source, target in pairs), "utf-8")
+    return str(path)
+
+
+def pairs_of(splits: Splits, split: str) -> list[tuple[str, str]]:
+    dataset = splits.datasets[split]
+    return list(zip(dataset["source"], dataset["target"], strict=True))
+
+
+def accounted(splits: Splits) -> bool:
+    return all(told.read == told.rows + told.dropped.total() for told in splits.report.splits.values()) and all(
+        len(splits.datasets[split]) == told.rows for split, told in splits.report.splits.items()
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for split, lines in (("train", 30), ("val", 4), ("test", 5)):
+        (tmp_path / f"{split}.de").write_text("".join(f"{split} {n} ä\n" for n in range(lines)), "utf-8")
+        english = "".join(f"{split} {n}\n" for n in range(lines)).encode()
+        (tmp_path / f"{split}.en.gz").write_bytes(gzip.compress(english))
+    return tmp_path
+
+
+def test_parallel_text_in_a_folder(folder):
+    splits = load_splits(DataSection(path=str(folder), source="de", target="en"))
+    assert isinstance(splits.datasets, DatasetDict)
+    assert list(splits.datasets) == ["train", "validation", "test"]
+    assert pairs_of(splits, "validation") == [(f"val {n} ä", f"val {n}") for n in range(4)]
+    assert [len(dataset) for dataset in splits.datasets.values()] == [30, 4, 5]
+    assert accounted(splits)
+    other_way = load_splits(DataSection(path=str(folder), source="en", target="de"))
+    assert pairs_of(other_way, "test") == [(f"test {n}", f"test {n} ä") for n in range(5)]
+
+
+@in_folder
+@given(
+    pairs=st.lists(st.tuples(words, words), min_size=4, max_size=40),
+    validation=st.integers(1, 4),
+    test=st.none() | st.integers(1, 4),
+    seed=st.integers(0, 9),
+)
+def test_held_out_rows_share_no_source_and_none_is_lost(tmp_path, pairs, validation, test, seed):
+    path = write_pairs(tmp_path / "a.tsv", pairs)
+    data = DataSection(path=path, validation_size=validation, test_size=test, seed=seed)
+    try:
+        splits = load_splits(data)
+    except DataError as error:
+        # So few different sources that none, or all, would have to be held out.
+        if "_size: " not in str(error):
+            raise
+        return
+    assert list(splits.datasets) == ["train", "validation", *(["test"] if test else [])]
+    sources = {split: set(splits.datasets[split]["source"]) for split in splits.datasets}
+    assert sum(map(len, sources.values())) == len(set.union(*sources.values()))
+    assert sum((Counter(pairs_of(splits, split)) for split in splits.datasets), Counter()) == Counter(pairs)
+    sizes = {"validation": validation, "test": test}
+    for split in list(splits.datasets)[1:]:
+        assert 0 < len(splits.datasets[split]) <= sizes[split]
+        assert splits.report.splits["train"].dropped[f"held out for {split}"] == len(splits.datasets[split])
+        assert splits.report.splits[split].noted["a source that is in train"] == 0
+    assert accounted(splits)
+
+
+def test_held_out_rows_are_chosen_by_seed_and_not_by_order(tmp_path):
+    pairs = [(f"s{n}", f"t{n}") for n in range(200)]
+
+    def held(order, seed):
+        path = write_pairs(tmp_path / "a.tsv", order)
+        return set(pairs_of(load_splits(DataSection(path=path, validation_size=20, seed=seed)), "validation"))
+
+    assert len(held(pairs, 0)) == 20
+    assert held(pairs, 0) == held(pairs[::-1], 0)
+    assert held(pairs, 0) != held(pairs, 1)
+
+
+@in_folder
+@given(pairs=st.lists(st.tuples(words, words), min_size=4, max_size=40), most=st.integers(1, 45))
+def test_duplicates_and_surplus_are_left_out_of_train_alone(tmp_path, pairs, most):
+    write_pairs(tmp_path / "train.tsv", pairs)
+    write_pairs(tmp_path / "validation.tsv", pairs)
+    splits = load_splits(DataSection(path=str(tmp_path), drop_duplicates=True, max_examples=most))
+    distinct = list(dict.fromkeys(pairs))
+    kept = pairs_of(splits, "train")
+    assert len(kept) == min(most, len(distinct))
+    places = [distinct.index(pair) for pair in kept]
+    assert places == sorted(set(places))
+    assert splits.report.splits["train"].dropped == Counter(
+        {"duplicate": len(pairs) - len(distinct), "beyond data.max_examples": len(distinct) - len(kept)}
+    )
+    assert pairs_of(splits, "validation") == pairs
+    known = {source for source, _ in kept}
+    told = splits.report.splits["validation"].noted
+    assert told["a source that is in train"] == sum(source in known for source, _ in pairs)
+    assert told["empty target"] == sum(not target for _, target in pairs)
+    assert accounted(splits)
+
+
+def test_missing_values_are_counted_and_other_kinds_refused(tmp_path):
+    rows = [
+        {"source": "a", "target": "b"},
+        {"source": None, "target": "c"},
+        {"source": "d"},
+        {"source": "", "target": "e"},
+    ]
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    splits = load_splits(DataSection(path=str(tmp_path)))
+    for split in ("train", "validation"):
+        told = splits.report.splits[split]
+        assert told.dropped == {"no source": 1, "no target": 1}
+        assert told.noted["empty source"] == 1
+        assert pairs_of(splits, split) == [("a", "b"), ("", "e")]
+    assert accounted(splits)
+    assert any("1 left out (no target)" in line for line in splits.report.lines())
+    (tmp_path / "train.jsonl").write_text('{"source": "a", "target": 5}')
+    with pytest.raises(DataError, match=r'data\.target: the column "target" .* holds int64, not text'):
+        load_splits(DataSection(path=str(tmp_path)))
+    (tmp_path / "train.jsonl").write_text('{"source": "a", "target": null}')
+    with pytest.raises(DataError, match=r"no row of the train split can be used \(of 1: 1 no target\)"):
+        load_splits(DataSection(path=str(tmp_path)))
+
+
+def test_undecodable_rows_of_every_split_are_in_the_report(tmp_path):
+    for split in ("train", "validation"):
+        body = b"".join(b"%d\t\xff\n" % n if n == 3 else b"%d\tx\n" % n for n in range(20))
+        (tmp_path / f"{split}.tsv").write_bytes(b"source\ttarget\n" + body)
+    splits = load_splits(DataSection(path=str(tmp_path)))
+    assert [told.dropped for told in splits.report.splits.values()] == [{"undecodable": 1}] * 2
+    assert accounted(splits)
+
+
+def test_a_translation_column_is_opened(tmp_path):
+    rows = [{"id": n, "translation": {"de": f"d{n}", "en": f"e{n}", "fr": f"f{n}"}} for n in range(9)]
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    splits = load_splits(DataSection(path=str(tmp_path / "a.json"), source="de", target="fr", validation_size=2))
+    assert set(splits.datasets["train"].column_names) == {"source", "target", "en", "id"}
+    both = pairs_of(splits, "train") + pairs_of(splits, "validation")
+    assert sorted(both) == [(f"d{n}", f"f{n}") for n in range(9)]
+
+
+def test_other_columns_stay_if_all_splits_have_them_alike(tmp_path):
+    (tmp_path / "train.csv").write_text("source,de,en,domain,only\nweb,a,b,law,x\n")
+    (tmp_path / "dev.csv").write_text("source,de,en,domain\nweb,c,d,law\n")
+    splits = load_splits(DataSection(path=str(tmp_path), source="de", target="en"))
+    assert splits.datasets["train"].to_list() == [{"source": "a", "target": "b", "domain": "law"}]
+    assert splits.datasets["validation"].to_list() == [{"source": "c", "target": "d", "domain": "law"}]
+    notes = " ".join(splits.report.notes)
+    assert "column source" in notes
+    assert "column only" in notes
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"source": "dee", "target": "en"}, r'data\.source: .*"train\.dee"\. Did you mean "de"\? .* de, en'),
+        ({"source": "de", "target": "fr"}, r'data\.target: .*no file "train\.fr".* de, en'),
+        ({}, r'data\.source: .*no file "train\.source".* de, en'),
+        ({"source": "de", "target": "en", "train": "trian"}, r'no split "trian"\. Did you mean "train"\?'),
+        ({"source": "de", "target": "en", "validation": "evl"}, r'data\.validation: .*no split "evl"'),
+        ({"source": "de", "target": "en", "test": "newstest"}, r'data\.test: .*no split "newstest".* train, val'),
+        ({"source": "de", "target": "en", "validation_size": 3}, r"data\.validation_size: .* of its own"),
+        ({"source": "de", "target": "en", "test_size": 3}, r"data\.test_size: .* of its own"),
+        ({"source": "de", "target": "en", "delimiter": ";"}, r"data\.delimiter .*parallel text"),
+        ({"source": "de", "target": "en", "name": "x"}, r"data\.name has no meaning for local data"),
+        ({"source": "de", "target": "en", "revision": "x"}, r"data\.revision has no meaning for local data"),
+    ],
+)
+def test_mistakes_about_a_folder_are_named(folder, keys, message):
+    with pytest.raises(DataError, match=message):
+        load_splits(DataSection(path=str(folder), **keys))
+
+
+def test_a_split_that_is_there_twice_is_refused(folder):
+    (folder / "val.de.gz").write_bytes(gzip.compress(b"x\n"))
+    with pytest.raises(DataError, match=r'"val" is there more than once \(val\.de, val\.de\.gz, val\.en\.gz\)'):
+        load_splits(DataSection(path=str(folder), source="de", target="en"))
+    (folder / "val.de.gz").unlink()
+    (folder / "test.tsv").write_text("de\ten\na\tb\n")
+    with pytest.raises(DataError, match=r'"test" is there more than once'):
+        load_splits(DataSection(path=str(folder), source="de", target="en"))
+
+
+def test_mistakes_about_a_file_are_named(tmp_path):
+    path = write_pairs(tmp_path / "a.tsv", [("a", "b"), ("c", "d")])
+    with pytest.raises(DataError, match=r"no validation split.*data\.validation_size"):
+        load_splits(DataSection(path=path))
+    with pytest.raises(DataError, match=r'no column "sorce"\. Did you mean "source"\? It has source, target'):
+        load_splits(DataSection(path=path, source="sorce", validation_size=1))
+    with pytest.raises(DataError, match=r"data\.validation_size: 2 rows cannot be held out of 2"):
+        load_splits(DataSection(path=path, validation_size=2))
+    write_pairs(tmp_path / "b.tsv", [("a", "b")] * 5)
+    with pytest.raises(DataError, match=r"every source occurs more than 2 times"):
+        load_splits(DataSection(path=str(tmp_path / "b.tsv"), validation_size=2))
+    for builtin_only in ({"languages": ["de"]}, {"sizes": {"train": 5}}):
+        unchecked = DataSection.model_construct(**(dict(DataSection(path=path)) | builtin_only))
+        with pytest.raises(DataError, match=r"has no meaning for local data"):
+            load_splits(unchecked)
+
+
+def test_a_missing_path_says_where_it_was_looked_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        load_splits(DataSection(path="data/corpus.tsv"))
+    assert str(tmp_path / "data/corpus.tsv") in str(caught.value)
+    assert "Hub" not in str(caught.value)
+    with pytest.raises(DataError) as caught:
+        load_splits(DataSection(path="org/corpus"))
+    assert str(tmp_path / "org/corpus") in str(caught.value)
+    assert "as a Hub id it could not be loaded" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(DataError, match=r'no built-in data "dats"\. Did you mean "dates"\?'):
+        load_splits(DataSection(path="builtin:dats"))
+
+
+def test_builtin_data_goes_the_same_way():
+    data = DataSection(path="builtin:dates", sizes={"train": 50, "validation": 5, "test": 7}, languages=["de", "ja"])
+    splits = load_splits(data)
+    assert [len(dataset) for dataset in splits.datasets.values()] == [50, 5, 7]
+    assert splits.datasets["train"].column_names == ["source", "target", "language"]
+    assert set(splits.datasets["test"]["language"]) == {"de", "ja"}
+    assert splits.fingerprints == load_splits(data).fingerprints
+
+
+def test_fingerprints_are_checked(tmp_path):
+    pairs = [(f"s{n}", f"t{n}") for n in range(20)]
+    for split in ("train", "validation", "test"):
+        write_pairs(tmp_path / f"{split}.tsv", pairs)
+    data = DataSection(path=str(tmp_path))
+    known = load_splits(data).fingerprints
+    again = data.model_copy(update={"fingerprints": known})
+    assert load_splits(again).fingerprints == known
+    write_pairs(tmp_path / "test.tsv", [*pairs[:-1], ("s19", "t18")])
+    with pytest.raises(DataError, match=r"data\.fingerprints: .*: test changed"):
+        load_splits(again)
+    (tmp_path / "test.tsv").unlink()
+    with pytest.raises(DataError, match=r"data\.fingerprints: .*: test changed"):
+        load_splits(again)
+
+
+def test_every_cell_and_the_order_count_for_the_fingerprint():
+    rows = [{"a": "x", "n": 1, "tags": ["p"]}, {"a": "yz", "n": 2, "tags": []}, {"a": None, "n": None, "tags": None}]
+
+    def changed(change):
+        copy = [dict(row) for row in rows]
+        change(copy)
+        return fingerprint(Dataset.from_list(copy))
+
+    base = fingerprint(Dataset.from_list(rows))
+    changes = [
+        lambda copy: copy.reverse(),
+        lambda copy: copy.pop(),
+        lambda copy: copy[0].update(n=3),
+        lambda copy: copy[2].update(a=""),
+        lambda copy: copy[1].update(tags=["q"]),
+        lambda copy: (copy[0].update(a="xy"), copy[1].update(a="z")),
+        lambda copy: [row.update(b=row.pop("a")) for row in copy],
+    ]
+    prints = [changed(change) for change in changes]
+    assert len({base, *prints}) == len(changes) + 1
+    assert changed(lambda copy: None) == base
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    texts=st.lists(st.none() | st.text("aä🙂", max_size=3), min_size=1, max_size=30),
+    cuts=st.lists(st.integers(1, 5), min_size=1),
+)
+def test_the_fingerprint_does_not_see_chunks(texts, cuts):
+    from datasets import concatenate_datasets
+
+    whole = Dataset.from_dict({"a": texts})
+    parts, start = [], 0
+    while start < len(texts):
+        size = cuts[len(parts) % len(cuts)]
+        parts.append(whole.select(range(start, min(start + size, len(texts)))))
+        start += size
+    assert fingerprint(concatenate_datasets(parts)) == fingerprint(whole)
+    assert fingerprint(whole.select(list(reversed(range(len(texts))))).select(list(reversed(range(len(texts)))))) == (
+        fingerprint(whole)
+    )
+
+
+def test_another_process_finds_the_same_fingerprints(tmp_path):
+    path = write_pairs(tmp_path / "a.tsv", [(f"s{n % 50}", f"t{n % 70}") for n in range(300)])
+    keys = {"path": path, "validation_size": 20, "drop_duplicates": True, "max_examples": 90}
+    code = (
+        "import json, sys; from kit.recipe import DataSection; from kit.data.sources import load_splits; "
+        "print(json.dumps(load_splits(DataSection(**json.loads(sys.argv[1]))).fingerprints))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(keys)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONHASHSEED": "7"},
+    )
+    assert json.loads(run.stdout) == load_splits(DataSection(**keys)).fingerprints
+    assert run.stderr == ""
+
+
+def test_texts_can_be_read_again_and_are_those_of_the_column():
+    dataset = Dataset.from_dict({"source": [str(n) for n in range(25_000)]}).select(range(24_999, -1, -1))
+    texts = Texts(dataset, "source")
+    assert list(texts) == list(texts) == [str(n) for n in range(24_999, -1, -1)]
