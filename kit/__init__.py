@@ -14,20 +14,19 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kit.errors import DataError, KitError, RecipeError, RunError
-    from kit.evaluate import evaluate
     from kit.evaluation.compare import compare_runs
+    from kit.evaluation.run import evaluate
     from kit.generate import Translator
     from kit.pipelines import pipeline, register
     from kit.recipe import Recipe, load_recipe
     from kit.run import FinishedRun, train
-    from kit.verify import verify
 
 _HOMES = {
     "DataError": "kit.errors",
     "KitError": "kit.errors",
     "RecipeError": "kit.errors",
     "RunError": "kit.errors",
-    "evaluate": "kit.evaluate",
+    "evaluate": "kit.evaluation.run",
     "compare_runs": "kit.evaluation.compare",
     "Translator": "kit.generate",
     "pipeline": "kit.pipelines",
@@ -36,7 +35,6 @@ _HOMES = {
     "load_recipe": "kit.recipe",
     "FinishedRun": "kit.run",
     "train": "kit.run",
-    "verify": "kit.verify",
 }
 
 __all__ = [
@@ -54,7 +52,6 @@ __all__ = [
     "pipeline",
     "register",
     "train",
-    "verify",
 ]
 
 

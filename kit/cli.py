@@ -18,7 +18,9 @@ app = typer.Typer(
 )
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Changes to the recipe.")]
-RecipeArgument = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped recipe.")]
+RecipeArgument = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped recipe.")
+]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Processes = Annotated[int, typer.Option(min=1, help="Number of processes to train with.")]
 
@@ -125,7 +127,7 @@ def evaluate(
     predictions: Annotated[Path | None, typer.Option(help="Write predictions there, as JSON lines.")] = None,
 ) -> None:
     """Evaluate the model of a run; overrides such as eval.num_beams=5 apply to this evaluation only."""
-    from kit.evaluate import evaluate as evaluate_run
+    from kit.evaluation.run import evaluate as evaluate_run
 
     found = evaluate_run(run, split, overrides)
     if predictions is not None:

@@ -18,7 +18,7 @@ from kit.training.loop import Loop
 
 def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     """Evaluate on validation and test with the search of the recipe, and write everything down."""
-    evaluations = {}
+    evaluations: dict[str, Evaluation] = {}
     section = prepared.recipe.eval
     for split in ("validation", "test"):
         if split in prepared.encoded.splits:

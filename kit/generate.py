@@ -83,7 +83,9 @@ class Translator:
         ids = self.tokenizers.encode_source([lines[i] for i in filled])
         pairs = Pairs(TokenLists(ids), TokenLists([] for _ in ids))
         for indices in reading_batches(pairs.source.lengths, max(1, tokens // settings.num_beams)):
-            for index, hypotheses in zip(indices, search(self.model, self._batch(pairs, indices), settings), strict=True):
+            for index, hypotheses in zip(
+                indices, search(self.model, self._batch(pairs, indices), settings), strict=True
+            ):
                 texts = self.tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
                 outputs[filled[index]] = [
                     Output(text, hypothesis.score, hypothesis.finished)

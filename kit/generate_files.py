@@ -16,7 +16,7 @@ from kit.training.checkpoint import TEMPORARY
 
 @contextmanager
 def read_lines(path: Path | None, reporter: Reporter) -> Iterator[Iterator[str]]:
-    """Lines of a file (gz or not) or of standard input; one that is not UTF-8 is read as far as it goes, and counted."""
+    """Lines of a file (gz or not) or of standard input; one that is not UTF-8 is read all the same, and counted."""
     broken = 0
 
     def lines(stream: IO[bytes]) -> Iterator[str]:
@@ -61,7 +61,13 @@ def write_outputs(
         for rank, found in enumerate(hypotheses, start=1):
             text = " ".join(found.text.splitlines())  # a line stays a line
             if as_json:
-                row = {"line": number, "rank": rank, "text": found.text, "score": found.score, "finished": found.finished}
+                row = {
+                    "line": number,
+                    "rank": rank,
+                    "text": found.text,
+                    "score": found.score,
+                    "finished": found.finished,
+                }
                 print(json.dumps(row, ensure_ascii=False), file=file)
             elif details:
                 ended = "yes" if found.finished else "no"

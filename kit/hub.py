@@ -2,6 +2,7 @@
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 from transformers import GenerationConfig, PreTrainedModel
 from transformers.utils import logging
@@ -24,7 +25,7 @@ def export_model(
     """
     temporary = folder.with_name(f"{TEMPORARY}{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
-    entries = {}
+    entries: dict[str, dict[str, Any]] = {}
     for name in pipelines:
         pipeline_class = PIPELINES[name]
         module = pipeline_class.__module__.rsplit(".", 1)[-1]

@@ -10,7 +10,8 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.examples import IGNORED, Pairs
-from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_duplicates, find_overlap
+from kit.data.rows import keep
+from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
 from kit.inspection_tables import render
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
@@ -113,14 +114,14 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     train = training_texts(prepared)
     texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
     splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
-    overlaps = {split: find_overlap(train, data) for split, data in texts.items() if split != "train"}
+    duplicates, overlaps = find_repeated(train, {split: texts[split] for split in texts if split != "train"})
     try:
         cost = estimate(prepared, accelerator)
     except torch.OutOfMemoryError:
         cost = None
     return Inspection(
         splits=splits,
-        duplicates=find_duplicates(train),
+        duplicates=duplicates,
         overlaps=overlaps,
         examples=first_examples(prepared),
         start_token=prepared.tokenizers.target.convert_ids_to_tokens(prepared.model.config.decoder_start_token_id),
@@ -143,8 +144,8 @@ def training_texts(prepared: Prepared) -> Dataset:
     train = prepared.splits.datasets["train"]
     if not any(prepared.encoded.left_out.values()):
         return train
-    keep, _ = prepared.task._filter(encode_pairs(train, prepared.tokenizers))
-    return train.select(np.flatnonzero(keep))
+    kept, _ = prepared.task._filter(encode_pairs(train, prepared.tokenizers))
+    return keep(train, kept)
 
 
 def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:

@@ -81,8 +81,8 @@ def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: 
         parts = folder.recipe().train.micro_batches
         if parts < processes:
             raise RunError(
-                f"{folder.path} computes each step in {parts} part{'s' * (parts > 1)} (train.micro_batches), too few for "
-                f"{processes} processes: resume with at most {parts}"
+                f"{folder.path} computes each step in {parts} part{'s' * (parts > 1)} (train.micro_batches), too few "
+                f"for {processes} processes: resume with at most {parts}"
             )
     elif parts < processes:
         parts = processes

@@ -122,7 +122,9 @@ class RunFolder:
         try:
             lock.acquire(timeout=0)
         except Timeout:
-            raise RunError(f"another process is training in {self.path}. Wait for it, or name another --output") from None
+            raise RunError(
+                f"another process is training in {self.path}. Wait for it, or name another --output"
+            ) from None
         try:
             yield
         finally:

@@ -199,7 +199,7 @@ def agreement(prepared: "Prepared", device: torch.device) -> Finding:
 # ---- several processes -----------------------------------------------------------------------------------------------
 
 
-def shared_step(prepared: "Prepared", patience: float = PATIENCE) -> Finding:
+def shared_step(prepared: "Prepared", patience: float | None = None) -> Finding:
     """Processes that share a step must come to the gradient that one process computes alone."""
     topic = f"{PROCESSES} processes"
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
@@ -213,7 +213,7 @@ def shared_step(prepared: "Prepared", patience: float = PATIENCE) -> Finding:
             model.save_pretrained(folder)
         tensors = {f"{number}:{name}": tensor for number, part in enumerate(parts) for name, tensor in part.items()}
         save_file(tensors, folder / "batches.safetensors")
-        failure = run_processes(folder, patience)
+        failure = run_processes(folder, PATIENCE if patience is None else patience)
         if failure is not None:
             return Finding(topic, "warning", f"not checked: {failure}", "train with one process, or look for the cause")
         theirs = load_file(folder / "gradients.safetensors")

@@ -72,3 +72,31 @@ def kit(tmp_path: Path) -> RunKit:
         )
 
     return run
+
+
+@pytest.fixture
+def kit_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunKit:
+    """The command line within this process: the same arguments, output and exit code, without the start-up time."""
+    from kit.cli import main
+
+    def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["kit", *map(str, arguments)])
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capfd.readouterr()
+        return subprocess.CompletedProcess(sys.argv, int(stopped.value.code or 0), out, err)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with two vocabularies and attention, trained for a moment."""
+    from kit import load_recipe, train
+
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    overrides = ["tokenizer.shared=false", "train.max_steps=60", "eval.num_beams=3", "eval.group_by=[language, length]"]
+    return train(load_recipe(folder / "tiny.yaml", overrides), folder / "run").folder

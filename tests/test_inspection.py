@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import math
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,6 @@ from rich.console import Console
 from kit import inspection as inspection_module
 from kit.data.examples import TokenLists
 from kit.data.statistics import Duplicates, Lengths, Overlap, count_unknown, unknown_id
-from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError
 from kit.inspection import Inspection, count_parameters, find_warnings, inspect_recipe, render
 from kit.inspection_tables import visible
@@ -46,14 +46,6 @@ VALIDATION = [
     ("ba[b]", "abcdabcd"),  # two more; and 9 target tokens with the end marker
 ]
 TEST = [("abc", "dж")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def write_data(folder: Path, **splits: list[tuple[str, str]]) -> Path:
@@ -307,9 +299,8 @@ def test_trial_steps_are_spread_over_the_lengths(tmp_path: Path) -> None:
 def test_peak_memory_sees_what_was_freed_again() -> None:
     with PeakMemory(torch.device("cpu")) as peak:
         block = np.ones(2**26, dtype=np.uint8)
-        block[::4096] = 2
+        time.sleep(0.3)  # memory is looked at every few milliseconds
         del block
-        np.ones(10)
     assert 50 < peak.growth / 2**20 < 200
 
 
@@ -363,26 +354,27 @@ def test_everything_is_shown(found: Inspection) -> None:
         assert expected in text, expected
 
 
-@pytest.mark.parametrize("width", [60, 100])
-def test_no_text_breaks_the_tables(tmp_path: Path, width: int) -> None:
+def test_no_text_breaks_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inspection_module, "estimate", lambda *arguments: cost_of())
     hostile = [
         ("[bold]x[/bold] [/]", "[red"),
         ("\x1b[31m\x07\x00", "a\r\nb\tc"),
         ("\u202egnp.exe\u2066", "\u2028\u2029"),
-        ("Σάββατο 3 Απριλίου 2021 " * 40, "2021年4月3日(土)" * 30),
+        ("Σάββατο 3 Απριλίου 2021 " * 20, "2021年4月3日(土)" * 18),
         ("الجمعة، ٣ أبريل", "วันเสาร์ที่ 3 เมษายน"),
         ("👩‍👩‍👧 ক্ষুধা", "שבת"),
     ]
     folder = write_data(tmp_path / "d", train=[*hostile, *hostile], validation=hostile)
-    found = inspect_recipe(tiny_recipe(folder, train={"batch_size": 12}))
-    text = printed(found, width)
-    lines = text.splitlines()
-    assert max(map(cell_len, lines)) <= width
-    for steering in "\x1b\x07\x00\r\t\u202e\u2066\u2028\u2029":
-        assert steering not in text
-    assert len(lines) < 200  # long text is cut
-    for heading in ("Data", "Unknown tokens", "Repeated examples", "Model and batches"):
-        assert heading in lines
+    found = inspect_recipe(tiny_recipe(folder, train={"batch_size": 12}, tokenizer={"min_frequency": 2}))
+    for width in (60, 100):
+        text = printed(found, width)
+        lines = text.splitlines()
+        assert max(map(cell_len, lines)) <= width
+        for steering in "\x1b\x07\x00\r\t\u202e\u2066\u2028\u2029":
+            assert steering not in text
+        assert len(lines) < 200  # long text is cut
+        for heading in ("Data", "Unknown tokens", "Repeated examples", "Model and batches"):
+            assert heading in lines
 
 
 @given(st.text(st.characters()))
@@ -395,8 +387,8 @@ def test_visible_text_stays_on_its_line_and_says_all(text: str) -> None:
         assert shown == text
 
 
-def test_tokenizers_with_one_vocabulary(tmp_path: Path) -> None:
+def test_one_vocabulary_for_both_sides(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
     found = inspect_recipe(tiny_recipe(folder, tokenizer={"shared": True}))
     assert found.vocabularies == {"shared": 8}
-    assert isinstance(prepare(tiny_recipe(folder)).tokenizers, Tokenizers)
+    assert "shared 8 tokens" in printed(found)

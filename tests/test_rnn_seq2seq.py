@@ -292,6 +292,17 @@ def test_scheduled_sampling_replaces_some_tokens() -> None:
 
 
 @pytest.mark.parametrize("choices", [{"embedding_noise": 0.5}, {"dropout": 0.5}], ids=["noise", "dropout"])
+def test_tokens_fed_back_are_disturbed_like_true_ones(choices: dict[str, float]) -> None:
+    model = tiny(**choices, scheduled_sampling=1.0, cell="rnn", attention="none", context_to=[])
+    model.get_decoder().layers[0].weight_hh_l0.data.zero_()  # each state comes from one token alone
+    model.get_decoder().readout.dropout.p = 0.0
+    model.lm_head.bias.data[3] = 1e4  # and the token is always the same
+    inputs = subject_of(model).inputs()
+    fed = [training_logits(model, inputs, seed)[:, 1:] for seed in (1, 2)]
+    assert not torch.allclose(*fed)
+
+
+@pytest.mark.parametrize("choices", [{"embedding_noise": 0.5}, {"dropout": 0.5}], ids=["noise", "dropout"])
 def test_noise_and_dropout_disturb_training_only(choices: dict[str, float]) -> None:
     model, plain = tiny(**choices), tiny()
     inputs = subject_of(model).inputs()

@@ -80,8 +80,8 @@ class BatchPlan:
         if self.unit == "tokens" and needed > self.size:
             each = f" in each of {self.micro_batches} micro-batches" if self.micro_batches > 1 else ""
             raise DataError(
-                f"train.tokens_per_batch={self.size} is smaller than one sentence{each}: the longest training example has "
-                f"{int(longest.max())} tokens. Set train.tokens_per_batch to {needed} or more, or leave out long "
+                f"train.tokens_per_batch={self.size} is smaller than one sentence{each}: the longest training example "
+                f"has {int(longest.max())} tokens. Set train.tokens_per_batch to {needed} or more, or leave out long "
                 "examples with data.max_length"
             )
         if self.unit == "examples" and self.size < self.micro_batches:
@@ -141,8 +141,8 @@ class BatchPlan:
 
 
 def reading_batches(lengths: np.ndarray, tokens: int) -> list[np.ndarray]:
-    """Batches for evaluation and inference: every example once, sorted from long to short, at most `tokens` padded tokens
-    each (an example longer than that is alone)."""
+    """Batches for evaluation and inference: every example once, from long to short, at most `tokens` padded tokens each
+    (an example longer than that is alone)."""
     order = np.argsort(-lengths, kind="stable")
     batches, start = [], 0
     while start < len(order):

@@ -13,7 +13,7 @@ IGNORED = -100
 class TokenLists:
     """Many lists of token ids in one flat array: a tenth of the memory of Python lists."""
 
-    def __init__(self, lists: Iterable[Sequence[int]]):
+    def __init__(self, lists: Iterable[Sequence[int] | np.ndarray]):
         arrays = [np.asarray(ids, dtype=np.int32) for ids in lists]
         self.lengths = np.fromiter(map(len, arrays), dtype=np.int64, count=len(arrays))
         self._flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)

@@ -20,7 +20,7 @@ BATCH_ROWS = 10_000
 
 @dataclass(frozen=True)
 class Texts:
-    """The texts of a column, read in large pieces: going through a column itself costs about 0.1 ms a row."""
+    """The texts of a column, read in large pieces: some sixty times as fast as going through the column itself."""
 
     dataset: "Dataset"
     column: str

@@ -121,24 +121,21 @@ def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], a
     return [piece for piece in pieces if piece]
 
 
-def find_duplicates(train: "Dataset") -> Duplicates:
-    """Count the training examples that say nothing new."""
-    rows = digests(train, ["source", "target"])
-    repeated = np.setdiff1d(np.arange(len(rows)), first_occurrences(rows))
-    return Duplicates(len(repeated), first_pair(train, repeated))
-
-
-def find_overlap(train: "Dataset", other: "Dataset") -> Overlap:
-    """Count the examples of another split that training has seen: only the source, or the whole pair."""
-    known = {
-        name: np.flatnonzero(np.isin(digests(other, columns), digests(train, columns)))
-        for name, columns in (("sources", ["source"]), ("pairs", ["source", "target"]))
-    }
-    sources, pairs = known["sources"], known["pairs"]
-    # where there is one, show a source that has another target in train: a whole pair is shown as such
-    only_source = np.setdiff1d(sources, pairs)
-    shown = only_source if len(only_source) else sources
-    return Overlap(len(sources), len(pairs), first_pair(other, shown), first_pair(other, pairs))
+def find_repeated(train: "Dataset", others: "dict[str, Dataset]") -> tuple[Duplicates, dict[str, Overlap]]:
+    """The training examples that say nothing new, and those of the other splits that training has seen."""
+    sources, pairs = digests(train, ["source"]), digests(train, ["source", "target"])
+    repeated = np.flatnonzero(~first_occurrences(pairs))
+    overlaps = {}
+    for split, other in others.items():
+        same_source = np.flatnonzero(np.isin(digests(other, ["source"]), sources))
+        same_pair = np.flatnonzero(np.isin(digests(other, ["source", "target"]), pairs))
+        # where there is one, show a source that has another target in train: a whole pair is shown as such
+        only_source = np.setdiff1d(same_source, same_pair)
+        shown = only_source if len(only_source) else same_source
+        overlaps[split] = Overlap(
+            len(same_source), len(same_pair), first_pair(other, shown), first_pair(other, same_pair)
+        )
+    return Duplicates(len(repeated), first_pair(train, repeated)), overlaps
 
 
 def first_pair(dataset: "Dataset", indices: np.ndarray) -> Pair | None:

@@ -38,13 +38,17 @@ class Tokenizers:
         """Whether both sides use one vocabulary."""
         return self.source is self.target
 
-    def encode_source(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_source(self, texts: Iterable[str]) -> list[list[int]]:
         """The ids of each source, as `tokenizer(text)` gives them: with EOS if the recipe says `end_of_source`."""
-        return self.source(list(texts), verbose=False)["input_ids"] if texts else []
+        batch = list(texts)
+        return self.source(batch, return_attention_mask=False, verbose=False)["input_ids"] if batch else []
 
-    def encode_target(self, texts: Sequence[str]) -> list[list[int]]:
+    def encode_target(self, texts: Iterable[str]) -> list[list[int]]:
         """The ids of each target, with EOS at the end and, in tokenizers trained here, without START."""
-        encoded = self.target(text_target=list(texts), verbose=False)["input_ids"] if texts else []
+        batch = list(texts)
+        if not batch:
+            return []
+        encoded = self.target(text_target=batch, return_attention_mask=False, verbose=False)["input_ids"]
         end = end_id(self.target)
         return [ids if ids and ids[-1] == end else [*ids, end] for ids in encoded]
 

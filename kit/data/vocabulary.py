@@ -33,11 +33,6 @@ def train_vocabulary(section: "TokenizerSection", texts: Iterable[str], side: st
     The same text gives the same tokens with the same ids. Raises DataError if there is nothing to learn from and
     RecipeError if `vocab_size` cannot hold the alphabet.
     """
-    if section.train == "unigram" and section.min_frequency != 2:
-        raise RecipeError(
-            "tokenizer.min_frequency: unigram pieces are chosen by their likelihood, not by their frequency. "
-            "Remove the key, or use bpe or wordpiece."
-        )
     if not any(text.strip() for text in texts):
         raise DataError(f"The {side} text is empty, so that no tokenizer can be trained on it.")
     tokenizer = LEARN[section.train](section, texts)
@@ -172,20 +167,29 @@ def learn_unigram(section: "TokenizerSection", texts: Iterable[str]) -> Tokenize
     except Exception as error:
         if "not large enough" not in str(error):
             raise
-        characters = {letter for text in texts for letter in trained.normalizer.normalize_str(text)}
-        raise too_small(section, len(SPECIAL_TOKENS) + len(characters)) from error
-    pieces = {
-        piece: score for piece, score in json.loads(trained.to_str())["model"]["vocab"] if piece not in SPECIAL_TOKENS
-    }
+        raise too_small(section, len(SPECIAL_TOKENS) + len(alphabet(trained, texts))) from error
+    vocabulary = json.loads(trained.to_str())["model"]["vocab"]
+    pieces = {piece: score for piece, score in vocabulary if piece not in SPECIAL_TOKENS}
     # Characters that are no piece by merit are put in by the library, each 0.0001 above the one before.
     lowest = min(pieces.values())
     forced = lowest + 0.0001 * sum(len(piece) == 1 for piece in pieces)
-    scores = {
-        piece: round(lowest if len(piece) == 1 and score < forced else score, 4) for piece, score in pieces.items()
-    }
-    ranked = sorted(scores.items(), key=lambda entry: (-entry[1], entry[0]))
-    model = models.Unigram([(token, 0.0) for token in SPECIAL_TOKENS] + ranked, SPECIAL_TOKENS.index(UNKNOWN))
+    for piece, score in pieces.items():
+        pieces[piece] = round(lowest if len(piece) == 1 and score < forced else score, 4)
+    ranked = sorted(pieces.items(), key=lambda entry: (-entry[1], entry[0]))
+    # With no room beyond the characters the library does not stop at the size; they come first, and the rest is cut.
+    room = section.vocab_size - len(SPECIAL_TOKENS) - sum(len(piece) == 1 for piece in pieces)
+    if room < 0:
+        raise too_small(section, section.vocab_size - room)
+    longer = {piece for piece, _ in [entry for entry in ranked if len(entry[0]) > 1][:room]}
+    kept = [entry for entry in ranked if len(entry[0]) == 1 or entry[0] in longer]
+    model = models.Unigram([(token, 0.0) for token in SPECIAL_TOKENS] + kept, SPECIAL_TOKENS.index(UNKNOWN))
     return marked(model, section)
+
+
+def alphabet(tokenizer: Tokenizer, texts: Iterable[str]) -> set[str]:
+    """The characters that a tokenizer sees."""
+    normal = (tokenizer.normalizer.normalize_str(text) for text in texts)
+    return {letter for text in normal for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text) for letter in word}
 
 
 LEARN = {

@@ -50,7 +50,12 @@ def teacher_forced_loss(
 
 
 def predict(
-    objective: Seq2SeqObjective, examples: Pairs, pad: int, tokens: int, settings: SearchSettings, accelerator: Accelerator
+    objective: Seq2SeqObjective,
+    examples: Pairs,
+    pad: int,
+    tokens: int,
+    settings: SearchSettings,
+    accelerator: Accelerator,
 ) -> list[Hypothesis]:
     """The best hypothesis of every example, in the order of the data, on every process."""
     objective.eval()

@@ -218,6 +218,7 @@ class RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqPreTrainedModel, GenerationMi
     def _feed_back(self, readout: Tensor, true_embedding: Tensor) -> Tensor:
         """Scheduled sampling: the embedding of the model's own token in place of some true ones."""
         own = self.model.target_embeddings(self._predicted_token(readout))  # (batch, embedding)
+        own = self.model.decoder.disturbed(own)
         chosen = torch.rand(own.shape[0], 1, device=own.device) < self.config.scheduled_sampling
         return torch.where(chosen, own, true_embedding)
 
@@ -243,7 +244,7 @@ class RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqPreTrainedModel, GenerationMi
         past_key_values: RecurrentCache | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Leave out the tokens that a given state has seen: transformers only does so with a mask of the whole target."""
+        """Leave out the tokens that a given state has seen, which transformers does only if there is a mask of all."""
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         unmasked = kwargs.get("decoder_attention_mask") is None
         if next_sequence_length is None and unmasked and input_ids.shape[1] > seen:

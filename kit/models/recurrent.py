@@ -17,12 +17,12 @@ def recurrent_layer(cell: str, input_size: int, hidden_size: int, bidirectional:
     return LAYER_CLASSES[cell](input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
 
 
-def cell_step(layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
+def cell_step(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """One time step with the weights of a fused layer.
 
     x (batch, input), hidden and cell (batch, hidden) → the new hidden and cell; `cell` is an LSTM's only.
     """
-    weights = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
+    weights: Any = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
     if isinstance(layer, nn.LSTM):
         assert cell is not None
         return torch.lstm_cell(x, (hidden, cell), *weights)
@@ -30,9 +30,7 @@ def cell_step(layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None)
     return step(x, hidden, *weights), None
 
 
-def run_layer(
-    layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor | None]:
+def run_layer(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
     """All time steps at once: x (batch, time, input) → outputs (batch, time, hidden), last hidden, last cell."""
     if isinstance(layer, nn.LSTM):
         assert cell is not None
@@ -77,7 +75,7 @@ def gather_time(x: Tensor, index: Tensor) -> Tensor:
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
-def read_padded(layer: nn.RNNBase, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def read_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Run a layer over right-padded rows so that padding changes nothing.
 
     x (batch, time, input), lengths (batch,) on the CPU → outputs (batch, time, directions · hidden), zero at padding,

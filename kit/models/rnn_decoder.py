@@ -19,6 +19,20 @@ from .recurrent import RecurrentCache, cell_step, real_tokens_first, recurrent_l
 from .rnn_encoder import RNNEncoderOutput, add_noise
 
 State = dict[str, Tensor]
+FeedBack = Callable[[Tensor, Tensor], Tensor]
+
+
+def beside(*parts: Tensor | None) -> Tensor:
+    """What there is of the parts, side by side along the last axis."""
+    present = [part for part in parts if part is not None]
+    return present[0] if len(present) == 1 else torch.cat(present, dim=-1)
+
+
+def stack_state(hiddens: list[Tensor], cells: list[Tensor | None]) -> State:
+    """The state of all layers, (batch, layers, hidden) each, from those of the single layers."""
+    state = {"hidden": torch.stack(hiddens, dim=1)}
+    held = [cell for cell in cells if cell is not None]
+    return {**state, "cell": torch.stack(held, dim=1)} if held else state
 
 
 @dataclass
@@ -38,6 +52,16 @@ class _Source:
         self.keys, self.values = encoded.keys, encoded.values
         self.fixed = encoded.final_hidden[:, -1]  # (batch, encoder_size)
         self.mask = None if attention_mask is None else attention_mask.bool()
+
+
+@dataclass
+class _Step:
+    """One token: the state after it, the top state (with `state`: joined to the context), context and weights."""
+
+    state: State
+    top: Tensor  # (batch, hidden)
+    context: Tensor | None  # (batch, encoder_size)
+    weights: Tensor | None  # (batch, heads, 1, source)
 
 
 @dataclass
@@ -81,15 +105,10 @@ class Readout(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, state: Tensor, context: Tensor | None, embedding: Tensor) -> Tensor:
-        seen = [state]  # (batch, target, hidden)
-        if self.sees_context:
-            assert context is not None
-            seen.append(context)
-        if self.sees_embedding:
-            seen.append(embedding)
         if self.join is None:
-            return self.dropout(state)
-        return self.dropout(torch.tanh(self.join(torch.cat(seen, dim=-1))))
+            return self.dropout(state)  # (…, hidden)
+        seen = beside(state, context if self.sees_context else None, embedding if self.sees_embedding else None)
+        return self.dropout(torch.tanh(self.join(seen)))  # (…, size)
 
 
 class RNNSeq2SeqDecoder(nn.Module):
@@ -105,16 +124,17 @@ class RNNSeq2SeqDecoder(nn.Module):
         self.has_context = config.attention != "none"
         self.asks_before = config.attention_query == "previous"
         # what enters the first cell beside the embedding: this step's context, or what the last step fed back
-        self.feeds_back = "input" in places and config.uses_attention and not self.asks_before
-        self.loops = "input" in places and config.uses_attention
+        self.to_input, self.to_next_layer = "input" in places, "next_layer" in places
+        self.feeds_back = self.to_input and config.uses_attention and not self.asks_before
+        self.loops = self.to_input and config.uses_attention
         # the context must be known before the layers that take it in
-        self.query_layer = 0 if "next_layer" in places else config.decoder_layers - 1
+        self.query_layer = 0 if self.to_next_layer else config.decoder_layers - 1
         # with `state`, what is fed back is the joined state, as in Luong's input feeding
         self.feed_size = config.hidden_size if "state" in places else config.encoder_size
         extra = 0
-        if "input" in places:
+        if self.to_input:
             extra = self.feed_size if self.feeds_back else config.encoder_size
-        above = config.hidden_size + ("next_layer" in places) * config.encoder_size
+        above = config.hidden_size + self.to_next_layer * config.encoder_size
         self.embed_tokens = (
             None
             if config.share_embeddings
@@ -153,13 +173,13 @@ class RNNSeq2SeqDecoder(nn.Module):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        feed_back: Callable[[Tensor, Tensor], Tensor] | None = None,
+        feed_back: FeedBack | None = None,
         **kwargs: Any,
     ) -> RNNDecoderOutput:
         """`feed_back(readout, true embedding)` makes the next input from this step's readout (scheduled sampling)."""
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
-        embeds = self.dropout(add_noise(inputs_embeds, self.config, self.training))  # (batch, target, embedding)
+        embeds = self.disturbed(inputs_embeds)  # (batch, target, embedding)
         length = embeds.shape[1]
         state = self._first_state(encoder_outputs, past_key_values, embeds)
         source = _Source(encoder_outputs, encoder_attention_mask)
@@ -171,8 +191,10 @@ class RNNSeq2SeqDecoder(nn.Module):
                 mask = None
 
         steps = self.stepwise or self.loops or feed_back is not None or mask is not None
-        run = self._run_steps if steps else self._run_fused
-        readout, trace, state = run(embeds, source, state, mask, feed_back)
+        if steps:
+            readout, trace, state = self._run_steps(embeds, source, state, mask, feed_back)
+        else:
+            readout, trace, state = self._run_fused(embeds, source, state)
         if use_cache:
             past_key_values = RecurrentCache() if past_key_values is None else past_key_values
             past_key_values.store(state, length)
@@ -184,6 +206,10 @@ class RNNSeq2SeqDecoder(nn.Module):
             hidden_states=(embeds, *trace.hiddens) if wants_hidden else None,
             cross_attentions=(trace.weights,) if wants_weights and trace.weights is not None else None,
         )
+
+    def disturbed(self, embeds: Tensor) -> Tensor:
+        """Embeddings as training sees them: with noise and dropout."""
+        return self.dropout(add_noise(embeds, self.config, self.training))
 
     def _first_state(self, encoded: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
         if cache is not None and cache.get_seq_length() > 0:
@@ -201,20 +227,17 @@ class RNNSeq2SeqDecoder(nn.Module):
             return source.fixed.unsqueeze(1).expand(-1, query.shape[1], -1), None
         return self.attention(query, source.keys, source.values, source.mask)
 
-    def _run_fused(
-        self, embeds: Tensor, source: _Source, state: State, mask: None, feed_back: None
-    ) -> tuple[Tensor, _Trace, State]:
+    def _run_fused(self, embeds: Tensor, source: _Source, state: State) -> tuple[Tensor, _Trace, State]:
         """All target positions at once, layer by layer."""
         context, weights = self._attend(embeds, source) if self.attention is None else (None, None)
-        x = embeds
-        if "input" in self.config.context_to:  # a fixed context: an attended one would need the loop
-            x = torch.cat([embeds, context], dim=-1)
-        hiddens, cells, outputs = [], [], []
+        # only a fixed context can be at the input here: an attended one would need the loop
+        x = beside(embeds, context if self.to_input else None)
+        hiddens: list[Tensor] = []
+        cells: list[Tensor | None] = []
+        outputs: list[Tensor] = []
         for i, layer in enumerate(self.layers):
             if i > 0:
-                x = self.dropout(outputs[-1])
-                if "next_layer" in self.config.context_to:
-                    x = torch.cat([x, context], dim=-1)
+                x = beside(self.dropout(outputs[-1]), context if self.to_next_layer else None)
             first = state["hidden"][:, i]
             output, hidden, cell = run_layer(layer, x, first, state["cell"][:, i] if "cell" in state else None)
             if self.attention is not None and i == self.query_layer:
@@ -224,83 +247,69 @@ class RNNSeq2SeqDecoder(nn.Module):
             hiddens.append(hidden)
             cells.append(cell)
         top = self._join(outputs[-1], context)
-        new_state = {"hidden": torch.stack(hiddens, dim=1)}
-        if "cell" in state:
-            new_state["cell"] = torch.stack(cells, dim=1)
-        return self.readout(top, context, embeds), _Trace(outputs, weights), new_state
+        return self.readout(top, context, embeds), _Trace(outputs, weights), stack_state(hiddens, cells)
 
     def _run_steps(
-        self,
-        embeds: Tensor,
-        source: _Source,
-        state: State,
-        mask: Tensor | None,
-        feed_back: Callable[[Tensor, Tensor], Tensor] | None,
+        self, embeds: Tensor, source: _Source, state: State, mask: Tensor | None, feed_back: FeedBack | None
     ) -> tuple[Tensor, _Trace, State]:
         """One target position after the other."""
-        tops, contexts, weights, read, inputs = [], [], [], [], []
-        outputs: list[list[Tensor]] = [[] for _ in self.layers]
+        steps: list[_Step] = []
+        read: list[Tensor] = []
         for t in range(embeds.shape[1]):
             embed = embeds[:, t]  # (batch, embedding)
             if feed_back is not None and t > 0:
                 embed = feed_back(read[-1], embed)
-            new, top, context, weight = self._step(embed, source, state)
+            step = self._step(embed, source, state)
             if mask is not None:  # a masked token leaves the state as it was
-                new = {k: torch.where(mask[:, t].view(-1, *[1] * (v.dim() - 1)), v, state[k]) for k, v in new.items()}
-            state = new
-            for i, layer_outputs in enumerate(outputs):
-                layer_outputs.append(state["hidden"][:, i])
-            inputs.append(embed)
-            tops.append(top)
-            contexts.append(context)
-            weights.append(weight)
+                step.state = {
+                    name: torch.where(mask[:, t].view(-1, *[1] * (new.dim() - 1)), new, state[name])
+                    for name, new in step.state.items()
+                }
+            state = step.state
+            steps.append(step)
             if feed_back is not None:
-                read.append(self.readout(top, context, embed))
-        context = torch.stack(contexts, dim=1) if self.has_context else None  # (batch, target, encoder_size)
+                read.append(self.readout(step.top, step.context, embed))
         if feed_back is not None:
             readout = torch.stack(read, dim=1)
         else:  # one large product instead of many small ones
-            readout = self.readout(torch.stack(tops, dim=1), context, torch.stack(inputs, dim=1))
-        trace = _Trace(
-            [torch.stack(layer_outputs, dim=1) for layer_outputs in outputs],
-            torch.cat(weights, dim=2) if self.attention is not None else None,  # (batch, heads, target, source)
-        )
-        return readout, trace, state
+            contexts = [step.context for step in steps if step.context is not None]
+            context = torch.stack(contexts, dim=1) if contexts else None  # (batch, target, encoder_size)
+            readout = self.readout(torch.stack([step.top for step in steps], dim=1), context, embeds)
+        hiddens = [torch.stack([step.state["hidden"][:, i] for step in steps], dim=1) for i in range(len(self.layers))]
+        weights = [step.weights for step in steps if step.weights is not None]
+        # (batch, heads, target, source)
+        return readout, _Trace(hiddens, torch.cat(weights, dim=2) if weights else None), state
 
-    def _step(self, embed: Tensor, source: _Source, state: State) -> tuple[State, Tensor, Tensor | None, Tensor | None]:
-        """New state, top state (with `state`: joined to the context), context and attention weights of one token."""
-        context, weights = None, None
+    def _step(self, embed: Tensor, source: _Source, state: State) -> _Step:
+        """One token."""
 
         def ask(hidden: Tensor) -> tuple[Tensor | None, Tensor | None]:
             attended, weights = self._attend(hidden.unsqueeze(1), source)
             return None if attended is None else attended.squeeze(1), weights
 
+        context, weights = None, None
         if self.attention is None or self.asks_before:
             context, weights = ask(state["hidden"][:, self.query_layer])
-        x = embed
-        if "input" in self.config.context_to:
-            x = torch.cat([embed, state["feed"] if self.feeds_back else context], dim=-1)
-        hiddens, cells = [], []
+        fed = state["feed"] if self.feeds_back else context
+        x = beside(embed, fed if self.to_input else None)
+        hiddens: list[Tensor] = []
+        cells: list[Tensor | None] = []
         for i, layer in enumerate(self.layers):
             if i > 0:
-                x = self.dropout(hiddens[-1])
-                if "next_layer" in self.config.context_to:
-                    x = torch.cat([x, context], dim=-1)
+                x = beside(self.dropout(hiddens[-1]), context if self.to_next_layer else None)
             cell = state["cell"][:, i] if "cell" in state else None
             hidden, cell = cell_step(layer, x, state["hidden"][:, i], cell)
             if self.attention is not None and not self.asks_before and i == self.query_layer:
                 context, weights = ask(hidden)
             hiddens.append(hidden)
             cells.append(cell)
-        new = {"hidden": torch.stack(hiddens, dim=1)}
-        if "cell" in state:
-            new["cell"] = torch.stack(cells, dim=1)
-        top = self._join(hiddens[-1], context)  # (batch, hidden)
+        new, top = stack_state(hiddens, cells), self._join(hiddens[-1], context)  # top (batch, hidden)
         if self.feeds_back:
+            assert context is not None
             new["feed"] = context if self.join is None else top
-        return new, top, context, weights
+        return _Step(new, top, context, weights)
 
     def _join(self, state: Tensor, context: Tensor | None) -> Tensor:
         if self.join is None:
             return state
-        return torch.tanh(self.join(torch.cat([state, context], dim=-1)))
+        return torch.tanh(self.join(beside(state, context)))

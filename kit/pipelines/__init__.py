@@ -1,4 +1,4 @@
-"""The pipelines that transformers 5 removed, back in place: `kit.pipeline(...)`, or stock ones after `kit.register()`."""
+"""The pipelines that transformers 5 removed, back: as `kit.pipeline(...)`, or as stock ones after `kit.register()`."""
 
 from typing import Any
 

@@ -54,8 +54,10 @@ class Translation:
         encoded = {name: encode_pairs(dataset, tokenizers) for name, dataset in splits.datasets.items()}
         keep, left_out = self._filter(encoded["train"])
         if not keep.any():
-            raise DataError(f"no training example is left: {sum(left_out.values())} were left out by the length filters "
-                            f"of `data` ({', '.join(f'{name}: {n}' for name, n in left_out.items() if n)})")
+            raise DataError(
+                f"no training example is left: {sum(left_out.values())} were left out by the length filters "
+                f"of `data` ({', '.join(f'{name}: {n}' for name, n in left_out.items() if n)})"
+            )
         encoded["train"] = encoded["train"].select(np.flatnonzero(keep))
         return Encoded(encoded, left_out)
 

@@ -63,7 +63,7 @@ def replace_folder(temporary: Path, final: Path) -> None:
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Parameters and saved buffers by name; tied ones once, under their first name."""
     saved = model.state_dict().keys()
-    tensors = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
     tensors.update((name, buffer) for name, buffer in model.named_buffers() if name in saved)
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 

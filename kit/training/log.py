@@ -1,6 +1,7 @@
 """Where figures of a running training go: `metrics.jsonl` always, trackers on request."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ TRACKERS = {
 }
 
 
-def check_trackers(names: list[str]) -> list[str | LoggerType]:
+def check_trackers(names: Sequence[str]) -> list[str | LoggerType]:
     """The trackers to hand to Accelerate; one that is not installed is refused, not left out."""
     for name in names:
         if not TRACKERS[name]():

@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from kit.data.examples import IGNORED
 
@@ -19,7 +20,9 @@ class Objective(nn.Module):
     step is the plain sum of its parts, however they are spread over processes.
     """
 
-    def __init__(self, model: nn.Module):
+    model: PreTrainedModel
+
+    def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
 
@@ -44,7 +47,7 @@ class Seq2SeqObjective(Objective):
 
     def __init__(
         self,
-        model: nn.Module,
+        model: PreTrainedModel,
         label_smoothing: float = 0.0,
         normalize_by: Literal["tokens", "sequences"] = "tokens",
     ):

@@ -1,0 +1,149 @@
+"""A user's mistake ends in one message that names it and says what to do, with exit code 2 and nothing overwritten."""
+
+import gzip
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import RunKit
+
+
+def everything_in(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name != ".lock"}
+
+
+def parallel_text(folder: Path, source: bytes, target: bytes) -> Path:
+    for split in ("train", "val", "test"):
+        (folder / f"{split}.de").write_bytes(source)
+        (folder / f"{split}.en").write_bytes(target)
+    return folder
+
+
+@pytest.fixture
+def refuses(kit_here: RunKit, tiny_recipe: Path, tmp_path: Path) -> Callable[..., str]:
+    """Run `kit train` with overrides, expect a refusal without any trace, and return its message."""
+
+    def check(*overrides: object) -> str:
+        before = everything_in(tmp_path)
+        done = kit_here("train", tiny_recipe, *overrides)
+        assert done.returncode == 2, done.stderr
+        assert done.stdout == ""
+        assert "Traceback" not in done.stderr
+        assert done.stderr.count("kit: ") == 1
+        assert everything_in(tmp_path) == before
+        return done.stderr
+
+    return check
+
+
+def test_a_misspelt_key(refuses: Callable[..., str], tiny_recipe: Path) -> None:
+    assert 'Did you mean "max_steps"?' in refuses("train.max_step=5")
+    text = tiny_recipe.read_text(encoding="utf-8")
+    tiny_recipe.write_text(text.replace("hidden_size: 16", "hiden_size: 16"), encoding="utf-8")
+    said = refuses()
+    assert "tiny.yaml, line 6" in said
+    assert 'Did you mean "hidden_size"?' in said
+
+
+def test_a_missing_file(refuses: Callable[..., str], tmp_path: Path) -> None:
+    said = refuses("data.path=corpus/train.tsv", "data.sizes=null", "data.languages=null")
+    assert "corpus/train.tsv" in said
+
+
+def test_a_missing_recipe(kit_here: RunKit) -> None:
+    done = kit_here("train", "date_rnn")
+    assert done.returncode == 2
+    assert "dates_rnn" in done.stderr
+
+
+def test_an_empty_file(refuses: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "empty.tsv").write_bytes(b"")
+    said = refuses("data.path=empty.tsv", "data.sizes=null", "data.languages=null", "data.validation_size=2")
+    assert "empty.tsv" in said
+    assert "empty" in said.replace("empty.tsv", "")
+
+
+def test_a_file_of_another_encoding(refuses: Callable[..., str], tmp_path: Path) -> None:
+    lines = "Größe über Straße\n" * 40
+    (tmp_path / "corpus").mkdir()
+    parallel_text(tmp_path / "corpus", lines.encode("latin-1"), b"size over street\n" * 40)
+    said = refuses("data.path=corpus", "data.source=de", "data.target=en", "data.sizes=null", "data.languages=null")
+    assert "train.de" in said
+    assert "data.encoding" in said
+
+
+def test_columns_that_do_not_exist(refuses: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "pairs.csv").write_text("german,english\nja,yes\nnein,no\nwer,who\n", encoding="utf-8")
+    said = refuses(
+        "data.path=pairs.csv", "data.source=germn", "data.target=english", "data.sizes=null", "data.languages=null"
+    )
+    assert 'Did you mean "german"?' in said
+
+
+def test_an_unknown_language(refuses: Callable[..., str], tmp_path: Path) -> None:
+    assert "xx" in refuses("data.languages=[en,xx]")
+    (tmp_path / "corpus").mkdir()
+    parallel_text(tmp_path / "corpus", b"eins\nzwei\n", b"one\ntwo\n")
+    said = refuses("data.path=corpus", "data.source=de", "data.target=fr", "data.sizes=null", "data.languages=null")
+    assert "fr" in said
+    assert "de" in said
+    assert "en" in said
+
+
+def test_a_batch_smaller_than_one_sentence(refuses: Callable[..., str]) -> None:
+    said = refuses("train.tokens_per_batch=8")
+    assert "train.tokens_per_batch=8 is smaller than one sentence" in said
+    assert "in each of 4 micro-batches" in refuses("train.tokens_per_batch=64", "train.micro_batches=4")
+
+
+def test_a_folder_of_another_recipe(kit_here: RunKit, refuses: Callable[..., str], tmp_path: Path) -> None:
+    done = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
+    assert done.returncode == 0, done.stderr
+    said = refuses("train.max_steps=3", "--output", "mine")
+    assert "belongs to another recipe: train.max_steps differs" in said
+    again = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
+    assert again.returncode == 0
+    assert "already there, finished, and left as it is" in again.stderr
+
+
+def test_a_folder_that_holds_something_else(refuses: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "chapter.tex").write_text("text", encoding="utf-8")
+    assert "is not empty and holds no run (chapter.tex)" in refuses("--output", "thesis")
+
+
+def test_an_unfinished_run_is_not_overwritten(refuses: Callable[..., str], tmp_path: Path, kit_here: RunKit) -> None:
+    assert kit_here("train", tmp_path / "tiny.yaml", "--output", "mine", "train.max_steps=2").returncode == 0
+    (tmp_path / "mine" / "results.json").unlink()
+    assert "unfinished run of this recipe. Go on with --resume" in refuses("--output", "mine", "train.max_steps=2")
+
+
+def test_a_folder_in_use(refuses: Callable[..., str], tmp_path: Path) -> None:
+    from filelock import FileLock
+
+    (tmp_path / "busy").mkdir()
+    with FileLock(tmp_path / "busy" / ".lock"):
+        assert "another process is training in busy" in refuses("--output", "busy")
+
+
+def test_a_broken_gz(refuses: Callable[..., str], tmp_path: Path) -> None:
+    whole = gzip.compress(b"source\ttarget\n" + b"a\tb\n" * 5000, mtime=0)
+    (tmp_path / "cut.tsv.gz").write_bytes(whole[: len(whole) // 2])
+    said = refuses("data.path=cut.tsv.gz", "data.sizes=null", "data.languages=null", "data.validation_size=2")
+    assert "cut.tsv.gz" in said
+
+
+def test_a_tracker_that_is_not_installed(refuses: Callable[..., str]) -> None:
+    assert "train.report_to names wandb, which is not installed" in refuses("train.report_to=[wandb]")
+
+
+def test_half_precision_without_the_hardware(refuses: Callable[..., str]) -> None:
+    assert "fp16 needs a GPU" in refuses("train.mixed_precision=fp16")
+
+
+def test_commands_on_something_that_is_no_run(kit_here: RunKit, tmp_path: Path) -> None:
+    for command in (["eval", "nowhere"], ["generate", "nowhere"], ["compare", "nowhere", "nowhere"]):
+        done = kit_here(*command)
+        assert done.returncode == 2, command
+        assert "nowhere" in done.stderr
+        assert "Traceback" not in done.stderr
