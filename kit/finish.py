@@ -1,6 +1,7 @@
 """The end of a run: evaluate the best weights, and leave behind what the next person needs."""
 
 import json
+import shutil
 from typing import Any
 
 from kit.card import write_card
@@ -91,4 +92,5 @@ def leave_behind(
     card = write_card(folder.path, prepared.recipe, results)
     write_text_atomically(folder.card, card)
     write_text_atomically(folder.model / "README.md", card)
+    shutil.copytree(folder.plots, folder.model / "plots", dirs_exist_ok=True)  # the card shows them
     folder.write_results(results)

@@ -7,16 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import AutoModelForSeq2SeqLM
 
 from kit.attention_map import draw_attention
 from kit.data.batches import reading_batches
 from kit.data.examples import Pairs, TokenLists
 from kit.data.tokenizer import load_pretrained_tokenizers
-from kit.errors import RunError
-from kit.models import register_models
+from kit.hub import load_seq2seq, model_place
 from kit.search import SearchSettings, search
-from kit.tasks.translation import model_folder
 
 LINES_AT_ONCE = 1024
 
@@ -35,17 +32,9 @@ class Translator:
 
     def __init__(self, name_or_path: str | Path, device: str | None = None):
         """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
-        register_models()
-        place = model_folder(str(name_or_path))
-        if Path(name_or_path).is_dir() and not (Path(place) / "config.json").is_file():
-            raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
-        try:
-            self.model = AutoModelForSeq2SeqLM.from_pretrained(place).eval()
-        except (OSError, ValueError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise RunError(f"{name_or_path} cannot be loaded as a run, a model folder or a Hub id: {reason}") from None
+        self.model = load_seq2seq(name_or_path).eval()
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.tokenizers = load_pretrained_tokenizers(place)
+        self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))
 
     def settings(self, **changes: object) -> SearchSettings:
         """The search that the model was saved with, with changes."""

@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
+from accelerate.state import AcceleratorState
 
 from kit.errors import RecipeError, RunError
 from kit.evaluation.metrics import greater_is_better
 from kit.finish import finish, show_evaluation
+from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
 from kit.reporting import Reporter
@@ -36,6 +38,7 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
 
     A finished run of the same recipe is returned as it is. With `resume` an unfinished one goes on where it was.
     """
+    keep_freed_memory()
     accelerator = build_accelerator(recipe)
     reporter = reporter if reporter is not None and accelerator.is_main_process else Reporter(quiet=True)
     folder = RunFolder(Path(output))
@@ -64,6 +67,8 @@ def build_accelerator(recipe: Recipe) -> Accelerator:
     if precision == "fp16" and not torch.cuda.is_available():
         raise RecipeError("train.mixed_precision=fp16 needs a GPU, and there is none: use bf16 or no")
     trackers = check_trackers(recipe.train.report_to)
+    if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
+        AcceleratorState._reset_state()  # left by an earlier run of this process, as in a notebook
     accelerator = Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir="runs")
     expected = int(os.environ.get(EXPECTED_PROCESSES, accelerator.num_processes))
     if accelerator.num_processes != expected:

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -254,20 +255,33 @@ def run_processes(folder: Path, patience: float) -> str | None:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": os.pathsep.join(place for place in places if place),
     }
-    started = subprocess.Popen(
-        arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        text=True, errors="replace", start_new_session=True,
-    )  # fmt: skip
-    try:
-        _, told = started.communicate(timeout=patience)
-    except subprocess.TimeoutExpired:
-        os.killpg(started.pid, signal.SIGKILL)
-        started.communicate()
-        return f"they did not finish within {patience:.0f} s"
-    if started.returncode == 0:
-        return None
-    errors = [line for line in told.splitlines() if "Error" in line]
-    return errors[0].strip() if errors else f"they ended with exit code {started.returncode}"
+    # not through a pipe, which a process that outlives the launcher would keep open
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as told:
+        launcher = subprocess.Popen(
+            arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=told
+        )
+        try:
+            code = launcher.wait(timeout=patience)
+        except subprocess.TimeoutExpired:
+            return f"they did not finish within {patience:.0f} s"
+        finally:
+            end_with_children(launcher)
+        if code == 0:
+            return None
+        told.seek(0)
+        errors = [line for line in told if "Error" in line]
+    return errors[0].strip() if errors else f"they ended with exit code {code}"
+
+
+def end_with_children(launcher: "subprocess.Popen[bytes]") -> None:
+    """Leave no process behind: the launcher puts each into a group of its own, where a signal to it does not reach."""
+    if launcher.poll() is not None:
+        return
+    launcher.send_signal(signal.SIGSTOP)  # so that it starts no more
+    for process in psutil.Process(launcher.pid).children(recursive=True):
+        process.kill()
+    launcher.kill()
+    launcher.wait()
 
 
 def take_part(folder: Path) -> None:

@@ -6,7 +6,7 @@ import sys
 from collections import Counter
 
 import pytest
-from datasets import Dataset, DatasetDict
+from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -287,11 +287,11 @@ def test_every_cell_and_the_order_count_for_the_fingerprint():
 @given(
     texts=st.lists(st.none() | st.text("aä🙂", max_size=3), min_size=1, max_size=30),
     cuts=st.lists(st.integers(1, 5), min_size=1),
+    layout=st.sampled_from(["string", "large_string"]),
 )
-def test_the_fingerprint_does_not_see_chunks(texts, cuts):
-    from datasets import concatenate_datasets
-
-    whole = Dataset.from_dict({"a": texts})
+def test_the_fingerprint_does_not_see_chunks_or_layout(texts, cuts, layout):
+    whole = Dataset.from_dict({"a": texts}, features=Features({"a": Value(layout)}))
+    assert fingerprint(whole) == fingerprint(Dataset.from_dict({"a": texts}, features=Features({"a": Value("string")})))
     parts, start = [], 0
     while start < len(texts):
         size = cuts[len(parts) % len(cuts)]

@@ -15,7 +15,7 @@ from kit.errors import DataError, RecipeError, RunError
 from kit.recipe import TokenizerSection
 
 KINDS = ("word", "char", "bpe", "wordpiece", "unigram")
-LETTERS = "ab çé中日ñ.,!?'\"()<>/#_-€s\tunkpd\u3000\u2028İＡ1"
+LETTERS = "ab ▁çé中日ñ.,!?'\"()<>/#_-€s\tunkpd\u3000\u2028İＡ1"
 SENTENCES = [
     *LETTERS,
     *(f"a{letter}{letter}a {letter} b" for letter in LETTERS),

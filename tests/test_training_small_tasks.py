@@ -74,12 +74,12 @@ def exact_match_after(steps: int, **choices: Any) -> float:
 @pytest.mark.parametrize("places", [BAHDANAU, LUONG], ids=["bahdanau", "luong"])
 @pytest.mark.parametrize("score", ATTENTION_SCORES)
 def test_every_attention_score_learns_to_reverse(score: str, places: dict[str, Any]) -> None:
-    assert exact_match_after(150, cell="gru", attention=score, **places) >= 0.95
+    assert exact_match_after(120, cell="gru", attention=score, **places) >= 0.95
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm"])
 def test_the_other_cells_learn_too(cell: str) -> None:
-    assert exact_match_after(200, cell=cell, attention="additive", attention_heads=2) >= 0.95
+    assert exact_match_after(150, cell=cell, attention="additive", attention_heads=2) >= 0.95
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import torch
 
 from kit.errors import DataError
 
-EXACT_UP_TO = 16
+FEW = 8
 
 
 def length_classes(lengths: np.ndarray) -> np.ndarray:
@@ -92,17 +92,21 @@ class BatchPlan:
 
     def _cut(self, descending: np.ndarray) -> np.ndarray:
         """Where batches start and end in the examples sorted from long to short."""
-        bounds, total, fewest = [0], len(descending), self.micro_batches
+        bounds, total = [0], len(descending)
         while bounds[-1] < total:
             fitting = self.size // int(descending[bounds[-1]]) if self.unit == "tokens" else self.size
             bounds.append(min(bounds[-1] + fitting, total))
-        # The last batch holds the shortest examples. If they are too few to give each micro-batch one, it borrows
-        # from its neighbour, or joins it where that has none to spare.
-        if len(bounds) > 2 and total - bounds[-2] < fewest:
-            if total - bounds[-3] >= 2 * fewest:
-                bounds[-2] = total - fewest
+        # The last batch holds the shortest examples. If they are few, it borrows from its neighbour, so that batches are
+        # the same for any usual number of micro-batches; it joins it where that has too few to give each one.
+        if len(bounds) > 2:
+            last, both = total - bounds[-2], total - bounds[-3]
+            for few in (max(FEW, self.micro_batches), self.micro_batches):
+                if last < few and both >= 2 * few:
+                    bounds[-2] = total - few
+                    break
             else:
-                del bounds[-2]
+                if last < self.micro_batches:
+                    del bounds[-2]
         return np.asarray(bounds, dtype=np.int64)
 
     @property

@@ -32,11 +32,11 @@ class DataReport:
     """What concerns more than one split, such as columns that were left out."""
 
     def lines(self) -> list[str]:
-        """The report as text, a line for each split and each note."""
+        """The report as text: a line for each split of which there is something to tell, and each note."""
         told = []
         for name, split in self.splits.items():
-            parts = [f"{name}: {split.rows} rows"]
-            parts += [f"{count} left out ({why})" for why, count in split.dropped.items()]
+            parts = [f"{count} left out ({why})" for why, count in split.dropped.items()]
             parts += [f"{count} with {what}" for what, count in split.noted.items()]
-            told.append(", ".join(parts))
+            if parts:
+                told.append(f"{name}: {', '.join(parts)}")
         return told + self.notes

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,12 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from kit.data.batches import BatchPlan
 from kit.data.examples import Pairs, TokenLists
+from kit.data.rows import Texts
 from kit.data.sources import Splits
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.predict import Evaluation, evaluate_split
+from kit.hub import load_seq2seq
 from kit.recipe import Recipe
 from kit.recipe_model import config_class
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
@@ -47,7 +48,7 @@ class Translation:
         if pretrained is not None:
             return load_pretrained_tokenizers(pretrained)
         train = splits.datasets["train"]
-        return train_tokenizers(section, train["source"], train["target"])
+        return train_tokenizers(section, Texts(train, "source"), Texts(train, "target"))
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded:
         """Token ids of every split; the length filters apply to the training split only."""
@@ -104,14 +105,17 @@ class Translation:
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is not None:
-            model = AutoModelForSeq2SeqLM.from_pretrained(model_folder(section.pretrained), **section.settings)
+            model = load_seq2seq(section.pretrained, section.settings)
         else:
             assert section.type is not None
             config = config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
             model = AutoModelForSeq2SeqLM.from_config(config)
-        largest = max(len(tokenizers.source), len(tokenizers.target))
-        if model.get_input_embeddings().num_embeddings < len(tokenizers.source):
-            raise RecipeError(f"the tokenizer has {largest} tokens, more than the pretrained model knows")
+        known = model.get_input_embeddings().num_embeddings
+        if known < len(tokenizers.source):
+            raise RecipeError(
+                f"tokenizer.pretrained has {len(tokenizers.source)} tokens, but model.pretrained knows only {known}: "
+                "use the model's own tokenizer by leaving tokenizer.pretrained out"
+            )
         return model.to(getattr(torch, train.dtype))
 
     def objective(self, model: PreTrainedModel) -> Seq2SeqObjective:
@@ -139,7 +143,8 @@ class Translation:
 def encode_pairs(dataset: Dataset, tokenizers: Tokenizers) -> Pairs:
     """Source and target of every row as token ids."""
     return Pairs(
-        TokenLists(tokenizers.encode_source(dataset["source"])), TokenLists(tokenizers.encode_target(dataset["target"]))
+        TokenLists(tokenizers.encode_source(list(Texts(dataset, "source")))),
+        TokenLists(tokenizers.encode_target(list(Texts(dataset, "target")))),
     )
 
 
@@ -155,9 +160,3 @@ def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
         "eos_token_id": target.eos_token_id,
         "decoder_start_token_id": target.bos_token_id,
     }
-
-
-def model_folder(name_or_path: str) -> str:
-    """Where the weights of a run are; anything else is a model folder or a Hub id already."""
-    inside = Path(name_or_path) / "model"
-    return str(inside) if (inside / "config.json").is_file() else name_or_path
