@@ -13,6 +13,7 @@ from kit.data.examples import IGNORED, Pairs
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
 from kit.inspection_tables import render
+from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
 from kit.run import build_accelerator
@@ -109,6 +110,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
 
     Nothing is written. Raises what a run would raise for a recipe that cannot be trained.
     """
+    keep_freed_memory()  # as a run does: it changes the time of a step
     accelerator = build_accelerator(recipe)
     prepared = prepare(recipe)
     train = training_texts(prepared)
@@ -242,8 +244,9 @@ def find_warnings(
         if facts.cut_references and split != "train":
             needed = facts.target.lengths.longest + 1
             yield (
-                f"{split}: {facts.cut_references:,} references are longer than eval.max_new_tokens="
-                f"{recipe.eval.max_new_tokens}, so that no output can equal them. The longest needs {needed}"
+                f"{split}: {facts.cut_references:,} of {facts.examples:,} references are longer than "
+                f"eval.max_new_tokens={recipe.eval.max_new_tokens}, so that no output can equal them. "
+                f"The longest needs {needed}"
             )
         for name, side in (("source", facts.source), ("target", facts.target)):
             if side.unknown.rate >= UNKNOWN_WORTH_A_WARNING:

@@ -118,7 +118,7 @@ def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
     for split, facts in splits.items():
         for name, side in (("source", facts.source), ("target", facts.target)):
             found = side.lengths
-            middle = f"{found.median:g}", f"{found.mean:.1f}", f"{found.most:g}"
+            middle = f"{found.median:g}", f"{found.mean:.1f}", f"{round(found.most, 1):g}"
             made.add_row(split, name, str(found.shortest), *middle, str(found.longest))
     return made
 
@@ -178,7 +178,8 @@ def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
 
 def cost_facts(cost: "Cost") -> Iterable[tuple[str, str]]:
     memory = cost.memory
-    yield "training", f"{duration(cost.seconds_of_training)} on {cost.device} ({cost.seconds_per_step:.3g} s a step)"
+    pace = f"{cost.seconds_per_step:.3g} s a step{', before train.torch_compile speeds it up' * cost.to_be_compiled}"
+    yield "training", f"{duration(cost.seconds_of_training)} on {cost.device} ({pace})"
     yield (
         "evaluation",
         f"{duration(cost.seconds_of_evaluations)} ({cost.evaluations:,} while training, and the final ones), if "
@@ -193,6 +194,8 @@ def cost_facts(cost: "Cost") -> Iterable[tuple[str, str]]:
 
 def duration(seconds: float) -> str:
     """A rough time in the unit that suits it."""
+    if seconds < 1:
+        return "less than a second"
     if seconds < 100:
         return f"{seconds:.0f} seconds"
     return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"

@@ -284,7 +284,7 @@ def test_handover_copies_the_final_state_or_maps_it(cell: str) -> None:
     if cell == "lstm":
         assert torch.equal(state["cell"], encoded.final_cell)
 
-    mapping = tiny(cell=cell, encoder_layers=1, decoder_layers=2)
+    mapping = tiny(cell=cell, encoder_layers=3, decoder_layers=2)
     encoded = mapping.get_encoder()(input_ids=source, attention_mask=mask)
     handover = mapping.get_decoder().handover
     state = handover(encoded)

@@ -57,6 +57,7 @@ class Cost:
     seconds_of_evaluations: float
     evaluations: int  # while training; the final ones on validation and test come on top, and are in the seconds
     memory: Memory
+    to_be_compiled: bool = False  # by the run; the trial does without, because compiling takes longer than it
 
     @property
     def seconds_of_training(self) -> float:
@@ -132,7 +133,8 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
             torch.cuda.mem_get_info()[1] if peak.on_gpu else psutil.virtual_memory().available + resident
         ) / MEGABYTE,
     )  # fmt: skip
-    return Cost(str(device), seconds_per_step, prepared.total_steps, seconds, evaluations, memory)
+    steps = prepared.total_steps
+    return Cost(str(device), seconds_per_step, steps, seconds, evaluations, memory, train.torch_compile)
 
 
 def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[np.ndarray]]:
