@@ -22,7 +22,7 @@ lint: $(VENV)/.installed
 	$(BIN)/mypy
 
 test: lint
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak'
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak' -n 2
 
 # Longer proofs: many kills, long fuzzing.
 soak: $(VENV)/.installed

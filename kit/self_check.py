@@ -299,14 +299,17 @@ def take_part(folder: Path) -> None:
     ]
     model = AutoModelForSeq2SeqLM.from_pretrained(folder, dtype=torch.float64)
     objective = Seq2SeqObjective(model).train()
-    prepared = accelerator.prepare(objective)
+    shared = accelerator.prepare(objective)
     rank = accelerator.process_index
     totals = torch.stack([objective.counts(batch) for batch in parts]).sum(0)
     seed_micro_batch(0, 0, rank)
     # data-parallel gradients are averaged over processes, but a step's loss is the sum of its parts
-    accelerator.backward(prepared(parts[rank], totals) * PROCESSES)
+    accelerator.backward(shared(parts[rank], totals) * PROCESSES)
     if accelerator.is_main_process:
         save_file(gradients(objective), folder / "gradients.safetensors")
+    # Before the process group goes: the data-parallel wrapper would otherwise be the last to hold it, and torch, which
+    # ends the group's threads while Python's lock is held, could wait for them for ever.
+    (shared,) = accelerator.free_memory(shared)
     accelerator.end_training()
 
 

@@ -103,15 +103,15 @@ class FusedIsDifferent(Model):
 
 
 class CountsPadding(Model):
-    @staticmethod
-    def _loss(logits: Tensor, labels: Tensor, num_items: Any) -> Tensor:
-        return Model._loss(logits, labels, labels.numel() if num_items is None else num_items)
+    def forward(self, labels: Tensor | None = None, num_items_in_batch: Any = None, **inputs: Any) -> Any:
+        if labels is not None and num_items_in_batch is None:
+            num_items_in_batch = labels.numel()
+        return super().forward(labels=labels, num_items_in_batch=num_items_in_batch, **inputs)
 
 
 class IgnoresItems(Model):
-    @staticmethod
-    def _loss(logits: Tensor, labels: Tensor, num_items: Any) -> Tensor:
-        return Model._loss(logits, labels, None)
+    def forward(self, num_items_in_batch: Any = None, **inputs: Any) -> Any:
+        return super().forward(**inputs)
 
 
 class HasIdleParameter(Model):

@@ -96,8 +96,8 @@ class BatchPlan:
         while bounds[-1] < total:
             fitting = self.size // int(descending[bounds[-1]]) if self.unit == "tokens" else self.size
             bounds.append(min(bounds[-1] + fitting, total))
-        # The last batch holds the shortest examples. If they are few, it borrows from its neighbour, so that batches are
-        # the same for any usual number of micro-batches; it joins it where that has too few to give each one.
+        # The last batch holds the shortest examples. If they are few, it borrows from its neighbour, so that batches
+        # are the same for any usual number of micro-batches; it joins it where that has too few to give each one.
         if len(bounds) > 2:
             last, both = total - bounds[-2], total - bounds[-3]
             for few in (max(FEW, self.micro_batches), self.micro_batches):

@@ -20,13 +20,7 @@ from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from .recurrent import RecurrentCache, initialize_recurrent
 from .rnn_decoder import RNNSeq2SeqDecoder
 from .rnn_encoder import RNNEncoderOutput, RNNSeq2SeqEncoder
-
-
-def shift_right(labels: Tensor, start: int, pad: int) -> Tensor:
-    """Decoder input of the labels: START, then each label but the last; ignored labels (−100) become PAD."""
-    shifted = labels.new_full(labels.shape, start)
-    shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == -100, pad)
+from .seq2seq_head import Seq2SeqHead, cross_entropy
 
 
 class RNNSeq2SeqPreTrainedModel(PreTrainedModel):
@@ -130,16 +124,13 @@ class RNNSeq2SeqModel(RNNSeq2SeqPreTrainedModel):
         )
 
 
-class RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqPreTrainedModel, GenerationMixin):
+class RNNSeq2SeqForConditionalGeneration(Seq2SeqHead, RNNSeq2SeqPreTrainedModel, GenerationMixin):
     """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
-
-    _tied_weights_keys = {"lm_head.weight": "model.decoder.embed_tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: RNNSeq2SeqConfig):
         super().__init__(config)
+        self._tied_weights_keys = self.tied_weights()
         self.model = RNNSeq2SeqModel(config)
-        if config.share_embeddings:
-            self._tied_weights_keys = {"lm_head.weight": "model.encoder.embed_tokens.weight"}
         self.lm_head = nn.Linear(self.model.decoder.readout.size, config.decoder_vocab_size)
         self.post_init()
 
@@ -186,9 +177,8 @@ class RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqPreTrainedModel, GenerationMi
             return_dict=True,
         )
         logits = self.lm_head(outputs.last_hidden_state)  # (batch, target, vocabulary)
-        loss = None if labels is None else self._loss(logits, labels, num_items_in_batch)
         return Seq2SeqLMOutput(
-            loss=loss,
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
             logits=logits,
             past_key_values=outputs.past_key_values,
             decoder_hidden_states=outputs.decoder_hidden_states,
@@ -196,17 +186,6 @@ class RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqPreTrainedModel, GenerationMi
             encoder_last_hidden_state=outputs.encoder_last_hidden_state,
             encoder_hidden_states=outputs.encoder_hidden_states,
         )
-
-    @staticmethod
-    def _loss(logits: Tensor, labels: Tensor, num_items: Tensor | int | None) -> Tensor:
-        # half precision is summed in float32; float64 stays what it is
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-        total = nn.functional.cross_entropy(
-            logits.flatten(0, 1), labels.flatten().to(logits.device), ignore_index=-100, reduction="sum"
-        )
-        if num_items is None:
-            num_items = (labels != -100).sum().to(total.device)
-        return total / num_items
 
     @torch.no_grad()
     def _predicted_token(self, readout: Tensor) -> Tensor:
@@ -221,9 +200,6 @@ class RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqPreTrainedModel, GenerationMi
         own = self.model.decoder.disturbed(own)
         chosen = torch.rand(own.shape[0], 1, device=own.device) < self.config.scheduled_sampling
         return torch.where(chosen, own, true_embedding)
-
-    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
@@ -252,35 +228,6 @@ class RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqPreTrainedModel, GenerationMi
         return super().prepare_inputs_for_generation(
             input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
         )
-
-    def _resize_token_embeddings(
-        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
-    ) -> nn.Embedding:
-        """Resize the source's word vectors, and the target's with them where there is one vocabulary."""
-        source = self._get_resized_embeddings(
-            self.get_input_embeddings(), new_num_tokens, pad_to_multiple_of, mean_resizing
-        )
-        source.requires_grad_(self.get_input_embeddings().weight.requires_grad)
-        self.set_input_embeddings(source)
-        if not self.config.separate_vocabularies:
-            self._resize_target(source.weight.shape[0], mean_resizing)
-        return self.get_input_embeddings()
-
-    def resize_decoder_token_embeddings(self, new_num_tokens: int, mean_resizing: bool = True) -> nn.Embedding:
-        """Resize the target's word vectors and the output layer; for models with two vocabularies."""
-        if not self.config.separate_vocabularies:
-            raise ValueError("source and target share one vocabulary: use resize_token_embeddings")
-        self._resize_target(new_num_tokens, mean_resizing)
-        self.tie_weights()
-        return self.model.target_embeddings
-
-    def _resize_target(self, size: int, mean_resizing: bool) -> None:
-        if self.model.decoder.embed_tokens is not None:
-            old = self.model.decoder.embed_tokens
-            self.model.decoder.embed_tokens = self._get_resized_embeddings(old, size, None, mean_resizing)
-            self.model.decoder.embed_tokens.requires_grad_(old.weight.requires_grad)
-        self.lm_head = self._get_resized_lm_head(self.lm_head, size, mean_resizing=mean_resizing)
-        self.config.decoder_vocab_size = size
 
 
 RNNSeq2SeqConfig.register_for_auto_class()
