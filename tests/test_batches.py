@@ -106,7 +106,7 @@ def test_length_classes_are_at_most_a_sixteenth_too_long(values: list[int]) -> N
 def test_refusals() -> None:
     with pytest.raises(DataError, match=r"too few for train\.micro_batches=4"):
         BatchPlan([np.array([3, 3])], seed=0, size=100, micro_batches=4)
-    with pytest.raises(DataError, match="Set train.tokens_per_batch to 90 or more"):
+    with pytest.raises(DataError, match=r"Set train\.tokens_per_batch to 90 or more"):
         BatchPlan([np.array([30, 3, 5])], seed=0, size=80, micro_batches=3)
     with pytest.raises(DataError, match=r"train\.batch_size=2 is smaller"):
         BatchPlan([np.array([30, 3, 5])], seed=0, size=2, unit="examples", micro_batches=3)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-
 from conftest import RunKit
+
 from kit import load_recipe, train
 from kit.training.checkpoint import Checkpoints
 from kit.training.loop import TrainingFailed
