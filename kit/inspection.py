@@ -146,14 +146,16 @@ def training_texts(prepared: Prepared) -> Dataset:
     train = prepared.splits.datasets["train"]
     if not any(prepared.encoded.left_out.values()):
         return train
-    kept, _ = prepared.task._filter(encode_pairs(train, prepared.tokenizers))
+    kept, _ = prepared.task.filter_lengths(encode_pairs(train, prepared.tokenizers), prepared.tokenizers)
     return keep(train, kept)
 
 
 def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
     """Sizes, lengths and unknown tokens of a split."""
     pairs, report = prepared.encoded.splits[split], prepared.splits.report.splits[split]
-    refused = prepared.encoded.left_out if split == "train" else prepared.task._filter(pairs)[1]
+    refused = (
+        prepared.encoded.left_out if split == "train" else prepared.task.filter_lengths(pairs, prepared.tokenizers)[1]
+    )
     by_filter = {f"data.{name}": count for name, count in refused.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     return SplitFacts(

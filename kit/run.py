@@ -53,11 +53,13 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
         for line in prepared.summary():
             reporter.say(line)
         loop = build_loop(prepared, folder, accelerator, reporter)
-        go_on_from_checkpoint(loop, resume, reporter)
-        loop.run()
-        loop.load_best()
-        results = finish(prepared, loop, folder, reporter)
-        accelerator.end_training()
+        try:
+            go_on_from_checkpoint(loop, resume, reporter)
+            loop.run()
+            loop.load_best()
+            results = finish(prepared, loop, folder, reporter)
+        finally:
+            loop.release()
     return FinishedRun(folder.path, results)
 
 

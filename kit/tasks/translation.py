@@ -53,7 +53,7 @@ class Translation:
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded:
         """Token ids of every split; the length filters apply to the training split only."""
         encoded = {name: encode_pairs(dataset, tokenizers) for name, dataset in splits.datasets.items()}
-        keep, left_out = self._filter(encoded["train"])
+        keep, left_out = self.filter_lengths(encoded["train"], tokenizers)
         if not keep.any():
             raise DataError(
                 f"no training example is left: {sum(left_out.values())} were left out by the length filters "
@@ -62,12 +62,12 @@ class Translation:
         encoded["train"] = encoded["train"].select(np.flatnonzero(keep))
         return Encoded(encoded, left_out)
 
-    def _filter(self, pairs: Pairs) -> tuple[np.ndarray, dict[str, int]]:
-        """Which training examples stay, and how many each filter left out (the first that applies counts)."""
+    def filter_lengths(self, pairs: Pairs, tokenizers: Tokenizers) -> tuple[np.ndarray, dict[str, int]]:
+        """Which examples `data` keeps for training, and how many each filter leaves out (the first that applies counts)."""
         data = self.recipe.data
-        # the end marker is no token of the text, so it does not count
-        source = pairs.source.lengths - int(self.recipe.tokenizer.end_of_source)
-        target = pairs.target.lengths - 1
+        # what the tokenizer adds is no token of the text, so it does not count
+        source = pairs.source.lengths - len(tokenizers.encode_source([""])[0])
+        target = pairs.target.lengths - len(tokenizers.encode_target([""])[0])
         longer, shorter = np.maximum(source, target), np.minimum(source, target)
         too_long = longer > (data.max_length or np.inf)
         too_short = shorter < data.min_length

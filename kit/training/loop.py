@@ -281,6 +281,14 @@ class Loop:
             raise RunError(f"the best checkpoint, {checkpoint.folder}, is broken: {wrong}")
         load_model_tensors(self.objective.model, checkpoint.model(), checkpoint.folder)
 
+    def release(self) -> None:
+        """End the work with other processes.
+
+        The wrapped model goes first: if it outlives the process group, torch can deadlock in its destructor.
+        """
+        self.prepared, self.prepared_optimizer = self.accelerator.free_memory(self.prepared, self.prepared_optimizer)
+        self.accelerator.end_training()
+
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """Let Ctrl-C and SIGTERM end the run after the current step; a second Ctrl-C ends it at once."""
