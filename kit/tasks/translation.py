@@ -63,7 +63,7 @@ class Translation:
         return Encoded(encoded, left_out)
 
     def filter_lengths(self, pairs: Pairs, tokenizers: Tokenizers) -> tuple[np.ndarray, dict[str, int]]:
-        """Which examples `data` keeps for training, and how many each filter leaves out (the first that applies counts)."""
+        """Which examples the recipe trains on, and how many each filter leaves out (the first that applies counts)."""
         data = self.recipe.data
         # what the tokenizer adds is no token of the text, so it does not count
         source = pairs.source.lengths - len(tokenizers.encode_source([""])[0])
