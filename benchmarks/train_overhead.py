@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from torch import nn
 
 from kit.data.examples import IGNORED, Pairs
+from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe, load_recipe
 from kit.reporting import Reporter
@@ -130,6 +131,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--rounds", type=int, default=4)
     options = parser.parse_args()
+    keep_freed_memory()  # as `kit train` does; the bare loops get the benefit too
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepared = prepare(recipe_for(options.data, options.source, options.target, folder))

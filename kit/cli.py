@@ -240,8 +240,7 @@ def recipes(
 
     table = Table("recipe", "what", "measured", box=None, pad_edge=False)
     for row in list_recipes():
-        figures = ", ".join(f"{name} {value}" for name, value in row.measured.items()) or row.reason
-        table.add_row(row.name, row.title, figures)
+        table.add_row(row.name, row.title, row.headline() or row.reason)
     Console().print(table)
 
 

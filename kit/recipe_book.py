@@ -39,6 +39,17 @@ class RecipeRow:
     reason: str
     """Why there are no figures; empty if there are some."""
 
+    def headline(self) -> str:
+        """The figures that one looks for first: metrics of the test split, and how long it took on what."""
+        told = [
+            f"{name} {value}"
+            for name, value in self.measured.items()
+            if name.startswith("test_") and name.removeprefix("test_") not in ("loss", "perplexity", "examples")
+        ]
+        if "minutes" in self.measured:
+            told.append(f"{self.measured['minutes']} minutes")
+        return ", ".join([*told, *(str(self.measured[key]) for key in ("hardware",) if key in self.measured)])
+
 
 def list_recipes() -> list[RecipeRow]:
     """The shipped recipes, by name."""
