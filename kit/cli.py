@@ -1,6 +1,8 @@
 """The command `kit`. Everything heavy is imported inside the commands, so that help appears at once."""
 
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -16,6 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Train, check and use sequence models. Start with: kit recipes",
 )
+
+NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Changes to the recipe.")]
 RecipeArgument = Annotated[
@@ -87,8 +91,6 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
 
 
 def _is_main_process() -> bool:
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -275,22 +277,21 @@ def record(run: RunArgument, recipe: Annotated[Path, typer.Argument(help="The re
 @app.command()
 def doctor(
     self_check: Annotated[bool, typer.Option(help="Train a tiny model for up to a minute.")] = True,
+    hub: Annotated[bool, typer.Option("--hub", help="Try to reach the Hub too.")] = False,
 ) -> None:
     """Check versions, devices and what is missing, and that training works here."""
     from rich.console import Console
 
-    from kit.doctor import diagnose, render
+    from kit.doctor import any_problem, diagnose, render
 
-    findings = diagnose(self_check)
+    findings = diagnose(self_check, check_hub=hub)
     Console().print(render(findings))
-    if any(finding.status == "problem" for finding in findings):
+    if any_problem(findings):
         raise typer.Exit(1)
 
 
 def main() -> NoReturn:
     """Run the command; a user's mistake is one message and exit code 2."""
-    import os
-
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
@@ -298,6 +299,12 @@ def main() -> NoReturn:
     except KitError as error:
         if _is_main_process():
             print(f"kit: {error}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            raise
+        where = f" {error.filename}" if error.filename else ""
+        print(f"kit: cannot write{where}: {error.strerror}. What was complete is untouched", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("kit: interrupted", file=sys.stderr)

@@ -28,7 +28,10 @@ from kit.recipe_file import key_name
 Problem = tuple[tuple[str | int, ...], str]
 """A key path and what is wrong there."""
 
-CONFIG_CLASSES = {"rnn_seq2seq": "kit.models.configuration_rnn_seq2seq:RNNSeq2SeqConfig"}
+CONFIG_CLASSES = {
+    "rnn_seq2seq": "kit.models.configuration_rnn_seq2seq:RNNSeq2SeqConfig",
+    "transformer_seq2seq": "kit.models.configuration_transformer_seq2seq:TransformerSeq2SeqConfig",
+}
 
 SET_BY_KIT = {
     "vocab_size": "it is the size of the tokenizer (tokenizer.vocab_size)",

@@ -57,6 +57,13 @@ def search(
 
     With `attention`, each carries its cross-attention, when the model has one.
     """
+    implementation = model.config._attn_implementation
+    if attention and implementation != "eager":  # the fast kinds of attention do not tell their weights
+        model.set_attn_implementation("eager")
+        try:
+            return search(model, batch, settings, attention)
+        finally:
+            model.set_attn_implementation(implementation)
     generation_config = settings.generation_config(model)
     generation_config.return_dict_in_generate = generation_config.output_scores = True
     generation_config.output_attentions = attention

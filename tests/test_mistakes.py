@@ -141,6 +141,11 @@ def test_half_precision_without_the_hardware(refuses: Callable[..., str]) -> Non
     assert "fp16 needs a GPU" in refuses("train.mixed_precision=fp16")
 
 
+def test_a_folder_that_cannot_be_made(refuses: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert "cannot write file/run: Not a directory" in refuses("--output", "file/run")
+
+
 def test_commands_on_something_that_is_no_run(kit_here: RunKit, tmp_path: Path) -> None:
     for command in (["eval", "nowhere"], ["generate", "nowhere"], ["compare", "nowhere", "nowhere"]):
         done = kit_here(*command)

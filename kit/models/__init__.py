@@ -3,7 +3,13 @@
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfig
 from kit.models.modeling_rnn_seq2seq import RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel
+from kit.models.modeling_transformer_seq2seq import (
+    TransformerSeq2SeqEncoderModel,
+    TransformerSeq2SeqForConditionalGeneration,
+    TransformerSeq2SeqModel,
+)
 
 
 def register_models() -> None:
@@ -11,6 +17,18 @@ def register_models() -> None:
     AutoConfig.register(RNNSeq2SeqConfig.model_type, RNNSeq2SeqConfig, exist_ok=True)
     AutoModel.register(RNNSeq2SeqConfig, RNNSeq2SeqModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, exist_ok=True)
+    AutoConfig.register(TransformerSeq2SeqConfig.model_type, TransformerSeq2SeqConfig, exist_ok=True)
+    AutoModel.register(TransformerSeq2SeqConfig, TransformerSeq2SeqEncoderModel, exist_ok=True)
+    AutoModelForSeq2SeqLM.register(TransformerSeq2SeqConfig, TransformerSeq2SeqForConditionalGeneration, exist_ok=True)
 
 
-__all__ = ["RNNSeq2SeqConfig", "RNNSeq2SeqForConditionalGeneration", "RNNSeq2SeqModel", "register_models"]
+__all__ = [
+    "RNNSeq2SeqConfig",
+    "RNNSeq2SeqForConditionalGeneration",
+    "RNNSeq2SeqModel",
+    "TransformerSeq2SeqConfig",
+    "TransformerSeq2SeqEncoderModel",
+    "TransformerSeq2SeqForConditionalGeneration",
+    "TransformerSeq2SeqModel",
+    "register_models",
+]

@@ -16,7 +16,7 @@ from kit.training.objective import Batch
 RECURRENT = ("rnn_seq2seq",)
 """Model types whose decoder has a state: they read padding on either side, and can be run cell by cell."""
 
-OWN = ("rnn_seq2seq",)
+OWN = ("rnn_seq2seq", "transformer_seq2seq")
 """Model types of kit: their own loss takes part in gradient accumulation, and they can be cut down."""
 
 EXAMPLES = 8
@@ -105,28 +105,47 @@ def is_own(subject: Subject) -> bool:
 
 
 def cut_down_config(config: Any, vocabulary: int, width: int) -> Any:
-    """The same choices with small sizes; sizes that are equal stay equal, and the others stay different."""
+    """The same choices with small sizes, and without any randomness."""
     step = 2 * config.attention_heads
     width = -(-width // step) * step
-    directions = 2 if config.bidirectional else 1
-    as_wide = config.encoder_hidden_size * directions == config.hidden_size
-    changes: dict[str, Any] = {
+    sizes = small_recurrent(config, width) if config.model_type in RECURRENT else small_transformer(config, width)
+    changes = {
         "vocab_size": vocabulary,
         "decoder_vocab_size": vocabulary,
         "hidden_size": width,
-        "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
-        "encoder_hidden_size": (width if as_wide else 2 * width) // directions,
-        "attention_size": None if config.attention_size is None else 2 * width,
         "bos_token_id": 0,
         "pad_token_id": 1,
         "eos_token_id": 2,
         "decoder_start_token_id": 0,
         "dropout": 0.0,
+    }
+    return type(config).from_dict({**config.to_dict(), **changes, **sizes})
+
+
+def small_transformer(config: Any, width: int) -> dict[str, Any]:
+    """Few and narrow layers; word vectors large enough to tell tokens apart."""
+    return {
+        "encoder_layers": min(2, config.encoder_layers),
+        "decoder_layers": min(2, config.decoder_layers),
+        "feed_forward_size": 2 * width,
+        "embedding_dropout": None,
+        "attention_dropout": 0.0,
+        "activation_dropout": 0.0,
+    }
+
+
+def small_recurrent(config: Any, width: int) -> dict[str, Any]:
+    """Sizes that are equal stay equal, and the others stay different."""
+    directions = 2 if config.bidirectional else 1
+    as_wide = config.encoder_hidden_size * directions == config.hidden_size
+    return {
+        "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
+        "encoder_hidden_size": (width if as_wide else 2 * width) // directions,
+        "attention_size": None if config.attention_size is None else 2 * width,
         "embedding_noise": 0.0,
         "scheduled_sampling": 0.0,
         "feedback": "argmax",
     }
-    return type(config).from_dict({**config.to_dict(), **changes})
 
 
 def end_markers(model: PreTrainedModel) -> list[int]:

@@ -1,0 +1,307 @@
+"""The Transformer encoder-decoder as a `PreTrainedModel`.
+
+source tokens ─► Encoder: embeddings + positions ─► layers ─► states
+                                                                │ cross-attention
+START + target ─► Decoder: embeddings + positions ─► layers ◄───┘ ─► lm_head ─► logits
+"""
+
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import (
+    BaseModelOutput,
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
+from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
+from transformers.utils.output_capturing import OutputRecorder, capture_outputs
+
+from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
+from .seq2seq_head import Seq2SeqHead, cross_entropy
+from .transformer_layers import DecoderLayer, EncoderLayer, MultiHeadAttention, Positions, initialize
+
+
+class TransformerSeq2SeqPreTrainedModel(PreTrainedModel):
+    config: TransformerSeq2SeqConfig
+    config_class = TransformerSeq2SeqConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    supports_gradient_checkpointing = True
+    _supports_sdpa = True
+    _supports_flash_attn = True
+    _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012
+
+    def _init_weights(self, module: nn.Module) -> None:
+        initialize(module, self.config)
+
+
+class Embedded(TransformerSeq2SeqPreTrainedModel):
+    """What encoder and decoder have in common: word vectors with positions, layers, and the last norm."""
+
+    def __init__(self, config: TransformerSeq2SeqConfig, layers: nn.ModuleList, vocabulary: int | None):
+        super().__init__(config)
+        size = config.hidden_size
+        self.embed_tokens = None if vocabulary is None else nn.Embedding(vocabulary, size, config.pad_token_id)
+        self.scale = size**0.5 if config.scale_embedding else 1.0
+        self.positions = Positions(config)
+        self.layers = layers
+        # post-norm layers end with a norm of their own
+        self.norm = nn.LayerNorm(size) if config.norm == "pre" else nn.Identity()
+        self.dropout = nn.Dropout(config.first_dropout)
+        self.gradient_checkpointing = False
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embed_tokens = value
+
+    def placed(self, embeddings: Tensor, start: int = 0) -> Tensor:
+        """Word vectors (batch, length, hidden) as the first layer sees them."""
+        return self.dropout(self.positions(embeddings * self.scale, start))
+
+
+class TransformerSeq2SeqEncoder(Embedded):
+    """Reads the source."""
+
+    _can_record_outputs = {"hidden_states": EncoderLayer, "attentions": MultiHeadAttention}  # noqa: RUF012
+
+    def __init__(self, config: TransformerSeq2SeqConfig):
+        layers = nn.ModuleList(EncoderLayer(config, i) for i in range(config.encoder_layers))
+        super().__init__(config, layers, config.vocab_size)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("the encoder needs exactly one of input_ids and inputs_embeds")
+        if inputs_embeds is None:
+            inputs_embeds = self.embed_tokens(input_ids)
+        x = self.placed(inputs_embeds)  # (batch, source, hidden)
+        mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
+        for layer in self.layers:
+            x = layer(x, mask, **kwargs)
+        return BaseModelOutput(last_hidden_state=self.norm(x))
+
+
+class TransformerSeq2SeqDecoder(Embedded):
+    """Writes the target. Where source and target share their word vectors, it has none of its own."""
+
+    _can_record_outputs = {  # noqa: RUF012
+        "hidden_states": DecoderLayer,
+        "attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="self_attn"),
+        "cross_attentions": OutputRecorder(MultiHeadAttention, index=1, layer_name="cross_attn"),
+    }
+
+    def __init__(self, config: TransformerSeq2SeqConfig):
+        layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
+        super().__init__(config, layers, None if config.share_embeddings else config.decoder_vocab_size)
+        self.post_init()
+
+    @merge_with_config_defaults
+    @capture_outputs
+    def forward(
+        self,
+        inputs_embeds: Tensor,
+        encoder_hidden_states: Tensor,
+        attention_mask: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        x = self.placed(inputs_embeds, seen)  # (batch, target, hidden)
+        own_cache = None if past_key_values is None else past_key_values.self_attention_cache
+        mask = create_causal_mask(
+            config=self.config, inputs_embeds=x, attention_mask=attention_mask, past_key_values=own_cache
+        )
+        memory_mask = create_bidirectional_mask(
+            config=self.config,
+            inputs_embeds=x,
+            attention_mask=encoder_attention_mask,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+        for layer in self.layers:
+            # positional, as gradient checkpointing needs tensors that it is to differentiate
+            x = layer(x, mask, encoder_hidden_states, memory_mask, past_key_values=past_key_values, **kwargs)
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.norm(x), past_key_values=past_key_values if use_cache else None
+        )
+
+
+class TransformerSeq2SeqModel(TransformerSeq2SeqPreTrainedModel):
+    """Encoder and decoder, without the output layer."""
+
+    def __init__(self, config: TransformerSeq2SeqConfig):
+        super().__init__(config)
+        self.encoder = TransformerSeq2SeqEncoder(config)
+        self.decoder = TransformerSeq2SeqDecoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+
+    @property
+    def target_embeddings(self) -> nn.Embedding:
+        """The word vectors of the target."""
+        return self.encoder.embed_tokens if self.decoder.embed_tokens is None else self.decoder.embed_tokens
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqModelOutput:
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        elif isinstance(encoder_outputs, tuple):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
+            raise ValueError("the decoder needs exactly one of decoder_input_ids and decoder_inputs_embeds")
+        if decoder_inputs_embeds is None:
+            decoder_inputs_embeds = self.target_embeddings(decoder_input_ids)
+        decoded = self.decoder(
+            decoder_inputs_embeds,
+            encoder_outputs.last_hidden_state,
+            attention_mask=decoder_attention_mask,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoded.last_hidden_state,
+            past_key_values=decoded.past_key_values,
+            decoder_hidden_states=decoded.hidden_states,
+            decoder_attentions=decoded.attentions,
+            cross_attentions=decoded.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
+
+
+class TransformerSeq2SeqForConditionalGeneration(Seq2SeqHead, TransformerSeq2SeqPreTrainedModel, GenerationMixin):
+    """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
+
+    def __init__(self, config: TransformerSeq2SeqConfig):
+        super().__init__(config)
+        self._tied_weights_keys = self.tied_weights()
+        self.model = TransformerSeq2SeqModel(config)
+        self.lm_head = nn.Linear(config.hidden_size, config.decoder_vocab_size, bias=False)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
+
+        `num_items_in_batch` is what the summed loss is divided by, when a step is more than this batch.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        logits = self.lm_head(outputs.last_hidden_state)  # (batch, target, vocabulary)
+        return Seq2SeqLMOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
+
+
+class TransformerSeq2SeqEncoderModel(TransformerSeq2SeqPreTrainedModel):
+    """The encoder alone, loaded from the folder of a whole model: for embeddings of sentences."""
+
+    _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]  # noqa: RUF012
+
+    def __init__(self, config: TransformerSeq2SeqConfig):
+        super().__init__(config)
+        self.encoder = TransformerSeq2SeqEncoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        return self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+
+
+TransformerSeq2SeqConfig.register_for_auto_class()
+TransformerSeq2SeqEncoderModel.register_for_auto_class("AutoModel")
+TransformerSeq2SeqForConditionalGeneration.register_for_auto_class("AutoModelForSeq2SeqLM")
+
+__all__ = [
+    "TransformerSeq2SeqEncoderModel",
+    "TransformerSeq2SeqForConditionalGeneration",
+    "TransformerSeq2SeqModel",
+    "TransformerSeq2SeqPreTrainedModel",
+]

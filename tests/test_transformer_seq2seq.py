@@ -1,0 +1,263 @@
+"""The Transformer: equal to other people's Transformers with the same weights, and sound by all of kit's proofs."""
+
+import warnings
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+
+from kit.models import (
+    TransformerSeq2SeqConfig,
+    TransformerSeq2SeqEncoderModel,
+    TransformerSeq2SeqForConditionalGeneration,
+    register_models,
+)
+from kit.search import SearchSettings, search
+from kit.verify import verify_model
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 40,
+    "hidden_size": 32,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "attention_heads": 4,
+    "feed_forward_size": 48,
+    "dropout": 0.0,
+}
+
+
+def built(**choices: Any) -> TransformerSeq2SeqForConditionalGeneration:
+    """A small model whose every parameter, biases too, is away from its first value."""
+    torch.manual_seed(0)
+    model = TransformerSeq2SeqForConditionalGeneration(TransformerSeq2SeqConfig(**{**SMALL, **choices})).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.2)
+    return model
+
+
+def padded_batch(examples: int = 5, seed: int = 1) -> dict[str, Tensor]:
+    random = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(2, 10, (examples, 1), generator=random)
+    lengths[0] = 9
+    return {
+        "input_ids": torch.randint(3, 40, (examples, 9), generator=random),
+        "attention_mask": (torch.arange(9) < lengths).long(),
+        "decoder_input_ids": torch.randint(3, 40, (examples, 7), generator=random),
+    }
+
+
+def as_marian(model: TransformerSeq2SeqForConditionalGeneration) -> MarianMTModel:
+    """The same weights in transformers' own class."""
+    config = MarianConfig(
+        vocab_size=40, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, scale_embedding=True, pad_token_id=1,
+        eos_token_id=2, bos_token_id=0, decoder_start_token_id=0, forced_eos_token_id=None,
+        activation_function=model.config.activation,
+    )  # fmt: skip
+    marian = MarianMTModel(config).eval()
+    names = {".feed_forward.up_proj.": ".fc1.", ".feed_forward.down_proj.": ".fc2.", ".cross_attn.": ".encoder_attn."}
+    norms = {"encoder": ["self_attn", "final"], "decoder": ["self_attn", "encoder_attn", "final"]}
+    weights = {}
+    for name, tensor in model.state_dict().items():
+        for mine, theirs in names.items():
+            name = name.replace(mine, theirs)
+        for side, parts in norms.items():
+            for number, part in enumerate(parts):
+                if f".{side}." in name:
+                    name = name.replace(f".norms.{number}.", f".{part}_layer_norm.")
+        weights[name] = tensor
+    weights["model.shared.weight"] = weights["model.decoder.embed_tokens.weight"] = weights["lm_head.weight"]
+    own = marian.state_dict()
+    untouched = own.keys() - weights.keys()
+    assert all(name.endswith(("k_proj.bias", "embed_positions.weight", "final_logits_bias")) for name in untouched)
+    # a bias of the keys has no effect: the softmax cancels it
+    marian.load_state_dict({**own, **weights, **{n: torch.randn_like(own[n]) for n in untouched if "k_proj" in n}})
+    return marian
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_logits_are_marians(activation: str) -> None:
+    model = built(norm="post", activation=activation)
+    batch = padded_batch()
+    with torch.no_grad():
+        assert torch.allclose(model(**batch).logits, as_marian(model)(**batch).logits, atol=1e-5)
+
+
+@pytest.mark.parametrize("num_beams", [1, 5])
+def test_outputs_are_marians_on_two_hundred_sentences(num_beams: int) -> None:
+    model = built(norm="post")
+    source = padded_batch(200)
+    del source["decoder_input_ids"]
+    settings = SearchSettings(num_beams=num_beams, max_new_tokens=12)
+    mine, theirs = search(model, source, settings), search(as_marian(model), source, settings)
+    for found, expected in zip(mine, theirs, strict=True):
+        assert found[0].tokens == expected[0].tokens or abs(found[0].score - expected[0].score) < 1e-4
+        assert found[0].score == pytest.approx(expected[0].score, abs=1e-4)
+
+
+def test_logits_are_those_of_torch() -> None:
+    model = built(norm="pre")
+    with warnings.catch_warnings():  # about a fast path of torch's that pre-norm does not have
+        warnings.simplefilter("ignore")
+        torch_model = nn.Transformer(32, 4, 2, 2, 48, dropout=0.0, batch_first=True, norm_first=True).eval()
+    weights = {}
+    for side in ("encoder", "decoder"):
+        mine = getattr(model.model, side)
+        weights |= {f"{side}.norm.{name}": p for name, p in mine.norm.state_dict().items()}
+        for i, layer in enumerate(mine.layers):
+            to = f"{side}.layers.{i}"
+            for theirs, attention in (
+                ("self_attn", layer.self_attn),
+                ("multihead_attn", getattr(layer, "cross_attn", None)),
+            ):
+                if attention is None:
+                    continue
+                q, k, v = attention.q_proj, attention.k_proj, attention.v_proj
+                weights[f"{to}.{theirs}.in_proj_weight"] = torch.cat([q.weight, k.weight, v.weight])
+                weights[f"{to}.{theirs}.in_proj_bias"] = torch.cat([q.bias, torch.randn(32), v.bias])
+                weights |= {f"{to}.{theirs}.out_proj.{n}": p for n, p in attention.out_proj.state_dict().items()}
+            weights |= {f"{to}.linear1.{n}": p for n, p in layer.feed_forward.up_proj.state_dict().items()}
+            weights |= {f"{to}.linear2.{n}": p for n, p in layer.feed_forward.down_proj.state_dict().items()}
+            for number, norm in enumerate(layer.norms, start=1):
+                weights |= {f"{to}.norm{number}.{n}": p for n, p in norm.state_dict().items()}
+    torch_model.load_state_dict(weights)
+    batch = padded_batch()
+    padding = batch["attention_mask"] == 0
+    with torch.no_grad():
+        states = torch_model(
+            model.model.encoder.placed(model.model.encoder.embed_tokens(batch["input_ids"])),
+            model.model.decoder.placed(model.model.target_embeddings(batch["decoder_input_ids"])),
+            tgt_mask=nn.Transformer.generate_square_subsequent_mask(7),
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
+        assert torch.allclose(model(**batch).logits, model.lm_head(states), atol=1e-5)
+
+
+CHOICES = [
+    {
+        "norm": norm,
+        "activation": activation,
+        "positions": "learned" if (norm, activation) == ("pre", "gelu") else "sinusoid",
+    }
+    for norm, activation in product(("pre", "post"), ("relu", "gelu", "swiglu"))
+] + [
+    {"norm": "post", "positions": "learned"},
+    {"share_embeddings": False},
+    {"share_embeddings": False, "tie_word_embeddings": False},
+    {"tie_word_embeddings": False},
+    {"share_embeddings": False, "separate_vocabularies": True, "decoder_vocab_size": 23},
+    {"scale_embedding": False, "attention_heads": 1},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES, ids=lambda choices: "-".join(map(str, choices.values())))
+def test_every_proof_holds(choices: dict[str, Any]) -> None:
+    failed = [check for check in verify_model(built(**choices)) if not check.passed]
+    assert not failed
+
+
+def test_eager_attention_is_sdpa_and_tells_its_weights() -> None:
+    model, batch = built(), padded_batch()
+    fast = model(**batch).logits
+    model.set_attn_implementation("eager")
+    told = model(**batch, output_attentions=True, output_hidden_states=True)
+    assert torch.allclose(told.logits, fast, atol=1e-5)
+    assert [len(part) for part in (told.encoder_attentions, told.decoder_attentions, told.cross_attentions)] == [
+        2,
+        2,
+        2,
+    ]
+    assert told.cross_attentions[0].shape == (5, 4, 7, 9)
+    assert torch.allclose(told.cross_attentions[0].sum(-1), torch.ones(5, 4, 7), atol=1e-5)
+    hidden = (batch["attention_mask"] == 0)[:, None, None].expand(5, 4, 7, 9)
+    assert told.cross_attentions[1][hidden].abs().max() == 0
+    assert torch.triu(told.decoder_attentions[0], diagonal=1).abs().max() == 0
+    assert [len(part) for part in (told.encoder_hidden_states, told.decoder_hidden_states)] == [3, 3]
+
+
+def test_search_draws_from_eager_attention_and_puts_the_fast_one_back() -> None:
+    model, batch = built(), padded_batch()
+    settings = SearchSettings(num_beams=3, max_new_tokens=6)
+    told = search(model, batch, settings, attention=True)
+    assert [best[0].tokens for best in told] == [best[0].tokens for best in search(model, batch, settings)]
+    weights = told[0][0].attention
+    assert weights is not None
+    assert weights.shape == (4, len(told[0][0].tokens), 9)
+    assert model.config._attn_implementation == "sdpa"
+
+
+def test_gradient_checkpointing_changes_nothing() -> None:
+    losses = []
+    for checkpointing in (False, True):
+        model = built().train()
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        batch = padded_batch()
+        loss = model(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=batch["decoder_input_ids"]
+        ).loss
+        loss.backward()
+        losses.append((loss, model.model.encoder.layers[0].self_attn.q_proj.weight.grad.clone()))
+    assert torch.equal(losses[0][0], losses[1][0])
+    assert torch.allclose(losses[0][1], losses[1][1], atol=1e-6)
+
+
+def test_the_encoder_alone(tmp_path: Path) -> None:
+    register_models()
+    model, batch = built(), padded_batch()
+    model.save_pretrained(tmp_path)
+    alone = AutoModel.from_pretrained(tmp_path).eval()
+    assert isinstance(alone, TransformerSeq2SeqEncoderModel)
+    states = alone(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).last_hidden_state
+    assert torch.equal(states, model(**batch).encoder_last_hidden_state)
+    whole = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype=torch.bfloat16)
+    assert whole(**batch).logits.dtype == torch.bfloat16
+    assert whole.generate(input_ids=batch["input_ids"], max_new_tokens=3).shape[0] == 5
+
+
+def test_learned_positions_end_with_a_message_and_sinusoids_do_not() -> None:
+    ids = torch.full((1, 20), 5)
+    with pytest.raises(ValueError, match="longer than the 16 learned positions"):
+        built(positions="learned", max_positions=16)(input_ids=ids, decoder_input_ids=ids)
+    assert built(max_positions=16)(input_ids=ids, decoder_input_ids=ids).logits.shape == (1, 20, 40)
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"attention_heads": 3}, "attention_heads=3 does not divide hidden_size=32"),
+        ({"hidden_size": 9, "attention_heads": 3}, "needs an even hidden_size"),
+        ({"dropout": 1.0}, "dropout is a probability below 1"),
+        ({"separate_vocabularies": True}, "share_embeddings needs one vocabulary"),
+        ({"decoder_vocab_size": 9}, "set separate_vocabularies too"),
+        ({"feed_forward_size": 0}, "feed_forward_size must be at least 1"),
+    ],
+)
+def test_combinations_without_sense_are_refused(choices: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TransformerSeq2SeqConfig(**{**SMALL, **choices})
+
+
+def test_resizing() -> None:
+    model = built()
+    before = model(**padded_batch()).logits
+    model.resize_token_embeddings(44)
+    assert model.config.vocab_size == model.config.decoder_vocab_size == 44
+    assert model.lm_head.weight is model.model.encoder.embed_tokens.weight
+    assert torch.allclose(model(**padded_batch()).logits[..., :40], before, atol=1e-5)
+
+
+def test_dropouts_are_separate() -> None:
+    batch = padded_batch()
+    for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
+        model = built(**{name: 0.5}).train()
+        torch.manual_seed(1)
+        first = model(**batch).logits
+        assert not torch.allclose(first, model(**batch).logits), name
+        assert torch.equal(model.eval()(**batch).logits, model(**batch).logits)
