@@ -21,15 +21,6 @@ PLACES = ("input", "state", "readout", "next_layer")
 SOME_PLACES = [list(chosen) for n in range(1, 5) for chosen in itertools.combinations(PLACES, n)]
 
 
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 def every_combination() -> Iterator[dict[str, Any]]:
     for cell in CELLS:
         yield {"cell": cell, "attention": "none", "context_to": []}

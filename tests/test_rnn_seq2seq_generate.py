@@ -1,7 +1,6 @@
 """The recurrent encoder-decoder in `generate()`: every way in, every output, beginnings, caches, refusals."""
 
 import copy
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,15 +13,6 @@ from kit.models.recurrent import RecurrentCache
 from kit.search import SearchSettings, search
 from kit.verify.generation import scatter
 from kit.verify.subject import Subject, logits_of, random_batch
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:

@@ -1,7 +1,6 @@
 """The recurrent encoder-decoder among transformers' models: loading, outputs, sizes, refusals."""
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +16,6 @@ from kit.verify.subject import Subject, logits_of, random_batch
 
 SCORES = ("none", "fixed", "additive", "rbf")
 TYING = ("tie_word_embeddings", "share_embeddings")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(autouse=True, scope="module")

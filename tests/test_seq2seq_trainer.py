@@ -1,6 +1,5 @@
 """transformers' own Seq2SeqTrainer trains and evaluates the model as any other."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +14,6 @@ from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
 from kit.recipe import TokenizerSection
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """Every attention score learns: a short training reverses sequences that it has never seen."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,6 @@ LEARNING_RATE = 0.01
 
 BAHDANAU = {"attention_query": "previous", "context_to": ["input", "readout"]}
 LUONG = {"attention_query": "current", "context_to": ["state"]}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def draw(count: int, random: torch.Generator) -> list[tuple[int, ...]]:

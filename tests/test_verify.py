@@ -2,7 +2,6 @@
 
 import copy
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,6 @@ from kit.verify.generation import scatter
 from kit.verify.subject import cut_down_config, random_batch, small_batch
 
 Model = RNNSeq2SeqForConditionalGeneration
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """Tiny tensors: threads would only wait for each other."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def built(model_class: type[Model] = Model, **choices: Any) -> Model:

@@ -12,15 +12,13 @@ import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
-from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
-from transformers.utils.generic import can_return_tuple
 
 from .attention import Attention
 from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from .encoder_decoder import EncoderDecoderBody, EncoderDecoderHead
 from .recurrent import RecurrentCache, initialize_recurrent
 from .rnn_decoder import RNNSeq2SeqDecoder
 from .rnn_encoder import RNNEncoderOutput, RNNSeq2SeqEncoder
-from .seq2seq_head import Seq2SeqHead, cross_entropy
 
 
 class RNNSeq2SeqPreTrainedModel(PreTrainedModel):
@@ -49,7 +47,7 @@ class RNNSeq2SeqPreTrainedModel(PreTrainedModel):
             super()._init_weights(module)
 
 
-class RNNSeq2SeqModel(RNNSeq2SeqPreTrainedModel):
+class RNNSeq2SeqModel(EncoderDecoderBody, RNNSeq2SeqPreTrainedModel):
     """Encoder and decoder, without the output layer."""
 
     def __init__(self, config: RNNSeq2SeqConfig):
@@ -58,73 +56,16 @@ class RNNSeq2SeqModel(RNNSeq2SeqPreTrainedModel):
         self.decoder = RNNSeq2SeqDecoder(config)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.embed_tokens = value
-
-    @property
-    def target_embeddings(self) -> nn.Embedding:
-        """The word vectors of the target."""
-        return self.encoder.embed_tokens if self.decoder.embed_tokens is None else self.decoder.embed_tokens
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: RNNEncoderOutput | None = None,
-        past_key_values: RecurrentCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqModelOutput:
-        outputs = {"output_attentions": output_attentions, "output_hidden_states": output_hidden_states}
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(
-                input_ids=input_ids,
-                attention_mask=attention_mask,
-                inputs_embeds=inputs_embeds,
-                return_dict=True,
-                **outputs,
-            )
-        elif isinstance(encoder_outputs, tuple) or "final_hidden" not in encoder_outputs:
+    def checked(self, encoder_outputs: Any) -> RNNEncoderOutput:
+        if isinstance(encoder_outputs, tuple) or "final_hidden" not in encoder_outputs:
             raise ValueError(
                 "encoder_outputs must be what this model's encoder returns with return_dict=True: the decoder starts "
                 "from the final state in it"
             )
-        if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
-            raise ValueError("the decoder needs exactly one of decoder_input_ids and decoder_inputs_embeds")
-        if decoder_inputs_embeds is None:
-            decoder_inputs_embeds = self.target_embeddings(decoder_input_ids)
-        decoded = self.decoder(
-            inputs_embeds=decoder_inputs_embeds,
-            encoder_outputs=encoder_outputs,
-            encoder_attention_mask=attention_mask,
-            attention_mask=decoder_attention_mask,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            feed_back=kwargs.get("feed_back"),
-            return_dict=True,
-            **outputs,
-        )
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
-            decoder_hidden_states=decoded.hidden_states,
-            cross_attentions=decoded.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-        )
+        return encoder_outputs
 
 
-class RNNSeq2SeqForConditionalGeneration(Seq2SeqHead, RNNSeq2SeqPreTrainedModel, GenerationMixin):
+class RNNSeq2SeqForConditionalGeneration(EncoderDecoderHead, RNNSeq2SeqPreTrainedModel, GenerationMixin):
     """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
 
     def __init__(self, config: RNNSeq2SeqConfig):
@@ -134,58 +75,9 @@ class RNNSeq2SeqForConditionalGeneration(Seq2SeqHead, RNNSeq2SeqPreTrainedModel,
         self.lm_head = nn.Linear(self.model.decoder.readout.size, config.decoder_vocab_size)
         self.post_init()
 
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: RNNEncoderOutput | None = None,
-        past_key_values: RecurrentCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        output_attentions: bool | None = None,
-        output_hidden_states: bool | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
-
-        `num_items_in_batch` is what the summed loss is divided by, when a step is more than this batch.
-        """
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+    def decoder_arguments(self) -> dict[str, Any]:
         samples = self.training and self.config.scheduled_sampling > 0
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            output_attentions=output_attentions,
-            output_hidden_states=output_hidden_states,
-            feed_back=self._feed_back if samples else None,
-            return_dict=True,
-        )
-        logits = self.lm_head(outputs.last_hidden_state)  # (batch, target, vocabulary)
-        return Seq2SeqLMOutput(
-            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-        )
+        return {"feed_back": self._feed_back} if samples else {}
 
     @torch.no_grad()
     def _predicted_token(self, readout: Tensor) -> Tensor:

@@ -14,14 +14,12 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
 )
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
-from .seq2seq_head import Seq2SeqHead, cross_entropy
+from .encoder_decoder import EncoderDecoderBody, EncoderDecoderHead
 from .transformer_layers import DecoderLayer, EncoderLayer, MultiHeadAttention, Positions, initialize
 
 
@@ -114,7 +112,7 @@ class TransformerSeq2SeqDecoder(Embedded):
     def forward(
         self,
         inputs_embeds: Tensor,
-        encoder_hidden_states: Tensor,
+        encoder_outputs: BaseModelOutput,
         attention_mask: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
@@ -125,6 +123,7 @@ class TransformerSeq2SeqDecoder(Embedded):
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
         seen = 0 if past_key_values is None else past_key_values.get_seq_length()
         x = self.placed(inputs_embeds, seen)  # (batch, target, hidden)
+        memory = encoder_outputs.last_hidden_state  # (batch, source, hidden)
         own_cache = None if past_key_values is None else past_key_values.self_attention_cache
         mask = create_causal_mask(
             config=self.config, inputs_embeds=x, attention_mask=attention_mask, past_key_values=own_cache
@@ -133,17 +132,17 @@ class TransformerSeq2SeqDecoder(Embedded):
             config=self.config,
             inputs_embeds=x,
             attention_mask=encoder_attention_mask,
-            encoder_hidden_states=encoder_hidden_states,
+            encoder_hidden_states=memory,
         )
         for layer in self.layers:
             # positional, as gradient checkpointing needs tensors that it is to differentiate
-            x = layer(x, mask, encoder_hidden_states, memory_mask, past_key_values=past_key_values, **kwargs)
+            x = layer(x, mask, memory, memory_mask, past_key_values=past_key_values, **kwargs)
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.norm(x), past_key_values=past_key_values if use_cache else None
         )
 
 
-class TransformerSeq2SeqModel(TransformerSeq2SeqPreTrainedModel):
+class TransformerSeq2SeqModel(EncoderDecoderBody, TransformerSeq2SeqPreTrainedModel):
     """Encoder and decoder, without the output layer."""
 
     def __init__(self, config: TransformerSeq2SeqConfig):
@@ -152,62 +151,13 @@ class TransformerSeq2SeqModel(TransformerSeq2SeqPreTrainedModel):
         self.decoder = TransformerSeq2SeqDecoder(config)
         self.post_init()
 
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.encoder.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.encoder.embed_tokens = value
-
-    @property
-    def target_embeddings(self) -> nn.Embedding:
-        """The word vectors of the target."""
-        return self.encoder.embed_tokens if self.decoder.embed_tokens is None else self.decoder.embed_tokens
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        use_cache: bool | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqModelOutput:
-        if encoder_outputs is None:
-            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
-        elif isinstance(encoder_outputs, tuple):
-            encoder_outputs = BaseModelOutput(*encoder_outputs)
-        if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
-            raise ValueError("the decoder needs exactly one of decoder_input_ids and decoder_inputs_embeds")
-        if decoder_inputs_embeds is None:
-            decoder_inputs_embeds = self.target_embeddings(decoder_input_ids)
-        decoded = self.decoder(
-            decoder_inputs_embeds,
-            encoder_outputs.last_hidden_state,
-            attention_mask=decoder_attention_mask,
-            encoder_attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            use_cache=use_cache,
-            return_dict=True,
-            **kwargs,
-        )
-        return Seq2SeqModelOutput(
-            last_hidden_state=decoded.last_hidden_state,
-            past_key_values=decoded.past_key_values,
-            decoder_hidden_states=decoded.hidden_states,
-            decoder_attentions=decoded.attentions,
-            cross_attentions=decoded.cross_attentions,
-            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
-            encoder_hidden_states=encoder_outputs.hidden_states,
-            encoder_attentions=encoder_outputs.attentions,
-        )
+    def checked(self, encoder_outputs: Any) -> BaseModelOutput:
+        return BaseModelOutput(*encoder_outputs) if isinstance(encoder_outputs, tuple) else encoder_outputs
 
 
-class TransformerSeq2SeqForConditionalGeneration(Seq2SeqHead, TransformerSeq2SeqPreTrainedModel, GenerationMixin):
+class TransformerSeq2SeqForConditionalGeneration(
+    EncoderDecoderHead, TransformerSeq2SeqPreTrainedModel, GenerationMixin
+):
     """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
 
     def __init__(self, config: TransformerSeq2SeqConfig):
@@ -216,56 +166,6 @@ class TransformerSeq2SeqForConditionalGeneration(Seq2SeqHead, TransformerSeq2Seq
         self.model = TransformerSeq2SeqModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.decoder_vocab_size, bias=False)
         self.post_init()
-
-    @can_return_tuple
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        decoder_input_ids: Tensor | None = None,
-        decoder_attention_mask: Tensor | None = None,
-        encoder_outputs: Any = None,
-        past_key_values: EncoderDecoderCache | None = None,
-        inputs_embeds: Tensor | None = None,
-        decoder_inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
-    ) -> Seq2SeqLMOutput:
-        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
-
-        `num_items_in_batch` is what the summed loss is divided by, when a step is more than this batch.
-        """
-        if labels is not None:
-            use_cache = False
-            if decoder_input_ids is None and decoder_inputs_embeds is None:
-                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-        outputs = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            decoder_input_ids=decoder_input_ids,
-            decoder_attention_mask=decoder_attention_mask,
-            encoder_outputs=encoder_outputs,
-            past_key_values=past_key_values,
-            inputs_embeds=inputs_embeds,
-            decoder_inputs_embeds=decoder_inputs_embeds,
-            use_cache=use_cache,
-            return_dict=True,
-            **kwargs,
-        )
-        logits = self.lm_head(outputs.last_hidden_state)  # (batch, target, vocabulary)
-        return Seq2SeqLMOutput(
-            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
-            logits=logits,
-            past_key_values=outputs.past_key_values,
-            decoder_hidden_states=outputs.decoder_hidden_states,
-            decoder_attentions=outputs.decoder_attentions,
-            cross_attentions=outputs.cross_attentions,
-            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
-            encoder_hidden_states=outputs.encoder_hidden_states,
-            encoder_attentions=outputs.encoder_attentions,
-        )
 
 
 class TransformerSeq2SeqEncoderModel(TransformerSeq2SeqPreTrainedModel):

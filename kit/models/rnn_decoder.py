@@ -42,6 +42,7 @@ class RNNDecoderOutput(ModelOutput):
     last_hidden_state: Tensor | None = None  # (batch, target, readout size): what the output layer sees
     past_key_values: RecurrentCache | None = None
     hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None  # none: a recurrent decoder does not attend to itself
     cross_attentions: tuple[Tensor, ...] | None = None  # one of (batch, heads, target, source)
 
 

@@ -3,11 +3,12 @@
 from pathlib import Path
 
 import numpy as np
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import PreTrainedModel
 
 from kit.data.sources import Splits, load_splits
 from kit.data.tokenizer import Tokenizers
 from kit.errors import KitError, RunError
+from kit.hub import load_seq2seq
 from kit.models import register_models
 from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
@@ -63,7 +64,7 @@ def verify(target: str | Path) -> list[Check]:
             raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
         recipe = folder.recipe()
         tokenizers = Tokenizers.load(folder.model)
-        model = AutoModelForSeq2SeqLM.from_pretrained(folder.model, dtype="auto")
+        model = load_seq2seq(folder.model)
         try:
             batch, origin = real_batch(load_splits(recipe.data), tokenizers)
         except KitError as error:

@@ -2,14 +2,12 @@
 
 import copy
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-from transformers.utils import logging
 
 from kit.data.examples import IGNORED
+from kit.hub import without_progress_bars
 from kit.training.objective import Batch
 from kit.verify.check import Outcome, equal_within, proof
 from kit.verify.subject import Subject, is_recurrent, is_seq2seq, logits_of
@@ -27,22 +25,11 @@ def difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> 
     return float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
-@contextmanager
-def _without_bars() -> Iterator[None]:
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()
-
-
 @proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_seq2seq)
 def save_and_load(subject: Subject) -> Outcome:
     model = subject.model
     inputs = {name: tensor.to(model.device) for name, tensor in subject.inputs().items()}
-    with tempfile.TemporaryDirectory() as folder, _without_bars():
+    with tempfile.TemporaryDirectory() as folder, without_progress_bars():
         model.save_pretrained(folder)
         loaded = type(model).from_pretrained(folder, dtype=model.dtype).to(model.device)
     ours, theirs = model.state_dict(), loaded.state_dict()
