@@ -39,7 +39,7 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
     A finished run of the same recipe is returned as it is. With `resume` an unfinished one goes on where it was.
     """
     keep_freed_memory()
-    accelerator = build_accelerator(recipe)
+    accelerator = build_accelerator(recipe, Path(output))
     reporter = reporter if reporter is not None and accelerator.is_main_process else Reporter(quiet=True)
     folder = RunFolder(Path(output))
     recipe = in_enough_parts(recipe, folder, resume, accelerator.num_processes, reporter)
@@ -63,7 +63,7 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
     return FinishedRun(folder.path, results)
 
 
-def build_accelerator(recipe: Recipe) -> Accelerator:
+def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerator:
     """Accelerate, on the devices that there are; the number of processes must be the one that was asked for."""
     precision = recipe.train.mixed_precision
     if precision == "fp16" and not torch.cuda.is_available():
@@ -71,7 +71,7 @@ def build_accelerator(recipe: Recipe) -> Accelerator:
     trackers = check_trackers(recipe.train.report_to)
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()  # left by an earlier run of this process, as in a notebook
-    accelerator = Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir="runs")
+    accelerator = Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir=str(output))
     expected = int(os.environ.get(EXPECTED_PROCESSES, accelerator.num_processes))
     if accelerator.num_processes != expected:
         raise RunError(
