@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 pytestmark = pytest.mark.soak
 
 KILLS = 20
-LENGTH = ["train.max_steps=120", "train.save_steps=5", "eval.steps=30", "train.seed=7"]
+LENGTH = ["train.max_steps=2000", "train.save_steps=5", "eval.steps=500", "train.seed=7"]
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -32,7 +32,7 @@ def test_many_kills(tiny_recipe: Path, tmp_path: Path, processes: int) -> None:
             command("broken"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
         )
         try:
-            process.wait(timeout=random_moment.uniform(3, 20))
+            process.wait(timeout=random_moment.uniform(6, 14))
         except subprocess.TimeoutExpired:
             subprocess.run(["kill", "-KILL", "--", f"-{process.pid}"], check=True)
             process.wait()
@@ -42,7 +42,7 @@ def test_many_kills(tiny_recipe: Path, tmp_path: Path, processes: int) -> None:
             break
     last = subprocess.run(command("broken"), capture_output=True, text=True, check=False)
     assert last.returncode == 0, last.stderr
-    assert kills >= 3
+    assert kills >= 5
     mine, theirs = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("broken", "unbroken"))
     assert all(mine[name].equal(theirs[name]) for name in theirs)
     assert not list((tmp_path / "broken").rglob(".tmp-*"))
