@@ -79,10 +79,15 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
     except TrainingFailed as failure:
         reporter.say(f"training failed: {failure}")
         raise typer.Exit(1) from None
+    _show_results(finished, reporter)
+
+
+def _show_results(finished: Any, reporter: Any) -> None:
+    """Say where a run is, and print its figures."""
     if finished.was_there:
-        reporter.say(f"{output} is already there, finished, and left as it is (name another with --output):")
+        reporter.say(f"{finished.folder} is already there, finished, and left as it is (name another with --output):")
     else:
-        reporter.say(f"the run is in {output}: model/, results.json, plots/, README.md")
+        reporter.say(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")
     if _is_main_process():
         for split in ("validation", "test"):
             if split in finished.results:
@@ -193,6 +198,20 @@ def _writing(path: Path | None) -> Any:
     from kit.generate_files import writing
 
     return writing(path)
+
+
+@app.command()
+def average(
+    run: RunArgument,
+    last: Annotated[int, typer.Option(min=2, help="Number of checkpoints to average, counted from the last.")] = 5,
+    output: Annotated[Path | None, typer.Option(help="New run folder [default: RUN_average]")] = None,
+) -> None:
+    """Average the weights of the last checkpoints of a run into a new run folder, and evaluate it."""
+    from kit.average import average_checkpoints
+    from kit.reporting import Reporter
+
+    reporter = Reporter()
+    _show_results(average_checkpoints(run, last, output or run.with_name(f"{run.name}_average"), reporter), reporter)
 
 
 @app.command()

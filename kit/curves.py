@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kit.atomic import new_file
 from kit.errors import RunError
 from kit.evaluation.metrics import METRICS, greater_is_better
 
@@ -43,17 +42,10 @@ def draw_curves(metrics_jsonl: Path, folder: Path) -> list[Path]:
 
 
 def save_picture(figure: Figure, path: Path) -> Path:
-    """Save as PNG so that the file is there as a whole or not at all, also when several processes draw it."""
+    """Save as PNG so that the file is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            figure.savefig(file, format="png", bbox_inches="tight", pad_inches=0.1)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    with new_file(path) as temporary:
+        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)
     return path
 
 

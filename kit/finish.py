@@ -4,8 +4,10 @@ import json
 import shutil
 from typing import Any
 
+from kit.atomic import write_text
 from kit.card import write_card
 from kit.curves import draw_curves
+from kit.evaluation.metrics import greater_is_better
 from kit.evaluation.predict import Evaluation, search_settings
 from kit.generate import Translator
 from kit.hub import export_model
@@ -13,27 +15,70 @@ from kit.machine import hardware, peak_memory_mb, versions
 from kit.prepare import Prepared
 from kit.reporting import Reporter
 from kit.run_folder import RunFolder
-from kit.training.checkpoint import write_text_atomically
 from kit.training.loop import Loop
 
 
 def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
-    """Evaluate on validation and test with the search of the recipe, and write everything down."""
-    evaluations: dict[str, Evaluation] = {}
-    section = prepared.recipe.eval
+    """Put the weights to keep into the model, and conclude the run with them."""
+    loop.load_best()
+    if prepared.recipe.eval.average is None:
+        return conclude(prepared, loop, folder, reporter)
+    validation, averaging = choose_weights(prepared, loop, prepared.recipe.eval.average, reporter)
+    return conclude(prepared, loop, folder, reporter, {"validation": validation}, averaging)
+
+
+def conclude(
+    prepared: Prepared,
+    loop: Loop,
+    folder: RunFolder,
+    reporter: Reporter,
+    evaluated: dict[str, Evaluation] | None = None,
+    averaging: dict[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Evaluate the model on validation and test, where that is not done, and write everything down."""
+    evaluations = dict(evaluated or {})
     for split in ("validation", "test"):
-        if split in prepared.encoded.splits:
-            with reporter.busy(f"final evaluation on {split}"):
-                evaluations[split] = prepared.task.evaluate(
-                    loop.objective, prepared.splits, prepared.encoded, prepared.tokenizers, split,
-                    section.num_beams, loop.accelerator,
-                )  # fmt: skip
-            show_evaluation(reporter, split, evaluations[split], section.examples)
+        if split in prepared.encoded.splits and split not in evaluations:
+            evaluations[split] = evaluate_finally(prepared, loop, split, split, reporter)
     results = collect_results(prepared, loop, evaluations)
+    if averaging is not None:
+        results["averaging"] = averaging
     if loop.accelerator.is_main_process:
         leave_behind(prepared, loop, folder, evaluations, results)
     loop.accelerator.wait_for_everyone()
     return results
+
+
+def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter) -> tuple[Evaluation, dict[str, Any]]:
+    """Leave the better of the best step and the mean of the last checkpoints in the model, judged on validation.
+
+    Returns its evaluation, and the figures of both as results.json holds them.
+    """
+    selected = prepared.recipe.eval.select_by
+    best = evaluate_finally(prepared, loop, "validation", f"best step ({loop.progress.best_step})", reporter)
+    steps = loop.load_mean(last)
+    name = f"mean of {len(steps)} checkpoints (steps {steps[0]} to {steps[-1]})"
+    mean = evaluate_finally(prepared, loop, "validation", name, reporter)
+    gain = mean.figures[selected] - best.figures[selected]
+    keep_mean = gain > 0 if greater_is_better(selected) else gain < 0
+    if not keep_mean:
+        loop.load_best()
+    reporter.say(f"kept: {name if keep_mean else 'the best step'}, by {selected} on validation")
+    chosen = "average" if keep_mean else "best_step"
+    averaging = {"chosen": chosen, "steps": steps, "average": mean.figures, "best_step": best.figures}
+    return (mean if keep_mean else best), averaging
+
+
+def evaluate_finally(prepared: Prepared, loop: Loop, split: str, name: str, reporter: Reporter) -> Evaluation:
+    """Evaluate the model as it is with the search of the recipe, and show the figures."""
+    section = prepared.recipe.eval
+    with reporter.busy(f"final evaluation: {name}"):
+        found = prepared.task.evaluate(
+            loop.objective, prepared.splits, prepared.encoded, prepared.tokenizers, split, section.num_beams,
+            loop.accelerator,
+        )  # fmt: skip
+    show_evaluation(reporter, name, found, section.examples)
+    return found
 
 
 def show_evaluation(reporter: Reporter, when: str, found: Evaluation, examples: int) -> None:
@@ -80,7 +125,7 @@ def leave_behind(
     folder.predictions.mkdir(exist_ok=True)
     for split, evaluation in evaluations.items():
         lines = (json.dumps(row, ensure_ascii=False) for row in evaluation.rows)
-        write_text_atomically(folder.predictions / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
+        write_text(folder.predictions / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
     settings = search_settings(prepared.recipe.eval, prepared.recipe.eval.num_beams)
     generation = settings.generation_config(prepared.model)
     export_model(folder.model, prepared.model, prepared.tokenizers, generation, prepared.task.pipelines)
@@ -90,7 +135,7 @@ def leave_behind(
     first = prepared.splits.datasets[list(evaluations)[-1]][0]["source"]
     Translator(folder.model).draw_attention(first, folder.plots / "attention.png")
     card = write_card(folder.path, prepared.recipe, results)
-    write_text_atomically(folder.card, card)
-    write_text_atomically(folder.model / "README.md", card)
+    write_text(folder.card, card)
+    write_text(folder.model / "README.md", card)
     shutil.copytree(folder.plots, folder.model / "plots", dirs_exist_ok=True)  # the card shows them
     folder.write_results(results)

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TextIO
 
+from kit.atomic import TEMPORARY
 from kit.generate import Output
 from kit.reporting import Reporter
-from kit.training.checkpoint import TEMPORARY
 
 
 @contextmanager

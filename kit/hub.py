@@ -10,12 +10,12 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel
 from transformers.utils import logging
 
+from kit.atomic import TEMPORARY, replace_folder
 from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import register_models
 from kit.pipelines import MODEL_CLASSES, PIPELINES
 from kit.recipe_model import check_settings
-from kit.training.checkpoint import TEMPORARY, replace_folder
 
 
 def model_place(name_or_path: str | Path) -> str:

@@ -9,6 +9,7 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from kit.data.batches import micro_batch_random
 from kit.data.examples import IGNORED, Pairs
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
@@ -182,7 +183,8 @@ def side_of(prepared: Prepared, pairs: Pairs, texts: Dataset, name: str) -> Side
 
 def first_examples(prepared: Prepared) -> list[Example]:
     """A few examples of the first micro-batch of the first step, out of the very tensors that training would get."""
-    batch = prepared.task.batch_maker(prepared.encoded, prepared.tokenizers)(prepared.plan.step(0)[0])
+    make_batch = prepared.task.batch_maker(prepared.encoded, prepared.tokenizers)
+    batch = make_batch(prepared.plan.step(0)[0], micro_batch_random(prepared.recipe.train.seed, 0, 0))
     tokenizers = prepared.tokenizers
     labels = batch["labels"]
 

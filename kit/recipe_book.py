@@ -2,9 +2,6 @@
 
 import json
 import math
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +10,7 @@ import yaml
 from pydantic.fields import FieldInfo
 
 from kit import recipe_model
+from kit.atomic import write_text
 from kit.errors import RecipeError, RunError, did_you_mean
 from kit.recipe import SECTIONS, Recipe, load_recipe
 from kit.recipe_file import printable, read_nodes, read_text, read_yaml, write_yaml
@@ -146,7 +144,11 @@ def record(run_folder: str | Path, recipe: str | Path) -> dict[str, Figure]:
     results = _results(run)
     _check_same(load_recipe(run / "recipe.yaml"), load_recipe(path), printable(run), printable(path))
     figures = _figures(results, printable(run / "results.json"))
-    _replace_file(path.resolve(), with_measured(read_text(path), figures, printable(path)))
+    text = with_measured(read_text(path), figures, printable(path))
+    try:
+        write_text(path.resolve(), text)
+    except OSError as error:
+        raise RecipeError(f"{printable(path)} cannot be written: {error}") from None
     return figures
 
 
@@ -281,24 +283,6 @@ def _short_versions(versions: dict[str, str]) -> str:
 def _rounded(value: float) -> float:
     """Four digits say all that a repeated run would give again."""
     return value if isinstance(value, int) else float(f"{value:.4g}")
-
-
-def _replace_file(path: Path, text: str) -> None:
-    """Put a new text in place of a file in one step, so that it is never half written."""
-    try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode("utf-8"))
-                file.flush()
-                os.fsync(file.fileno())
-            shutil.copymode(path, temporary)
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise RecipeError(f"{printable(path)} cannot be written: {error}") from None
 
 
 def _explanation(key: str, field: FieldInfo) -> str:

@@ -109,16 +109,23 @@ class TokenizerSection(Section):
     """Unicode normalization: nfc makes equal-looking characters equal; nfkc also unites variants such as full
     width letters; none leaves text as it is."""
 
+    bpe_dropout: Fraction = 0.0
+    """Leave out each merge with this probability while training, so that words are seen in many cuts; 0.1 is usual, and
+    helps where data are few and training is long. Evaluation cuts as ever."""
+
     end_of_source: bool = True
     """Put the end marker after the source too, so that the encoder sees where it ends."""
 
     def without_effect(self) -> dict[str, str]:
         if self.pretrained is not None:
-            names = ("train", "vocab_size", "min_frequency", "lowercase", "normalize")
+            names = ("train", "vocab_size", "min_frequency", "lowercase", "normalize", "bpe_dropout")
             return dict.fromkeys(names, "on a tokenizer that exists (tokenizer.pretrained)")
+        idle = {}
         if self.train == "unigram":
-            return {"min_frequency": "with tokenizer.train: unigram, which chooses tokens by likelihood"}
-        return {}
+            idle["min_frequency"] = "with tokenizer.train: unigram, which chooses tokens by likelihood"
+        if self.train != "bpe":
+            idle["bpe_dropout"] = f"with tokenizer.train: {self.train} (only bpe has merges)"
+        return idle
 
 
 class DataSection(Section):
@@ -281,6 +288,10 @@ class TrainSection(Section):
     max_grad_norm: PositiveFloat | None = 1.0
     """Longer gradients are scaled down to this length; null never scales. Recurrent models need it."""
 
+    ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
+    """Evaluate and keep an exponential moving average of the weights, of which each step keeps this share; 0.999
+    looks back over about 1,000 steps. Training itself goes on with the weights as they are."""
+
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
     """Compute in 16 bits where it is safe: faster and smaller on GPUs that have it (bf16 on newer ones)."""
 
@@ -338,6 +349,10 @@ class EvalSection(Section):
 
     select_by: Metric | Literal["loss"] = "loss"
     """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+
+    average: Annotated[int, Ge(2)] | None = None
+    """At the end the mean of the weights of this many last checkpoints (one every train.save_steps) competes with
+    the best step on the validation split, and the better one becomes the model. So many checkpoints are kept."""
 
     num_beams: PositiveInt = 1
     """Width of the beam search of the final evaluation and of the saved model; 1 is greedy."""

@@ -56,7 +56,6 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
         try:
             go_on_from_checkpoint(loop, resume, reporter)
             loop.run()
-            loop.load_best()
             results = finish(prepared, loop, folder, reporter)
         finally:
             loop.release()

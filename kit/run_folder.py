@@ -8,10 +8,10 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from kit.atomic import TEMPORARY, replace_folder, write_text
 from kit.data.tokenizer import Tokenizers
 from kit.errors import RunError
 from kit.recipe import Recipe, load_recipe
-from kit.training.checkpoint import TEMPORARY, replace_folder, write_text_atomically
 
 # What may change between the start of a run and its resumption: nothing here decides what is learned.
 FREE_TO_CHANGE = (
@@ -105,7 +105,7 @@ class RunFolder:
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         """Make this the folder of the run: write the resolved recipe and the tokenizers."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(self.recipe_file, recipe.to_yaml())
+        write_text(self.recipe_file, recipe.to_yaml())
         if not self.tokenizer.exists():
             temporary = self.path / f"{TEMPORARY}tokenizer"
             tokenizers.save(temporary)
@@ -134,4 +134,4 @@ class RunFolder:
                 self.path.rmdir()
 
     def write_results(self, results: dict[str, Any]) -> None:
-        write_text_atomically(self.results_file, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        write_text(self.results_file, json.dumps(results, indent=1, ensure_ascii=False) + "\n")

@@ -27,6 +27,11 @@ def micro_batch_seed(seed: int, step: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, step, index]).generate_state(1, np.uint64)[0])
 
 
+def micro_batch_random(seed: int, step: int, index: int) -> np.random.Generator:
+    """What is random in making micro-batch `index` of a step, whichever process makes it."""
+    return np.random.default_rng([seed, step, index])
+
+
 def seed_micro_batch(seed: int, step: int, index: int) -> None:
     """Make the randomness of a micro-batch its own, whatever ran before it and wherever it runs."""
     torch.manual_seed(micro_batch_seed(seed, step, index))

@@ -11,6 +11,7 @@ from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 
 from kit.data.batches import BatchPlan
+from kit.data.bpe_dropout import CutAnew
 from kit.data.examples import Pairs, TokenLists
 from kit.data.rows import Texts
 from kit.data.sources import Splits
@@ -29,6 +30,7 @@ class Encoded:
 
     splits: dict[str, Pairs]
     left_out: dict[str, int] = field(default_factory=dict)
+    cut_anew: CutAnew | None = None  # training examples under tokenizer.bpe_dropout
 
 
 class Translation:
@@ -59,8 +61,13 @@ class Translation:
                 f"no training example is left: {sum(left_out.values())} were left out by the length filters "
                 f"of `data` ({', '.join(f'{name}: {n}' for name, n in left_out.items() if n)})"
             )
-        encoded["train"] = encoded["train"].select(np.flatnonzero(keep))
-        return Encoded(encoded, left_out)
+        kept = np.flatnonzero(keep)
+        encoded["train"] = encoded["train"].select(kept)
+        cut_anew = None
+        if dropout := self.recipe.tokenizer.bpe_dropout:
+            texts = splits.datasets["train"].select(kept)
+            cut_anew = CutAnew(encoded["train"], Texts(texts, "source"), Texts(texts, "target"), tokenizers, dropout)
+        return Encoded(encoded, left_out, cut_anew)
 
     def filter_lengths(self, pairs: Pairs, tokenizers: Tokenizers) -> tuple[np.ndarray, dict[str, int]]:
         """Which examples the recipe trains on, and how many each filter leaves out (the first that applies counts)."""
@@ -93,10 +100,14 @@ class Translation:
             micro_batches=train.micro_batches,
         )
 
-    def batch_maker(self, encoded: Encoded, tokenizers: Tokenizers) -> Callable[[np.ndarray], Batch]:
-        """From indices of training examples to tensors."""
-        pairs, pad = encoded.splits["train"], tokenizers.source.pad_token_id
-        return lambda indices: pairs.batch(indices, pad)
+    def batch_maker(
+        self, encoded: Encoded, tokenizers: Tokenizers
+    ) -> Callable[[np.ndarray, np.random.Generator], Batch]:
+        """From indices of training examples to tensors; what is random in them comes from the generator."""
+        pairs, cut_anew, pad = encoded.splits["train"], encoded.cut_anew, tokenizers.source.pad_token_id
+        if cut_anew is not None:
+            return lambda indices, random: cut_anew.batch(indices, pad, random)
+        return lambda indices, random: pairs.batch(indices, pad)
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

@@ -16,48 +16,15 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from kit.atomic import TEMPORARY, replace_folder
 from kit.errors import RunError
 
-TEMPORARY = ".tmp-"
-
-
-def flush(path: Path) -> None:
-    """Have the operating system put a file, or the entries of a folder, onto the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+AVERAGE_FILE = "average.safetensors"
 
 
 def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def write_text_atomically(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash, sees the old or the new text and never a part of it."""
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
-    temporary.write_text(text, encoding="utf-8")
-    flush(temporary)
-    os.replace(temporary, path)
-    flush(path.parent)
-
-
-def replace_folder(temporary: Path, final: Path) -> None:
-    """Put a folder that was written aside in its place, flushed; one that is there already gives way to it."""
-    for file in temporary.rglob("*"):
-        flush(file)
-    flush(temporary)
-    if final.exists():
-        old = final.with_name(f"{TEMPORARY}old-{final.name}")
-        shutil.rmtree(old, ignore_errors=True)
-        os.rename(final, old)
-        os.rename(temporary, final)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.rename(temporary, final)
-    flush(final.parent)
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -68,7 +35,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
 
 
-def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path) -> None:
+def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path | str) -> None:
     """Copy saved tensors into a model; names and shapes must be exactly the model's."""
     own = model_tensors(model)
     if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
@@ -131,6 +98,14 @@ class Checkpoint:
     def model(self) -> dict[str, Tensor]:
         return self._tensors("model.safetensors")
 
+    def weights(self) -> dict[str, Tensor]:
+        """The weights that the run is judged by: the moving average where it keeps one, or else the model's."""
+        return self.average() or self.model()
+
+    def average(self) -> dict[str, Tensor] | None:
+        """The moving average of the weights, if the run keeps one."""
+        return self._tensors(AVERAGE_FILE) if (self.folder / AVERAGE_FILE).is_file() else None
+
     def optimizer(self) -> dict[str, Tensor]:
         return self._tensors("optimizer.safetensors")
 
@@ -169,7 +144,12 @@ class Checkpoints:
             shutil.rmtree(path, ignore_errors=True)
 
     def save(
-        self, step: int, model: dict[str, Tensor], optimizer: dict[str, Tensor], state: dict[str, Any]
+        self,
+        step: int,
+        model: dict[str, Tensor],
+        optimizer: dict[str, Tensor],
+        state: dict[str, Any],
+        average: dict[str, Tensor] | None = None,
     ) -> Checkpoint:
         """Write a checkpoint whole, or raise and leave what was there."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -179,6 +159,8 @@ class Checkpoints:
         try:
             save_file(model, temporary / "model.safetensors")
             save_file(optimizer, temporary / "optimizer.safetensors")
+            if average is not None:
+                save_file(average, temporary / AVERAGE_FILE)
             (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
             sums = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
             (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")

@@ -13,7 +13,7 @@ import torch
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from kit.data.batches import reading_batches
+from kit.data.batches import micro_batch_random, reading_batches
 from kit.data.examples import Pairs
 from kit.evaluation.predict import predict, search_settings, teacher_forced_loss
 from kit.prepare import Prepared
@@ -156,7 +156,7 @@ class _Trial:
         self,
         objective: Objective,
         optimizer: Optimizer,
-        make_batch: Callable[[np.ndarray], Batch],
+        make_batch: Callable[[np.ndarray, np.random.Generator], Batch],
         max_norm: float | None,
         accelerator: Accelerator,
     ):
@@ -165,10 +165,13 @@ class _Trial:
         self.max_norm = float("inf") if max_norm is None else max_norm
         self.seconds_of_update = 0.0
 
+    def _batch(self, indices: np.ndarray) -> Batch:
+        return self.make_batch(indices, micro_batch_random(0, 0, 0))
+
     def forward_and_backward(self, indices: np.ndarray) -> float:
         """Gradients of a micro-batch; returns the seconds."""
         with timed(self.accelerator) as seconds:
-            batch = {name: tensor.to(self.accelerator.device) for name, tensor in self.make_batch(indices).items()}
+            batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices).items()}
             with self.accelerator.autocast():
                 loss = self.objective(batch, self.objective.counts(batch))
             loss.backward()

@@ -9,8 +9,8 @@ from accelerate import Accelerator
 from accelerate.utils import LoggerType
 from accelerate.utils.imports import is_tensorboard_available, is_trackio_available, is_wandb_available
 
+from kit.atomic import write_text
 from kit.errors import RecipeError
-from kit.training.checkpoint import write_text_atomically
 
 TRACKERS = {
     "tensorboard": is_tensorboard_available,
@@ -48,7 +48,7 @@ class MetricsLog:
                 break  # the line that a kill cut off: all after it is later still
             if entry["step"] <= step:
                 kept.append(line)
-        write_text_atomically(self.path, "".join(f"{line}\n" for line in kept))
+        write_text(self.path, "".join(f"{line}\n" for line in kept))
 
     def add(self, step: int, **figures: Any) -> None:
         """Append the figures of a step."""

@@ -24,10 +24,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from kit.data.batches import BatchPlan, seed_micro_batch
+from kit.data.batches import BatchPlan, micro_batch_random, seed_micro_batch
 from kit.errors import RunError
 from kit.recipe import Recipe
 from kit.reporting import Reporter
+from kit.training.averages import MovingAverage, mean_of
 from kit.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -78,7 +79,8 @@ class Loop:
     optimizer: Optimizer
     schedule: LRScheduler
     plan: BatchPlan
-    make_batch: Callable[[np.ndarray], Batch]
+    make_batch: Callable[[np.ndarray, np.random.Generator], Batch]
+    """Tensors of the examples with these indices; the generator is seeded for this micro-batch alone."""
     evaluate: Callable[[int], tuple[dict[str, Any], float, bool]]
     """`evaluate(step)` → figures, the one that selects, and whether greater is better."""
     recipe: Recipe
@@ -89,9 +91,12 @@ class Loop:
 
     def __post_init__(self) -> None:
         self.progress = Progress(world_size=self.accelerator.num_processes)
-        self.checkpoints = Checkpoints(self.folder / "checkpoints", self.recipe.train.save_total_limit)
+        keep = max(self.recipe.train.save_total_limit, self.recipe.eval.average or 1)
+        self.checkpoints = Checkpoints(self.folder / "checkpoints", keep)
         self.prepared, self.prepared_optimizer = self.accelerator.prepare(self.objective, self.optimizer)
         self.names: dict[Tensor, str] = {p: name for name, p in self.objective.model.named_parameters()}
+        decay = self.recipe.train.ema_decay
+        self.average = None if decay is None else MovingAverage(self.objective.model, decay)
         self._interrupted_by = 0
 
     # ---- the run -------------------------------------------------------------------------------------------------
@@ -113,6 +118,8 @@ class Loop:
                     break
                 loss, norm = self._step(batches, totals)
                 progress.step += 1
+                if self.average is not None:
+                    self.average.update(self.objective.model, progress.step)
                 progress.target_tokens += int(sizes[0])
                 progress.step_seconds += time.perf_counter() - began
                 window.add(loss, sizes, time.perf_counter() - began)
@@ -141,11 +148,14 @@ class Loop:
         return [
             (
                 j,
-                {name: tensor.to(self.accelerator.device) for name, tensor in self.make_batch(indices).items()},
+                {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices, j).items()},
             )
             for j, indices in enumerate(self.plan.step(self.progress.step))
             if j % processes == rank
         ]
+
+    def _batch(self, indices: np.ndarray, j: int) -> Batch:
+        return self.make_batch(indices, micro_batch_random(self.recipe.train.seed, self.progress.step, j))
 
     def _agree(self, batches: list[tuple[int, Batch]]) -> tuple[Tensor, Tensor, bool, bool]:
         """What all processes must know alike before a step: the totals to divide by, the sizes for the log, whether a
@@ -224,7 +234,8 @@ class Loop:
     def _evaluate(self) -> bool:
         """Evaluate, and tell whether this is the best step so far."""
         progress = self.progress
-        figures, value, greater = self.evaluate(progress.step)
+        with nullcontext() if self.average is None else self.average.in_place(self.objective.model):
+            figures, value, greater = self.evaluate(progress.step)
         self.log.add(progress.step, validation=figures)
         rank = (value if greater else -value, -figures["loss"])
         if progress.best is None or progress.best_loss is None:
@@ -255,6 +266,7 @@ class Loop:
                 model_tensors(self.objective.model),
                 optimizer_tensors(self.optimizer, self.names),
                 state,
+                None if self.average is None else self.average.tensors,
             )
             self.checkpoints.rotate(self.progress.best_step)
         self.accelerator.wait_for_everyone()
@@ -264,6 +276,8 @@ class Loop:
         state = checkpoint.state()
         load_model_tensors(self.objective.model, checkpoint.model(), checkpoint.folder)
         load_optimizer_tensors(self.optimizer, self.names, checkpoint.optimizer())
+        if self.average is not None:
+            self.average.tensors = checkpoint.weights()
         self.schedule.load_state_dict(state["schedule"])
         for group, rate in zip(self.optimizer.param_groups, state["learning_rates"], strict=True):
             group["lr"] = rate
@@ -273,13 +287,19 @@ class Loop:
 
     def load_best(self) -> None:
         """Put the weights of the best step into the model."""
-        if self.progress.best_step is None or self.progress.best_step == self.progress.step:
+        if self.progress.best_step is None:
             return
         checkpoint = Checkpoint(self.checkpoints.folder / f"step-{self.progress.best_step}")
         wrong = checkpoint.broken()
         if wrong:
             raise RunError(f"the best checkpoint, {checkpoint.folder}, is broken: {wrong}")
-        load_model_tensors(self.objective.model, checkpoint.model(), checkpoint.folder)
+        load_model_tensors(self.objective.model, checkpoint.weights(), checkpoint.folder)
+
+    def load_mean(self, last: int) -> list[int]:
+        """Put the mean of the last checkpoints that are whole into the model; returns their steps."""
+        whole = [checkpoint for checkpoint, wrong in self.checkpoints.newest_first() if wrong is None][:last]
+        load_model_tensors(self.objective.model, mean_of(whole[::-1]), self.checkpoints.folder)
+        return sorted(checkpoint.step for checkpoint in whole)
 
     def release(self) -> None:
         """End the work with other processes.

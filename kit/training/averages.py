@@ -1,0 +1,54 @@
+"""Means of weights: over the last checkpoints of a run, or moving along while it trains."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from kit.training.checkpoint import Checkpoint, load_model_tensors, model_tensors
+
+
+def mean_of(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
+    """The arithmetic mean of the weights of checkpoints, summed in float64; whole numbers are the last one's."""
+    sums: dict[str, Tensor] = {}
+    for checkpoint in checkpoints:
+        tensors = checkpoint.weights()
+        for name, tensor in tensors.items():
+            sums[name] = sums[name] + tensor.double() if name in sums else tensor.double()
+    return {
+        name: (sums[name] / len(checkpoints)).to(tensor.dtype) if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
+    }
+
+
+class MovingAverage:
+    """An exponential moving average of a model's weights, for evaluation and for the model that is kept.
+
+    After step t it is d · average + (1 − d) · weights with d = min(decay, t / (t + 10)): at the start, when the first
+    weights would hang on for long, it forgets faster.
+    """
+
+    def __init__(self, model: nn.Module, decay: float):
+        self.decay = decay
+        self.tensors = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, step: int) -> None:
+        """Take in the weights after a step (counted from 1)."""
+        decay = min(self.decay, step / (step + 10))
+        for name, tensor in model_tensors(model).items():
+            if tensor.is_floating_point():
+                self.tensors[name].lerp_(tensor, 1 - decay)
+            else:
+                self.tensors[name].copy_(tensor)
+
+    @contextmanager
+    def in_place(self, model: nn.Module) -> Iterator[None]:
+        """Within the block the model has the average for weights."""
+        own = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+        load_model_tensors(model, self.tensors, "the moving average")
+        try:
+            yield
+        finally:
+            load_model_tensors(model, own, "the weights in training")
