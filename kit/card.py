@@ -51,7 +51,7 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> 
     return template.render(
         card_data=_metadata(run_folder, recipe, results).to_yaml(),
         name=escape(_name(run_folder)),
-        task=recipe.task,
+        pipeline=json.dumps(_clean(_pipeline_task(recipe)), ensure_ascii=False),
         summary=_summary(recipe, results),
         results_table=_results_table(results),
         results_note=_results_note(recipe, results),
@@ -59,6 +59,10 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> 
         examples_split=examples_split,
         examples_table=table(("source", "reference", "output"), examples) if examples else "",
         example=json.dumps(_clean(examples[0][0]) if examples else "…", ensure_ascii=False),
+        told_by_tokenizer=recipe.data.directions is None,
+        prefixed_example=json.dumps(
+            (recipe.data.source_prefix or "") + (_clean(examples[0][0]) if examples else "…"), ensure_ascii=False
+        ),
         shared_vocabulary=recipe.tokenizer.shared,
         own_code=recipe.model.type is not None,
         data_sentence=_data_sentence(recipe),
@@ -142,6 +146,14 @@ def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> M
     )
 
 
+def _pipeline_task(recipe: Recipe) -> str:
+    """The task of a pipeline for the first example, which is in the first direction."""
+    if not recipe.data.directions:
+        return recipe.task
+    source, target = recipe.data.directions[0].split("-")
+    return f"translation_{source}_to_{target}"
+
+
 def _model_tags(recipe: Recipe) -> list[str]:
     return [recipe.model.type] if recipe.model.type else []
 
@@ -204,10 +216,14 @@ def _results_note(recipe: Recipe, results: Mapping[str, Any]) -> str:
     search = (
         "greedy search" if beams == 1 else f"beam search ({beams} beams, length penalty {recipe.eval.length_penalty})"
     )
-    note = [f"Output was produced by {search}. BLEU and chrF go up to 100, exact match and token accuracy up to 1."]
+    note = [f"Output was produced by {search}. Exact match and token accuracy are out of 1, the others out of 100."]
     figures = next((_figures(results, split) for split in SPLITS if results.get(split)), {})
     signatures = [(name, figures.get(f"{name}_signature")) for name in METRICS]
-    note += [f"{_TITLES[name]} by sacrebleu: `{_code(signature)}`." for name, signature in signatures if signature]
+    note += [
+        f"{_TITLES[name]} by {METRICS[name].library}: `{_code(signature)}`."
+        for name, signature in signatures
+        if signature
+    ]
     return "  \n".join(note) if any(name in figures for name in METRICS) else ""
 
 
@@ -259,6 +275,8 @@ def _data_sentence(recipe: Recipe) -> str:
     more = "".join(f", {what} {escape(value)}" for what, value in details.items() if value)
     languages = f" Languages: {escape(', '.join(data.languages))}." if data.languages else ""
     columns = f"From `{_code(data.source)}` to `{_code(data.target)}`."
+    if data.directions:
+        columns = f"Directions: {', '.join(f'`{_code(direction)}`' for direction in data.directions)}."
     return f"{escape(_short_path(data.path))}{more}. {columns}{languages}"
 
 

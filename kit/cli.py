@@ -152,42 +152,71 @@ def generate(
     n_best: Annotated[int, typer.Option(min=1, help="Number of outputs for each line.")] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="Exponent of the length in a score.")] = None,
+    no_repeat_ngram_size: Annotated[
+        int | None, typer.Option(min=0, help="No sequence of so many tokens twice in an output; 0 allows all.")
+    ] = None,
+    source_language: Annotated[str | None, typer.Option(help="Language to read, if the model has several.")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Language to write, if the model has several.")] = None,
+    split_sentences: Annotated[
+        str | None, typer.Option(metavar="LANGUAGE", help="Translate each sentence alone; split as in this language.")
+    ] = None,
     scores: Annotated[bool, typer.Option("--scores", help="Write line, rank, score, finished, text.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
     attention: Annotated[Path | None, typer.Option(help="Draw the attention of the first line there (PNG).")] = None,
     tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
 ) -> None:
-    """Translate lines of text, in order; long files stream through."""
+    """Translate lines of text, in order; files of any size stream through, and a bad line never stops one."""
+    from functools import partial
+
     from kit.generate import LINES_AT_ONCE, Translator
-    from kit.generate_files import ignoring_rest, read_lines, write_outputs
+    from kit.generate_files import translate_file, write_outputs
     from kit.reporting import Reporter
 
     reporter = Reporter()
     if file is not None and not file.is_file():
         raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit generate {run}`")
+    if split_sentences is not None and n_best > 1:
+        raise KitError("--n-best has no meaning with --split-sentences, which puts together the best of each sentence")
     translator = Translator(run)
     settings = translator.settings(
         num_beams=max(num_beams or translator.settings().num_beams, n_best),
         num_return_sequences=n_best,
         max_new_tokens=max_new_tokens,
         length_penalty=length_penalty,
+        no_repeat_ngram_size=no_repeat_ngram_size,
+        **translator.tokenizers.search_tokens(target_language),
     )
     interactive = file is None and sys.stdin.isatty()
-    with read_lines(file, reporter) as lines, _writing(output) as out, reporter.counting("lines", None) as advance:
+    languages: dict[str, Any] = {"source_language": source_language, "target_language": target_language}
+
+    def translate(lines: Any, **how: Any) -> Any:
         if attention is not None:
-            lines = _draw_first(translator, lines, attention, settings, reporter)
-        outputs = translator.translate(lines, settings, tokens_per_batch, 1 if interactive else LINES_AT_ONCE)
-        with ignoring_rest():
-            write_outputs(outputs, out, scores or n_best > 1, as_json, advance)
+            lines = _draw_first(translator, lines, attention, settings, languages, reporter)
+        at_once = 1 if interactive else LINES_AT_ONCE
+        return translator.translate(
+            lines, settings, tokens_per_batch, at_once, split=split_sentences, **languages, **how
+        )
+
+    try:
+        translate_file(
+            translate, file, output, partial(write_outputs, details=scores or n_best > 1, as_json=as_json), reporter
+        )
+    except KeyboardInterrupt:
+        reporter.say("interrupted" if output is None else f"interrupted: {output} is as it was before")
+        raise typer.Exit(130) from None
 
 
-def _draw_first(translator: Any, lines: Any, path: Path, settings: Any, reporter: Any) -> Any:
+def _draw_first(
+    translator: Any, lines: Any, path: Path, settings: Any, languages: dict[str, Any], reporter: Any
+) -> Any:
     from itertools import chain
+
+    from kit.plot import Question, draw_sentence
 
     first = next(lines, None)
     if first is None:
         raise KitError("there is no line to draw the attention of: the input is empty")
-    if not translator.draw_attention(first, path, settings):
+    if not draw_sentence(translator, Question(first, **languages), path, settings):
         raise KitError("--attention: this model has none; it sees the source through a fixed state only")
     reporter.say(f"attention of the first line: {path}")
     return chain([first], lines)
@@ -212,6 +241,30 @@ def average(
 
     reporter = Reporter()
     _show_results(average_checkpoints(run, last, output or run.with_name(f"{run.name}_average"), reporter), reporter)
+
+
+@app.command()
+def plot(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    sentence: Annotated[str | None, typer.Option(help="Text to translate (default: the first test example).")] = None,
+    target: Annotated[str | None, typer.Option(help="Output to read, in place of the model's own.")] = None,
+    kind: Annotated[str | None, typer.Option(help="cross, encoder, decoder, all (of these), or curves.")] = None,
+    layer: Annotated[str | None, typer.Option(help="Number from 1, or all (default: the last).")] = None,
+    head: Annotated[str | None, typer.Option(help="Number from 1, mean, or all (default: all).")] = None,
+    source_language: Annotated[str | None, typer.Option(help="Language of --sentence, if there are several.")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Language to write, if there are several.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder or .png file (default: RUN/plots).")] = None,
+) -> None:
+    """Draw the training curves of a run, and where its model looks: cross-attention and self-attention."""
+    from kit.plot import plot as draw
+    from kit.reporting import Reporter
+
+    pictures = draw(
+        run, sentence=sentence, target=target, kind=kind, layer=layer, head=head, output=output,
+        source_language=source_language, target_language=target_language, say=Reporter().say,
+    )  # fmt: skip
+    for picture in pictures:
+        print(picture)
 
 
 @app.command()

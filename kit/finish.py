@@ -12,6 +12,7 @@ from kit.evaluation.predict import Evaluation, search_settings
 from kit.generate import Translator
 from kit.hub import export_model
 from kit.machine import hardware, peak_memory_mb, versions
+from kit.plot import draw_sentence, first_question
 from kit.prepare import Prepared
 from kit.reporting import Reporter
 from kit.run_folder import RunFolder
@@ -99,7 +100,7 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
         "train": {
             "seconds": round(progress.seconds, 1),
             "steps": progress.step,
-            "epochs": round(progress.step / loop.plan.steps_per_epoch, 3),
+            "epochs": round(loop.plan.epochs(progress.step), 3),
             "best_step": progress.best_step,
             "tokens_per_second": round(progress.target_tokens / max(progress.step_seconds, 1e-9), 1),
             "padding": round(loop.plan.padding().share, 4),
@@ -132,8 +133,9 @@ def leave_behind(
     folder.plots.mkdir(exist_ok=True)
     draw_curves(folder.metrics_file, folder.plots)
     # drawn by the exported model, so that a folder that cannot be loaded is noticed here
-    first = prepared.splits.datasets[list(evaluations)[-1]][0]["source"]
-    Translator(folder.model).draw_attention(first, folder.plots / "attention.png")
+    translator = Translator(folder.model)
+    if question := first_question(prepared.splits.datasets[list(evaluations)[-1]]):
+        draw_sentence(translator, question, folder.plots / "attention.png")
     card = write_card(folder.path, prepared.recipe, results)
     write_text(folder.card, card)
     write_text(folder.model / "README.md", card)

@@ -6,15 +6,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedModel
+from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
 from transformers.utils import logging
 
 from kit.atomic import TEMPORARY, replace_folder
 from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import register_models
-from kit.pipelines import MODEL_CLASSES, PIPELINES
+from kit.pipelines import custom_pipelines
 from kit.recipe_model import check_settings
 
 
@@ -26,17 +27,42 @@ def model_place(name_or_path: str | Path) -> str:
 
 def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
     """The model of a run folder, a model folder or a Hub id; `settings` change its configuration."""
+    config = load_config(name_or_path, settings)
+    with told_in_one_line(name_or_path), without_progress_bars():
+        model = AutoModelForSeq2SeqLM.from_pretrained(model_place(name_or_path), config=config)
+    freeze_constants(model)
+    return model
+
+
+def freeze_constants(model: PreTrainedModel) -> None:
+    """Freeze what a new model of this class has frozen, such as Marian's sinusoids: loading loses that, and training on
+    several GPUs would wait for their gradients."""
+    with torch.device("meta"):
+        new = type(model)(model.config)
+    frozen = {name for name, parameter in new.named_parameters() if not parameter.requires_grad}
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(parameter.requires_grad and name not in frozen)
+
+
+def load_config(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedConfig:
+    """The configuration of a run folder, a model folder or a Hub id, changed by `settings`."""
     register_models()
     place = model_place(name_or_path)
     if Path(name_or_path).is_dir() and not (Path(place) / "config.json").is_file():
         raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
-    try:
-        config = AutoConfig.from_pretrained(place)
-        checked, problems = check_settings(type(config), settings or {})
+    with told_in_one_line(name_or_path):
+        kind = type(AutoConfig.from_pretrained(place))
+        checked, problems = check_settings(kind, settings or {})
         if problems:
             raise RecipeError("; ".join(message for _, message in problems))
-        with without_progress_bars():
-            return AutoModelForSeq2SeqLM.from_pretrained(place, **checked)
+        return AutoConfig.from_pretrained(place, **checked)
+
+
+@contextmanager
+def told_in_one_line(name_or_path: str | Path) -> Iterator[None]:
+    """Say in one line what transformers finds wrong with a model that is to be loaded."""
+    try:
+        yield
     except (OSError, ValueError, SafetensorError) as error:
         reason = str(error).strip().splitlines()[0]
         raise RunError(f"{name_or_path} cannot be loaded as a run, a model folder or a Hub id: {reason}") from None
@@ -67,25 +93,17 @@ def export_model(
     """
     temporary = folder.with_name(f"{TEMPORARY}{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
-    entries: dict[str, dict[str, Any]] = {}
-    for name in pipelines:
-        pipeline_class = PIPELINES[name]
-        module = pipeline_class.__module__.rsplit(".", 1)[-1]
-        entries[name] = {
-            "impl": f"{module}.{pipeline_class.__name__}",
-            "pt": [MODEL_CLASSES[name].__name__],
-            "default": {},
-            "type": "text",
-        }
-    model.config.custom_pipelines = entries
+    model.config.custom_pipelines = custom_pipelines(pipelines)
+    for stale in ("prefix", "task_specific_params"):  # of a pretrained model: what counts now is in its tokenizer
+        if getattr(model.config, stale, None) is not None:
+            delattr(model.config, stale)
     model.generation_config = generation
     try:
         with without_progress_bars():
             model.save_pretrained(temporary)
         tokenizers.save(temporary)
-        for name in pipelines:
-            source = Path(__file__).parent / "pipelines" / f"{entries[name]['impl'].split('.')[0]}.py"
-            shutil.copyfile(source, temporary / source.name)
+        for file in {entry["impl"].split(".")[0] for entry in model.config.custom_pipelines.values()}:
+            shutil.copyfile(Path(__file__).parent / "pipelines" / f"{file}.py", temporary / f"{file}.py")
         replace_folder(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)

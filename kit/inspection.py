@@ -10,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import micro_batch_random
+from kit.data.columns import example_columns
 from kit.data.examples import IGNORED, Pairs
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
@@ -18,7 +19,7 @@ from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
 from kit.run import build_accelerator
-from kit.tasks.translation import encode_pairs
+from kit.tasks.translation import encode_pairs, filter_name
 from kit.training.estimate import Cost, estimate
 
 EXAMPLES = 3
@@ -73,6 +74,7 @@ class Batches:
     total_steps: int
     micro_batches: int
     padding: float  # share of what the model computes on
+    streamed: bool = False  # then an epoch is the first buffer
 
     @property
     def epochs(self) -> float:
@@ -109,15 +111,17 @@ class Inspection:
 def inspect_recipe(recipe: Recipe) -> Inspection:
     """Do everything that a run does before its first step, look at it, and try a few steps on a copy of the model.
 
+    Of a stream, its first buffer stands for the training data.
     Nothing is written. Raises what a run would raise for a recipe that cannot be trained.
     """
     keep_freed_memory()  # as a run does: it changes the time of a step
     accelerator = build_accelerator(recipe)
-    prepared = prepare(recipe)
+    prepared = prepare(recipe).first_buffer()
     train = training_texts(prepared)
     texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
     splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
-    duplicates, overlaps = find_repeated(train, {split: texts[split] for split in texts if split != "train"})
+    others = {split: texts[split] for split in texts if split != "train"}
+    duplicates, overlaps = find_repeated(train, others, example_columns(recipe.data))
     try:
         cost = estimate(prepared, accelerator)
     except torch.OutOfMemoryError:
@@ -130,10 +134,11 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         start_token=prepared.tokenizers.target.convert_ids_to_tokens(prepared.model.config.decoder_start_token_id),
         vocabularies=vocabularies(prepared),
         batches=Batches(
-            prepared.plan.steps_per_epoch,
+            prepared.steps_per_epoch,
             prepared.total_steps,
             prepared.plan.micro_batches,
             prepared.plan.padding().share,
+            recipe.data.streaming,
         ),
         parameters=count_parameters(prepared.model),
         cost=cost,
@@ -157,7 +162,7 @@ def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
     refused = (
         prepared.encoded.left_out if split == "train" else prepared.task.filter_lengths(pairs, prepared.tokenizers)[1]
     )
-    by_filter = {f"data.{name}": count for name, count in refused.items() if count}
+    by_filter = {filter_name(name): count for name, count in refused.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     return SplitFacts(
         read=report.read,
@@ -173,12 +178,13 @@ def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
 
 def side_of(prepared: Prepared, pairs: Pairs, texts: Dataset, name: str) -> Side:
     is_target = name == "target"
-    tokenizer = prepared.tokenizers.target if is_target else prepared.tokenizers.source
+    tokenizers = prepared.tokenizers
+    tokenizer = tokenizers.target if is_target else tokenizers.source
     lists = pairs.target if is_target else pairs.source
-    end = is_target or prepared.recipe.tokenizer.end_of_source
     column = texts[name]
     unknown = count_unknown(tokenizer, lists, lambda i: column[i], is_target)
-    return Side(Lengths.of(lists.lengths - int(end)), unknown)
+    always = tokenizers.encode_empty_target() if is_target else tokenizers.encode_empty_source()
+    return Side(Lengths.of(lists.lengths - len(always)), unknown)
 
 
 def first_examples(prepared: Prepared) -> list[Example]:

@@ -172,7 +172,9 @@ def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
     yield "model", f"{parameters.model_type}, {parameters.total:,} parameters{frozen}"
     yield "", ", ".join(f"{part} {count:,}" for part, count in parameters.parts.items())
     parts = f", each in {batches.micro_batches} micro-batches" if batches.micro_batches > 1 else ""
-    yield "steps", f"{batches.total_steps:,}{parts}; {batches.steps_per_epoch:,} an epoch, {batches.epochs:.3g} epochs"
+    part = "in the first buffer" if batches.streamed else "an epoch"
+    epochs = "" if batches.streamed else f", {batches.epochs:.3g} epochs"
+    yield "steps", f"{batches.total_steps:,}{parts}; {batches.steps_per_epoch:,} {part}{epochs}"
     yield "padding", f"{batches.padding:.1%} of the tokens that the model computes on"
 
 

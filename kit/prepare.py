@@ -1,18 +1,24 @@
 """From a recipe to everything a training needs, before the first step: the stations from text to model."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
-from kit.data.batches import BatchPlan
+from kit.data.batches import BatchPlan, Plan
+from kit.data.report import DataReport
 from kit.data.sources import Splits, load_splits
+from kit.data.stream_plan import StreamPlan, buffer_seed
+from kit.data.streaming import START
 from kit.data.tokenizer import Tokenizers
 from kit.models import register_models
 from kit.recipe import Recipe
 from kit.tasks import task_of
-from kit.tasks.translation import Encoded, Translation
+from kit.tasks.translation import Encoded, Translation, filter_name
+from kit.training.objective import Batch
 
 
 @dataclass(frozen=True)
@@ -24,14 +30,41 @@ class Prepared:
     splits: Splits
     tokenizers: Tokenizers
     encoded: Encoded
-    plan: BatchPlan
+    plan: Plan
     model: PreTrainedModel
 
     @property
     def total_steps(self) -> int:
         """Number of steps that the recipe asks for."""
         train = self.recipe.train
-        return train.max_steps or max(1, round((train.num_train_epochs or 1) * self.plan.steps_per_epoch))
+        return train.max_steps or max(1, round((train.num_train_epochs or 1) * self.steps_per_epoch))
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Number of steps in an epoch, which a stream does not know."""
+        assert isinstance(self.plan, BatchPlan)
+        return self.plan.steps_per_epoch
+
+    def batch_maker(self) -> Callable[[np.ndarray, np.random.Generator], Batch]:
+        """From what the plan gives for a micro-batch to tensors."""
+        if isinstance(self.plan, StreamPlan):
+            streamed, pad = self.plan, self.tokenizers.source.pad_token_id
+            return lambda indices, random: streamed.examples.batch(indices, pad)
+        return self.task.batch_maker(self.encoded, self.tokenizers)
+
+    def first_buffer(self) -> "Prepared":
+        """The beginning of a streaming run, as if its first buffer were all there is to train on."""
+        stream, train = self.splits.stream, self.recipe.train
+        if stream is None:
+            return self
+        rows, told = stream.first_buffer(train.seed, self.recipe.data.buffer_size, train.micro_batches)
+        notes = [*self.splits.report.notes, "train is streamed: all that is said of it is true of its first buffer"]
+        report = DataReport({**self.splits.report.splits, "train": told}, notes)
+        datasets = type(self.splits.datasets)({"train": rows, **self.splits.datasets})
+        splits = replace(self.splits, datasets=datasets, report=report, stream=None)
+        encoded = self.task.encode(splits, self.tokenizers)
+        plan = self.task.plan(encoded.splits["train"], buffer_seed(train.seed, START))
+        return replace(self, splits=splits, encoded=encoded, plan=plan)
 
     def summary(self) -> list[str]:
         """What a person should know before training begins."""
@@ -40,10 +73,14 @@ class Prepared:
         return [
             f"data: {sizes} examples",
             *(f"  {line}" for line in self.splits.report.lines()),
-            *(f"  train: {count:,} examples left out by data.{name}" for name, count in left_out if count),
+            *(f"  train: {count:,} examples left out by {filter_name(name)}" for name, count in left_out if count),
+            *(
+                f"  {name}: {pairs.cut:,} examples cut to what the model has positions for"
+                for name, pairs in self.encoded.splits.items()
+                if pairs.cut
+            ),
             f"model: {self.model.config.model_type}, {self.model.num_parameters():,} parameters",
-            f"batches: {self.plan.steps_per_epoch:,} steps an epoch, {self.plan.padding().share:.1%} padding, "
-            f"{self.total_steps:,} steps in all",
+            f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",
         ]
 
 
@@ -60,6 +97,11 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
         is_main = accelerator is None or accelerator.is_main_process
         tokenizers = broadcast_object_list([task.build_tokenizers(splits) if is_main else None])[0]
     encoded = task.encode(splits, tokenizers)
-    plan = task.plan(encoded.splits["train"])
+    plan: Plan
+    if splits.stream is None:
+        plan = task.plan(encoded.splits["train"])
+    else:
+        process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
+        plan = task.stream_plan(splits, encoded, tokenizers, process, processes)
     model = task.build_model(tokenizers)
     return Prepared(recipe, task, splits, tokenizers, encoded, plan, model)

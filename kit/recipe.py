@@ -12,7 +12,7 @@ from pydantic import (
 )
 
 from kit import recipe_model
-from kit.errors import RecipeError
+from kit.errors import RecipeError, did_you_mean
 from kit.recipe_file import printable, read_text, read_yaml, write_yaml
 from kit.recipe_model import Problem, field_problems
 from kit.recipe_sections import (
@@ -60,8 +60,48 @@ class Recipe(Section):
                 "train.early_stopping_patience",
                 "it counts evaluations, but eval.steps is 0: there is only the last.",
             )
+        yield from self._language_contradictions()
+        if self.data.streaming:
+            yield from self._beyond_a_stream()
         if self.measured and "none" in self.measured and len(self.measured) > 1:
             yield "measured.none", "there are figures beside the reason why there are none. Keep one of both."
+
+    def _language_contradictions(self) -> Iterator[tuple[str, str]]:
+        """Keys about languages, and about a tokenizer that is not trained."""
+        fixed, several = ("source_language", "target_language"), self.data.directions is not None
+        given = [name for name in (*fixed, "language_codes") if getattr(self.tokenizer, name) is not None]
+        exists = self.tokenizer.pretrained is not None or self.model.pretrained is not None
+        for name in given:
+            if not exists:
+                yield f"tokenizer.{name}", "a tokenizer trained here has no language codes. Leave it out."
+            elif (name in fixed) == several:
+                beside = "beside data.directions, where every example has its own (tokenizer.language_codes)"
+                why = beside if several else "without data.directions"
+                yield f"tokenizer.{name}", f"it has no effect {why}. Leave it out."
+        for name in self.tokenizer.language_codes or () if several else ():
+            if name not in self.data.text_columns:
+                hint = did_you_mean(name, self.data.text_columns)
+                yield f"tokenizer.language_codes.{name}", f"no direction of data.directions has it.{hint}"
+        if self.model.pretrained is not None and self.tokenizer.pretrained is None:
+            for name in self.tokenizer.of_training:
+                if getattr(self.tokenizer, name) != TokenizerSection.model_fields[name].default:
+                    yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
+
+    def _beyond_a_stream(self) -> Iterator[tuple[str, str]]:
+        """What needs to know all of the training data before the first step."""
+        if self.train.num_train_epochs is not None:
+            yield (
+                "train.num_train_epochs",
+                "with data.streaming nobody knows how many steps an epoch has. Give train.max_steps instead.",
+            )
+        if self.train.tokens_per_batch is not None and self.data.max_length is None:
+            yield (
+                "data.max_length",
+                "with data.streaming a text longer than train.tokens_per_batch would only be met in the middle of "
+                "training. Give the longest that is to be used, such as 128.",
+            )
+        if self.tokenizer.bpe_dropout:
+            yield "tokenizer.bpe_dropout", "it needs all training data in memory. Leave it out, or data.streaming."
 
     def to_yaml(self) -> str:
         """The whole recipe, defaults included, as YAML that `load_recipe` reads as an equal recipe."""

@@ -2,7 +2,7 @@
 
 import codecs
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import Ge, Gt, Lt, MinLen
 from pydantic import (
@@ -19,7 +19,7 @@ from pydantic_core import PydanticCustomError
 from kit.errors import did_you_mean
 from kit.recipe_model import show
 
-Metric = Literal["bleu", "chrf", "ter", "exact_match", "token_accuracy"]
+Metric = Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"]
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
 
@@ -86,6 +86,11 @@ class ModelSection(Section):
 class TokenizerSection(Section):
     """How text becomes numbers: a tokenizer trained on the training data, or one that exists."""
 
+    of_training: ClassVar[tuple[str, ...]] = (
+        "train", "vocab_size", "min_frequency", "lowercase", "normalize", "bpe_dropout", "end_of_source",
+        "train_examples",
+    )  # fmt: skip
+
     train: Literal["word", "char", "bpe", "wordpiece", "unigram"] = "bpe"
     """Kind of tokenizer to train. Subwords (bpe, wordpiece, unigram) know no unknown words; word and char are
     the easiest to look into."""
@@ -98,6 +103,9 @@ class TokenizerSection(Section):
 
     min_frequency: PositiveInt = 2
     """How often a word or pair must occur in the training data to become a token: 2 leaves out single typos."""
+
+    train_examples: PositiveInt = 1_000_000
+    """Most training examples to learn the vocabulary from, spread over the data; more of them change little."""
 
     shared: bool = True
     """One vocabulary for source and target (true), or one for each side (false)."""
@@ -116,10 +124,19 @@ class TokenizerSection(Section):
     end_of_source: bool = True
     """Put the end marker after the source too, so that the encoder sees where it ends."""
 
+    source_language: str | None = None
+    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART), de
+    (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
+
+    target_language: str | None = None
+    """Code of the target's language, with which output begins then."""
+
+    language_codes: dict[str, str] | None = None
+    """Code of each language of data.directions (de: deu_Latn), where a pretrained tokenizer has other names."""
+
     def without_effect(self) -> dict[str, str]:
         if self.pretrained is not None:
-            names = ("train", "vocab_size", "min_frequency", "lowercase", "normalize", "bpe_dropout")
-            return dict.fromkeys(names, "on a tokenizer that exists (tokenizer.pretrained)")
+            return dict.fromkeys(self.of_training, "on a tokenizer that exists (tokenizer.pretrained)")
         idle = {}
         if self.train == "unigram":
             idle["min_frequency"] = "with tokenizer.train: unigram, which chooses tokens by likelihood"
@@ -155,6 +172,23 @@ class DataSection(Section):
 
     target: str = "target"
     """Column of the output text, or file suffix of parallel text (en for train.en)."""
+
+    source_prefix: str | None = None
+    """Text in front of every source, for models that read their task from it: "summarize: ", ">>fra<< ". It is saved
+    with the model. By default the one that a pretrained model was saved with by kit, if any."""
+
+    directions: Annotated[list[str], MinLen(1)] | None = None
+    """Directions that one model learns, such as [de-en, en-fr], instead of source and target: each names two columns
+    or file suffixes, and every row of the data is an example in each direction. A tag in front of the source tells the
+    model the target language. A row held out (validation_size, test_size) is held out in all directions."""
+
+    direction_sizes: dict[str, PositiveInt] | None = None
+    """Most training examples of a direction, such as {fr-en: 2000}; the others have all. Seed and text choose them, so
+    that both directions of a pair of languages keep the same ones, and fewer are a part of more."""
+
+    direction_repeats: dict[str, PositiveInt] | None = None
+    """How often a pass over the training data has each example of a direction, such as {fr-en: 8}; by default once. A
+    direction with few examples is hardly learned beside large ones unless it is seen more often."""
 
     columns: Annotated[list[str], MinLen(1)] | None = None
     """Names of the columns, in order, of files without a header line."""
@@ -197,22 +231,65 @@ class DataSection(Section):
     max_examples: PositiveInt | None = None
     """Use only this many training examples: for a quick trial, or to study the effect of the size."""
 
+    join: PositiveInt = 1
+    """Join up to this many consecutive examples into one, with a space between, to get longer texts: how many is drawn
+    anew, by data.seed, from 1 to this number for each. It applies to train, validation and test alike, after all other
+    choices of rows; 1 joins none."""
+
+    streaming: bool = False
+    """Read the training data while training, a buffer at a time, for data that is larger than memory and disk: files,
+    or a Hub dataset, best in several shards (train-00000-of-00008.jsonl). Where the data has no validation or test
+    split, they are its first rows."""
+
+    buffer_size: PositiveInt = 100_000
+    """Number of rows that are read, shuffled and sorted into batches at a time; two buffers are in memory. Streaming
+    only."""
+
     fingerprints: dict[str, str] | None = None
     """Fingerprint of each split, written by kit into the recipe of a run: loading other data under the same
     path is an error then."""
 
+    @property
+    def text_columns(self) -> dict[str, str]:
+        """Columns (or file suffixes) that hold text, each with the key of the recipe that asks for it."""
+        if self.directions is None:
+            return {self.source: "source", self.target: "target"}
+        return {language: "directions" for direction in self.directions for language in direction.split("-")}
+
     def without_effect(self) -> dict[str, str]:
         if self.path.startswith("builtin:"):
-            return dict.fromkeys(("name", "revision", "columns", "delimiter", "encoding"), "on built-in data")
-        return dict.fromkeys(("languages", "sizes"), "on data that is not built in (data.path: builtin:NAME)")
+            idle = dict.fromkeys(("name", "revision", "columns", "delimiter", "encoding"), "on built-in data")
+        else:
+            idle = dict.fromkeys(("languages", "sizes"), "on data that is not built in (data.path: builtin:NAME)")
+        if not self.streaming:
+            idle["buffer_size"] = "without data.streaming"
+        if self.directions is None:
+            return idle | dict.fromkeys(("direction_sizes", "direction_repeats"), "without data.directions")
+        return idle | dict.fromkeys(("source", "target"), "beside data.directions")
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.source == self.target:
             yield "target", f'source and target are both "{self.target}": the model would learn to copy.'
-        for name in ("source", "target") if self.columns else ():
-            column = getattr(self, name)
+        directions = self.directions or []
+        for direction in dict.fromkeys(directions):
+            languages = direction.split("-")
+            if len(languages) != 2 or not all(languages) or len(set(languages)) == 1:
+                yield (
+                    "directions",
+                    f"{show(direction)} does not name two languages as SOURCE-TARGET (de-en). A column or file suffix "
+                    "that has a hyphen itself cannot be named.",
+                )
+            if directions.count(direction) > 1:
+                yield "directions", f"{show(direction)} is there twice."
+        for name in ("direction_sizes", "direction_repeats") if directions else ():
+            for direction in (getattr(self, name) or {}).keys() - set(directions):
+                hint = did_you_mean(direction, directions)
+                yield name, f"{show(direction)} is not among data.directions.{hint}"
+        for column, name in self.text_columns.items() if self.columns else ():
             if column not in (self.columns or ()):
                 yield name, f'"{column}" is not among data.columns.{did_you_mean(column, self.columns or ())}'
+        if self.streaming:
+            yield from self._beyond_a_stream()
         if self.max_length is not None and self.max_length < self.min_length:
             yield (
                 "max_length",
@@ -222,6 +299,19 @@ class DataSection(Section):
             codecs.lookup(self.encoding)
         except (LookupError, ValueError):
             yield "encoding", f"Python knows no encoding {show(self.encoding)}; the usual one is utf-8."
+
+    def _beyond_a_stream(self) -> Iterator[tuple[str, str]]:
+        """What needs all of the training data at once."""
+        if self.path.startswith("builtin:"):
+            yield "streaming", "built-in data is made in memory. Leave it out."
+        wanted = {
+            "drop_duplicates": self.drop_duplicates,
+            "direction_sizes": self.direction_sizes is not None,
+            "direction_repeats": self.direction_repeats is not None,
+            "join": self.join > 1,
+        }
+        for name in (name for name, given in wanted.items() if given):
+            yield name, "it needs all training data in memory. Leave it out, or data.streaming."
 
 
 class TrainSection(Section):

@@ -39,9 +39,13 @@ class Reporter:
     def say(self, message: str) -> None:
         self.console.print(message, markup=False)
 
+    @property
+    def shows_bars(self) -> bool:
+        """Whether anybody sees progress: on a terminal, but not in a log file."""
+        return self.console.is_terminal and not self.console.quiet
+
     def _progress(self, *columns: Any) -> Progress:
-        live = self.console.is_terminal
-        return Progress(*columns, console=self.console, transient=True, disable=not live or self.console.quiet)
+        return Progress(*columns, console=self.console, transient=True, disable=not self.shows_bars)
 
     @contextmanager
     def training(self, total: int, done: int) -> Iterator[TrainingBar]:
@@ -59,7 +63,7 @@ class Reporter:
     @contextmanager
     def busy(self, what: str) -> Iterator[None]:
         """A sign of life for work that cannot be counted."""
-        if not self.console.is_terminal or self.console.quiet:
+        if not self.shows_bars:
             yield
             return
         with self.console.status(what):

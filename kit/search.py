@@ -7,6 +7,9 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
+from kit.beam_search import beam_search
+from kit.positions import position_limit
+
 
 @dataclass(frozen=True)
 class SearchSettings:
@@ -18,25 +21,35 @@ class SearchSettings:
     early_stopping: bool | Literal["never"] = False
     no_repeat_ngram_size: int = 0
     num_return_sequences: int = 1
+    forced_bos_token_id: int | None = None  # first token of every output (a language); by default the model's own
+    decoder_start_token_id: int | None = None  # what the decoder starts from; by default the model's own
 
     def generation_config(self, model: PreTrainedModel) -> GenerationConfig:
-        """As transformers wants it, with the model's own special tokens."""
+        """As transformers wants it, with the model's own special tokens, and those that it must or must not write."""
         beam_only: dict[str, Any] = {}
         if self.num_beams > 1:  # transformers warns about them otherwise
             beam_only = {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
         own = model.generation_config  # not every model's config names all of these tokens
         return GenerationConfig(
             num_beams=self.num_beams,
-            max_new_tokens=self.max_new_tokens,
+            max_new_tokens=min(self.max_new_tokens, position_limit(model.config) or self.max_new_tokens),
             num_return_sequences=self.num_return_sequences,
             no_repeat_ngram_size=self.no_repeat_ngram_size,
             do_sample=False,
             bos_token_id=own.bos_token_id,
             eos_token_id=own.eos_token_id,
             pad_token_id=own.pad_token_id,
-            decoder_start_token_id=own.decoder_start_token_id,
+            decoder_start_token_id=chosen(self.decoder_start_token_id, own.decoder_start_token_id),
+            forced_bos_token_id=chosen(self.forced_bos_token_id, own.forced_bos_token_id),
+            suppress_tokens=own.suppress_tokens,
+            bad_words_ids=own.bad_words_ids,
             **beam_only,
         )
+
+
+def chosen(given: int | None, otherwise: int | None) -> int | None:
+    """What was given, and 0 is something."""
+    return otherwise if given is None else given
 
 
 @dataclass(frozen=True)
@@ -65,14 +78,16 @@ def search(
         finally:
             model.set_attn_implementation(implementation)
     generation_config = settings.generation_config(model)
-    generation_config.return_dict_in_generate = generation_config.output_scores = True
-    generation_config.output_attentions = attention
+    generation_config.return_dict_in_generate = True
+    # our own search keeps neither, and leaves this to transformers' then
+    generation_config.output_scores = generation_config.output_attentions = attention
     output = model.generate(
-        input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], generation_config=generation_config
+        input_ids=batch["input_ids"],
+        attention_mask=batch["attention_mask"],
+        generation_config=generation_config,
+        custom_generate=beam_search,
     )
     sequences = output.sequences[:, 1:]  # (batch · n, target) without START
-    with_beams = settings.num_beams > 1
-    log_probs = None if with_beams else _log_probs(sequences, output.scores)  # (batch, target)
     weights = _cross_attention(output) if attention else None
     end = generation_config.eos_token_id
     ends = end if isinstance(end, list) else [end]
@@ -80,21 +95,21 @@ def search(
     for row, tokens in enumerate(sequences.tolist()):
         length = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
         finished, kept = length is not None, tokens[:length]
-        if log_probs is None:
-            score = float(output.sequences_scores[row])
+        if settings.num_beams == 1:
+            score = _total(output, row, kept) / max(1, len(kept)) ** settings.length_penalty
         else:
-            score = float(log_probs[row, : len(kept)].sum()) / max(1, len(kept)) ** settings.length_penalty
+            score = float(output.sequences_scores[row])
         own = None if weights is None else weights[row, :, : len(kept)]
         hypotheses.append(Hypothesis(kept, score, finished, own))
     n = settings.num_return_sequences
     return [hypotheses[i : i + n] for i in range(0, len(hypotheses), n)]
 
 
-def _log_probs(sequences: Tensor, scores: tuple[Tensor, ...]) -> Tensor:
-    """Log-probability of each token (batch, target) from the scores of each step."""
-    # not `compute_transition_scores`: it takes the target's vocabulary for as large as the source's
-    taken = [step.log_softmax(-1).gather(1, sequences[:, t : t + 1]) for t, step in enumerate(scores)]
-    return torch.cat(taken, dim=1)
+def _total(output: Any, row: int, tokens: list[int]) -> float:
+    """Sum of log-probabilities that greedy search gave to the tokens of a row."""
+    if "sequences_scores" in output:
+        return float(output.sequences_scores[row])
+    return sum(float(step[row].log_softmax(-1)[token]) for token, step in zip(tokens, output.scores, strict=False))
 
 
 def _cross_attention(output: Any) -> Tensor | None:

@@ -100,3 +100,39 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     overrides = ["tokenizer.shared=false", "train.max_steps=60", "eval.num_beams=3", "eval.group_by=[language, length]"]
     return train(load_recipe(folder / "tiny.yaml", overrides), folder / "run").folder
+
+
+NUMBERS = {
+    "en": ("one", "two", "three", "four", "five", "six", "seven"),
+    "de": ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"),
+    "fr": ("un", "deux", "trois", "quatre", "cinq", "six", "sept"),
+}
+
+
+@pytest.fixture(scope="session")
+def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with four directions between three languages, of numbers in words, trained for a moment."""
+    import random
+
+    from kit import load_recipe, train
+
+    folder = tmp_path_factory.mktemp("multilingual")
+    drawn = random.Random(0)
+    for split, count in (("train", 100), ("validation", 8), ("test", 8)):
+        rows = [[drawn.randrange(7) for _ in range(drawn.randint(1, 3))] for _ in range(count)]
+        for language, words in NUMBERS.items():
+            text = "".join(" ".join(words[number] for number in row) + "\n" for row in rows)
+            (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
+    recipe = folder / "numbers.yaml"
+    recipe.write_text(
+        f"""
+task: translation
+model: {{type: rnn_seq2seq, cell: gru, hidden_size: 32, embedding_size: 16, attention: additive}}
+tokenizer: {{train: word, min_frequency: 1}}
+data: {{path: {folder}, directions: [de-en, en-de, fr-en, en-fr]}}
+train: {{max_steps: 80, batch_size: 64, learning_rate: 2e-2}}
+eval: {{steps: 0, metrics: [rouge1, rougeL], num_beams: 2, max_new_tokens: 8}}
+""",
+        encoding="utf-8",
+    )
+    return train(load_recipe(recipe), folder / "run").folder

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import sacrebleu
 from rich.console import Console
+from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.significance import PairedTest
 
 from kit.errors import KitError, RunError
 from kit.evaluation.compare import compare_runs, read_predictions
+from kit.evaluation.metrics.rouge import AllScripts
 
 VOCABULARY = ["der", "Hund", "läuft", "über", "die", "Straße", "und", "bellt", "laut", "."]
 
@@ -75,6 +77,24 @@ def test_draws_are_those_of_sacrebleu(tmp_path: Path, monkeypatch: pytest.Monkey
         assert (difference.value < 0) == (name == "ter")
     assert "bs:200" in found.signatures["bleu"]
     assert "seed:77" in found.signatures["bleu"]
+
+
+def test_rouge_is_compared_by_the_mean_of_the_examples_that_are_drawn(tmp_path: Path) -> None:
+    weak, strong = make_run(tmp_path / "weak", 0.3, 1), make_run(tmp_path / "strong", 0.2, 2)
+    found = compare_runs([weak, strong], metrics=["rougeL", "rouge2"], samples=100, seed=5)
+    scorer = RougeScorer(["rougeL"], tokenizer=AllScripts())
+    means = []
+    for run in (weak, strong):
+        pairs = zip(rows(run, "target"), rows(run, "prediction"), strict=True)
+        scores = np.array([scorer.score(*pair)["rougeL"].fmeasure for pair in pairs]) * 100
+        assert found.score(run.name, "rougeL").value == pytest.approx(scores.mean())
+        chosen = np.random.default_rng(5).choice(120, size=(100, 120), replace=True)
+        means.append(scores[chosen].mean(axis=1))
+    drawn = np.sort(means[1] - means[0])
+    difference = found.difference("strong", "rougeL")
+    assert (difference.low, difference.high) == pytest.approx((drawn[2], drawn[97]))
+    assert difference.better is True
+    assert "words:all-scripts" in found.signatures["rouge2"]
 
 
 def test_a_run_against_itself_and_against_its_copy(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 import gzip
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -49,39 +47,6 @@ def test_stock_pipeline_after_register(trained: Path, translations: list[str]) -
     del model.config.custom_pipelines  # a model object that kit registered needs no code from its folder
     pipe = stock_pipeline("translation", model=model, tokenizer=tokenizer)
     assert [pipe(sentence)[0]["translation_text"] for sentence in SENTENCES] == translations
-
-
-def test_the_folder_alone_in_a_process_without_kit(trained: Path, translations: list[str], tmp_path: Path) -> None:
-    script = tmp_path / "alone.py"
-    script.write_text(
-        """
-import json, sys
-
-class NoKit:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "kit":
-            raise ModuleNotFoundError("there is no kit here")
-
-sys.meta_path.insert(0, NoKit())
-from transformers import pipeline
-
-pipe = pipeline("translation", model=sys.argv[1], trust_remote_code=True)
-print(json.dumps([pipe(sentence)[0]["translation_text"] for sentence in json.loads(sys.argv[2])]))
-assert "kit" not in sys.modules
-""",
-        encoding="utf-8",
-    )
-    done = subprocess.run(
-        [sys.executable, script, trained / "model", json.dumps(SENTENCES)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        cwd=tmp_path,
-        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == translations
 
 
 def test_generate_keeps_order_and_lines(

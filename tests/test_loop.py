@@ -32,7 +32,7 @@ def test_a_run_folder_holds_what_it_should(trained: Path) -> None:
         "plots/attention.png",
     ]
     wanted += ["plots/loss.png", "model/model.safetensors", "model/config.json", "model/generation_config.json"]
-    wanted += ["model/tokenizer.json", "model/modeling_rnn_seq2seq.py", "model/translation.py", "model/README.md"]
+    wanted += ["model/tokenizer.json", "model/modeling_rnn_seq2seq.py", "model/text_to_text.py", "model/README.md"]
     assert set(wanted) <= files
     results = json.loads((trained / "results.json").read_text(encoding="utf-8"))
     assert {"validation", "test", "train", "data", "parameters", "hardware", "versions"} <= results.keys()

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
-from kit.attention_map import MISSING_NOTE, attention_figure, draw_attention
+from kit.attention_map import attention_figure, draw_attention
 from kit.curves import draw_curves
 from kit.errors import DataError, RunError
+from kit.picture_fonts import MISSING_NOTE
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -60,6 +61,69 @@ def test_heads_form_a_grid_with_one_scale() -> None:
         assert f"head {head + 1}" in [text.get_text() for text in axes.texts]
     assert len({round(axes.get_position().x0, 6) for axes in maps}) == 3
     assert len({round(axes.get_position().y0, 6) for axes in maps}) == 2
+
+
+def test_layers_and_heads_form_a_grid_with_named_rows_and_columns() -> None:
+    values = weights(3, 4, 2, 5)
+    figure = attention_figure(values, list("abcde"), ["y", "z"], "all of them")
+    maps = [axes for axes in figure.axes if axes.images]
+    places = [(axes.get_position().x0, axes.get_position().y0) for axes in maps]
+    for number, axes in enumerate(maps):
+        layer, head = divmod(number, 4)
+        np.testing.assert_array_equal(axes.images[0].get_array(), values[layer, head])
+        assert axes.get_title() == (f"head {head + 1}" if layer == 0 else "")
+        assert [text.get_text() for text in axes.get_yticklabels()] == (["y", "z"] if head == 0 else [])
+        assert places[number][0] == places[head][0]
+        assert places[number][1] == places[4 * layer][1]
+    assert notes(figure) == ["layer 1", "layer 2", "layer 3", "all of them"]
+    middles = [text.get_position()[1] for text in figure.texts[:3]]
+    for middle, (_, bottom) in zip(middles, places[::4], strict=True):
+        assert bottom < middle < bottom + maps[0].get_position().height
+
+
+def test_maps_that_are_not_heads_have_captions_of_their_own() -> None:
+    figure = attention_figure(weights(2, 3, 4), list("abcd"), list("xyz"), captions=["layer 1", "layer 2"])
+    assert [axes.texts[0].get_text() for axes in figure.axes if axes.images] == ["layer 1", "layer 2"]
+
+
+def test_what_lies_ahead_is_empty_but_never_hidden() -> None:
+    values = np.tril(weights(4, 4))
+    values[3, 0] = 0.0  # looked at, and found nothing
+    names = ("attends to output so far", "output")
+    figure = attention_figure(values, list("abcd"), list("bcde"), names=names, causal=True)
+    shown = figure.axes[0].images[0].get_array()
+    np.testing.assert_array_equal(np.ma.getmaskarray(shown), np.triu(np.ones((4, 4), dtype=bool), 1))
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == names
+    values[0, 2] = 0.5
+    leak = attention_figure(values, list("abcd"), list("bcde"), causal=True).axes[0].images[0].get_array()
+    assert leak[0, 2] == 0.5
+
+
+@pytest.mark.parametrize(("layers", "heads", "tokens"), [(3, 4, 20), (6, 8, 40)])
+def test_a_large_grid_has_every_label_at_a_readable_size(layers: int, heads: int, tokens: int) -> None:
+    words = [f"▁word{number}" for number in range(tokens)]
+    figure = attention_figure(weights(layers, heads, tokens, tokens), words, words)
+    for axis, written in (("x", figure.axes[0].get_xticklabels()), ("y", figure.axes[0].get_yticklabels())):
+        assert len(labels(figure, axis)) == tokens
+        assert min(text.get_fontsize() for text in written) * figure.dpi / 72 > 11  # pixels
+    assert figure.texts[0].get_fontsize() > 0.4 * figure.get_size_inches()[0]  # seen in the whole picture too
+    assert max(figure.get_size_inches() * figure.dpi) < 5600
+
+
+def test_maps_fill_a_page_whatever_their_shape() -> None:
+    for sources, outputs in ((60, 10), (10, 60), (20, 20)):
+        figure = attention_figure(weights(6, outputs, sources), ["a"] * sources, ["b"] * outputs)
+        width, height = figure.get_size_inches()
+        assert 0.5 < width / height < 3
+
+
+def test_single_characters_stand_upright_and_words_do_not() -> None:
+    def turned(tokens: list[str]) -> list[float]:
+        axes = attention_figure(weights(2, len(tokens)), tokens, ["x", "y"]).axes[0]
+        return [text.get_rotation() for text in axes.get_xticklabels()]
+
+    assert turned(["1", "▁", "</s>"]) == [0, 0, 90]
+    assert turned(["1", "word", "</s>"]) == [90, 90, 90]
 
 
 def test_a_tensor_is_taken_as_it_comes_from_a_model() -> None:
@@ -147,7 +211,7 @@ def test_any_text_is_drawn_without_a_warning(tokens: list[str], title: str) -> N
 
 def test_size_grows_with_the_tokens_up_to_a_limit(tmp_path: Path) -> None:
     sizes = []
-    for count in (2, 20, 600):
+    for count in (2, 20, 900):
         tokens = [f"token{number}" for number in range(count)]
         figure = attention_figure(weights(count, count), tokens, tokens)
         sizes.append(tuple(figure.get_size_inches() * figure.dpi))
@@ -156,8 +220,8 @@ def test_size_grows_with_the_tokens_up_to_a_limit(tmp_path: Path) -> None:
                 image.load()
                 assert image.size == pytest.approx(sizes[-1], rel=0.1)
     assert sizes[0] < sizes[1] < sizes[2]
-    assert max(sizes[2]) < 4000
-    assert 100 < len(labels(figure, "x")) < 600
+    assert max(sizes[2]) < 5600
+    assert 100 < len(labels(figure, "x")) < 900
     assert labels(figure, "x")[1] != "token1"
 
 
@@ -178,8 +242,8 @@ def test_the_picture_replaces_an_older_one_as_a_whole(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     "values",
-    [weights(3, 2), weights(2, 2, 2, 3), weights(3), np.zeros((0, 2, 3)), np.full((2, 3), np.nan)],
-    ids=["swapped", "four axes", "one axis", "no head", "nan"],
+    [weights(3, 2), weights(2, 2, 2, 2, 3), weights(3), np.zeros((0, 2, 3)), np.full((2, 3), np.nan)],
+    ids=["swapped", "five axes", "one axis", "no head", "nan"],
 )
 def test_weights_that_do_not_fit_are_refused(values: np.ndarray) -> None:
     with pytest.raises(DataError, match="Attention weights"):

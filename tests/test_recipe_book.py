@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,14 @@ def test_the_list_has_titles_figures_and_reasons():
     assert (rows["translation/measured"].measured, rows["translation/measured"].reason) == ({"test_bleu": 30.5}, "")
     assert (rows["translation/reason"].measured, rows["translation/reason"].reason) == ({}, "needs a GPU")
     assert (rows["translation/bare"].title, rows["translation/bare"].reason) == ("", "not measured yet")
+
+
+@pytest.mark.parametrize("name", shipped.shipped_recipes())
+def test_every_line_of_a_shipped_recipe_is_explained(name):
+    text, measured, _ = shipped.shipped_recipes()[name].read_text(encoding="utf-8").partition("\nmeasured:")
+    assert measured
+    for line in text.splitlines():
+        assert line.startswith("#") or re.fullmatch(r"\w+:|task: \w+|.*\S +# \S.*", line), line
 
 
 def test_a_copy_is_the_same_and_overwrites_nothing(book, tmp_path):

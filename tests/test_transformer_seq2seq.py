@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import AutoModel, AutoModelForSeq2SeqLM, MarianConfig, MarianMTModel
+from transformers import AutoModel, AutoModelForSeq2SeqLM
 
 from kit.models import (
     TransformerSeq2SeqConfig,
@@ -18,6 +18,7 @@ from kit.models import (
 )
 from kit.search import SearchSettings, search
 from kit.verify import verify_model
+from kit.verify.marian import as_marian
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,
@@ -49,35 +50,6 @@ def padded_batch(examples: int = 5, seed: int = 1) -> dict[str, Tensor]:
         "attention_mask": (torch.arange(9) < lengths).long(),
         "decoder_input_ids": torch.randint(3, 40, (examples, 7), generator=random),
     }
-
-
-def as_marian(model: TransformerSeq2SeqForConditionalGeneration) -> MarianMTModel:
-    """The same weights in transformers' own class."""
-    config = MarianConfig(
-        vocab_size=40, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-        decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48, scale_embedding=True, pad_token_id=1,
-        eos_token_id=2, bos_token_id=0, decoder_start_token_id=0, forced_eos_token_id=None,
-        activation_function=model.config.activation,
-    )  # fmt: skip
-    marian = MarianMTModel(config).eval()
-    names = {".feed_forward.up_proj.": ".fc1.", ".feed_forward.down_proj.": ".fc2.", ".cross_attn.": ".encoder_attn."}
-    norms = {"encoder": ["self_attn", "final"], "decoder": ["self_attn", "encoder_attn", "final"]}
-    weights = {}
-    for name, tensor in model.state_dict().items():
-        for mine, theirs in names.items():
-            name = name.replace(mine, theirs)
-        for side, parts in norms.items():
-            for number, part in enumerate(parts):
-                if f".{side}." in name:
-                    name = name.replace(f".norms.{number}.", f".{part}_layer_norm.")
-        weights[name] = tensor
-    weights["model.shared.weight"] = weights["model.decoder.embed_tokens.weight"] = weights["lm_head.weight"]
-    own = marian.state_dict()
-    untouched = own.keys() - weights.keys()
-    assert all(name.endswith(("k_proj.bias", "embed_positions.weight", "final_logits_bias")) for name in untouched)
-    # a bias of the keys has no effect: the softmax cancels it
-    marian.load_state_dict({**own, **weights, **{n: torch.randn_like(own[n]) for n in untouched if "k_proj" in n}})
-    return marian
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])

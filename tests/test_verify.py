@@ -157,7 +157,7 @@ class DoesNotLearn(Model):
         (HasIdleParameter, {}, {"gradients"}),
         (LosesABias, {}, {"save and load"}),
         (PrefersShort, {}, {"beam scores", "beam search"}),
-        (HasFewBeams, {}, {"beam search"}),
+        (HasFewBeams, {}, {"own search"}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
@@ -209,7 +209,8 @@ def test_nothing_that_is_not_a_number_passes() -> None:
     model = built()
     model.lm_head.bias.data[4] = float("nan")
     names = {proof.name for proof in PROOFS}
-    excused = {"tokenizers", "overfitting", "beam search"}  # not given; and two that build models of their own
+    # not given; two that build models of their own; and one for the Transformer
+    excused = {"tokenizers", "overfitting", "beam search", "Marian"}
     tokens_only = {"cached search", "batched search", "greedy", "save and load"}
     assert failures(model) >= names - excused - tokens_only
     assert not equal_within(largest([0.0, float("nan"), 0.0]), 1.0, "x").passed
@@ -318,7 +319,9 @@ def recipe_file(tmp_path: Path) -> Path:
 def test_a_recipe_is_proved_on_its_own_data(recipe_file: Path) -> None:
     data, *checks = verify(recipe_file)
     assert data.figure == "6 examples of validation"
-    assert [check.name for check in checks] == [proof.name for proof in PROOFS]
+    *checks, idle = checks
+    assert [check.name for check in checks] == [proof.name for proof in PROOFS if proof.name != "Marian"]
+    assert (idle.name, "Marian" in idle.figure) == ("left out", True)
     assert all(check.passed for check in checks)
 
 

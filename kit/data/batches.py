@@ -6,7 +6,7 @@ on the lengths alone; an epoch only decides which of the examples of like length
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import torch
@@ -47,6 +47,33 @@ class Padding:
     @property
     def share(self) -> float:
         return 1 - self.real_tokens / max(1, self.padded_tokens)
+
+
+class Plan(Protocol):
+    """What a training loop asks of a plan, be it over data in memory or over a stream."""
+
+    micro_batches: int
+
+    def step(self, number: int) -> list[np.ndarray]:
+        """The micro-batches of a step (counted from 0 over all epochs), as indices of examples."""
+
+    def epochs(self, steps: int) -> float:
+        """How many times the data has been gone through after so many steps."""
+
+    def padding(self) -> Padding:
+        """Real and padded tokens, all sides together."""
+
+    def describe(self) -> str:
+        """Where batches come from, in a few words."""
+
+    def state(self, steps: int) -> dict[str, Any]:
+        """What has to be known to go on after so many steps, besides their number."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+
+    def close(self) -> None:
+        """Let go of everything."""
 
 
 class BatchPlan:
@@ -134,6 +161,22 @@ class BatchPlan:
         self._arrange(epoch)
         batch = self._batch_order[position]
         return np.array_split(self._order[self._bounds[batch] : self._bounds[batch + 1]], self.micro_batches)
+
+    def epochs(self, steps: int) -> float:
+        return steps / self.steps_per_epoch
+
+    def describe(self) -> str:
+        return f"{self.steps_per_epoch:,} steps an epoch, {self.padding().share:.1%} padding"
+
+    def state(self, steps: int) -> dict[str, Any]:
+        """Nothing: the number of a step says all."""
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
     def padding(self, epoch: int = 0) -> Padding:
         """Real and padded tokens of a whole epoch, all sides together."""

@@ -70,14 +70,16 @@ class Side:
         self._plain = [segmenter.merge(characters, 0.0, Random(0)) for characters in self._characters]
         self._ids = ids
 
-    def cut(self, index: int, dropout: float, random: Random) -> list[int]:
-        """The tokens of a text, cut anew; what stands before and after its words stays."""
+    def cut(self, index: int, dropout: float, random: Random, limit: int | None = None) -> list[int]:
+        """The tokens of a text, cut anew; what stands before and after its words stays. If that makes more than `limit`
+        tokens, they are the usual ones."""
         usual, words = self._ids[index].tolist(), self._texts[index].tolist()
         plain = [piece for word in words for piece in self._plain[word]]
         # what the tokenizer adds: a language tag in front, the end marker behind, or neither
         before = next(n for n in range(len(usual)) if usual[n : n + len(plain)] == plain)
         cut = [piece for word in words for piece in self._segmenter.merge(self._characters[word], dropout, random)]
-        return [*usual[:before], *cut, *usual[before + len(plain) :]]
+        anew = [*usual[:before], *cut, *usual[before + len(plain) :]]
+        return usual if limit is not None and len(anew) > limit else anew
 
 
 class CutAnew:
@@ -90,16 +92,18 @@ class CutAnew:
         targets: Iterable[str],
         tokenizers: "Tokenizers",
         dropout: float,
+        limit: int | None = None,
     ):
+        """`limit` is what the model has positions for."""
         source, target = Segmenter(tokenizers.source.backend_tokenizer), Segmenter(tokenizers.target.backend_tokenizer)
         self._source, self._target = Side(source, sources, pairs.source), Side(target, targets, pairs.target)
-        self._dropout = dropout
+        self._dropout, self._limit = dropout, limit
 
     def batch(self, indices: np.ndarray, pad: int, generator: np.random.Generator) -> dict[str, Tensor]:
         """As `Pairs.batch`, with the words of both sides cut at random."""
         random = Random(int(generator.integers(2**63)))
         cut = Pairs(
-            TokenLists(self._source.cut(i, self._dropout, random) for i in indices),
-            TokenLists(self._target.cut(i, self._dropout, random) for i in indices),
+            TokenLists(self._source.cut(i, self._dropout, random, self._limit) for i in indices),
+            TokenLists(self._target.cut(i, self._dropout, random, self._limit) for i in indices),
         )
         return cut.batch(np.arange(len(indices)), pad)

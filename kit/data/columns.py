@@ -16,15 +16,21 @@ if TYPE_CHECKING:
     from kit.recipe import DataSection
 
 ROLES = ("source", "target")
+OF_DIRECTIONS = ("source_language", "target_language", "direction")
+"""Columns beside source and target that tell the directions of `data.directions` apart."""
+
+
+def example_columns(data: "DataSection") -> list[str]:
+    """The columns that make two examples the same one if they are equal."""
+    return [*ROLES] if data.directions is None else [*ROLES, "direction"]
 
 
 def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: DataReport) -> "Dataset":
-    """The dataset with the two text columns first, as source and target. Raises DataError if they are not there or
-    hold something else."""
-    chosen = {data.source: "source", data.target: "target"}
+    """The dataset with the text columns first: source and target, or one of each language under its own name if there
+    are directions. Raises DataError if they are not there or hold something else."""
+    chosen = data.text_columns
     dataset = unfold(dataset, set(chosen))
-    for key in ROLES:
-        name = getattr(data, key)
+    for name, key in chosen.items():
         if name not in dataset.column_names:
             raise DataError(
                 f'data.{key}: the {split} split of {data.path} has no column "{name}".'
@@ -35,18 +41,23 @@ def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: Da
         # A column of type null has no values at all; its rows are counted as missing.
         if not is_text(kind) and kind != pa.null():
             raise DataError(f'data.{key}: the column "{name}" of {data.path} holds {kind}, not text.')
-    shadowed = [name for name in dataset.column_names if name in ROLES and name not in chosen]
+    needed = ROLES if data.directions is None else ROLES + OF_DIRECTIONS
+    shadowed = [name for name in dataset.column_names if name in needed and name not in chosen]
     if shadowed:
         dataset = dataset.remove_columns(shadowed)
         note_once(report, f"left out, since its name is needed: column {', '.join(shadowed)}")
     others = [name for name in dataset.column_names if name not in chosen]
-    return dataset.select_columns([*chosen, *others]).rename_columns(chosen)
+    dataset = dataset.select_columns([*chosen, *others])
+    return dataset.rename_columns(chosen) if data.directions is None else dataset
 
 
 def unfold(dataset: "Dataset", names: set[str]) -> "Dataset":
-    """Bring the texts of a translation out of the column that holds them as {"de": …, "en": …}."""
+    """Bring the texts of a translation out of the column that holds them as {"de": …, "en": …}; a name may also say
+    which: translation.de."""
     if names <= set(dataset.column_names):
         return dataset
+    if any("." in name for name in names) and names <= set((flat := dataset.flatten()).column_names):
+        return flat
     for field in dataset.data.schema:
         if pa.types.is_struct(field.type) and names <= (inner := {part.name for part in field.type}):
             flat = dataset.flatten()

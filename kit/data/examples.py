@@ -25,6 +25,16 @@ class TokenLists:
     def __getitem__(self, index: int) -> np.ndarray:
         return self._flat[self._starts[index] : self._starts[index + 1]]
 
+    @classmethod
+    def joined(cls, parts: Sequence["TokenLists"]) -> "TokenLists":
+        """The lists of all parts, one part after the other."""
+        whole = cls([])
+        if parts:
+            whole.lengths = np.concatenate([part.lengths for part in parts])
+            whole._flat = np.concatenate([part._flat for part in parts])
+            whole._starts = np.concatenate([[0], np.cumsum(whole.lengths)])
+        return whole
+
     def select(self, indices: np.ndarray) -> "TokenLists":
         """The lists at these indices."""
         return TokenLists(self[i] for i in indices)
@@ -43,12 +53,24 @@ class Pairs:
 
     source: TokenLists
     target: TokenLists
+    languages: np.ndarray | None = None
+    """The language to write for each example, where a model has several."""
+    cut: int = 0
+    """Number of examples that were too long for the model, and end early."""
 
     def __len__(self) -> int:
         return len(self.source)
 
+    @classmethod
+    def joined(cls, parts: Sequence["Pairs"]) -> "Pairs":
+        """The examples of all parts, one part after the other."""
+        source, target = (TokenLists.joined([getattr(part, side) for part in parts]) for side in ("source", "target"))
+        told = [part.languages for part in parts if part.languages is not None]
+        return cls(source, target, np.concatenate(told) if told else None, sum(part.cut for part in parts))
+
     def select(self, indices: np.ndarray) -> "Pairs":
-        return Pairs(self.source.select(indices), self.target.select(indices))
+        languages = None if self.languages is None else self.languages[indices]
+        return Pairs(self.source.select(indices), self.target.select(indices), languages)
 
     def batch(self, indices: np.ndarray, pad: int) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and `labels` of these examples."""

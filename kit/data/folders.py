@@ -1,14 +1,24 @@
-"""Which files of a folder are which split: `train.tsv`, or `train.de` beside `train.en`, each plain or as .gz."""
+"""Which files of a folder are which split: `train.tsv`, or `train.de` beside `train.en`, each plain or as .gz; or
+several shards, named as on the Hub: `train-00000-of-00008.jsonl`."""
 
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
 from pathlib import Path
+
+import pyarrow as pa
 
 from kit.data.text_files import ENDINGS, FileTable, Layout, read_parallel, read_table
 from kit.errors import DataError, did_you_mean
 
 Files = dict[str, dict[str, list[Path]]]
+ShardFiles = Path | dict[str, Path]
+"""A file, or those of parallel text by the names of their columns."""
+
+SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 
 
-def folder_files(folder: Path, suffixes: tuple[str, str]) -> Files:
+def folder_files(folder: Path, suffixes: Collection[str]) -> Files:
     """The files of a folder by beginning and ending of their names, `.gz` not counted. An ending may hold a dot if it
     is one of `suffixes`."""
     files: Files = {}
@@ -20,30 +30,62 @@ def folder_files(folder: Path, suffixes: tuple[str, str]) -> Files:
     return files
 
 
-def splits_of(files: Files, suffixes: tuple[str, str]) -> list[str]:
-    """The beginnings of names under which there is something to read."""
-    return [stem for stem, endings in files.items() if endings.keys() & {*suffixes, *ENDINGS}]
+def splits_of(files: Files, suffixes: Collection[str]) -> list[str]:
+    """The splits that there is something to read of."""
+    readable = (stem for stem, endings in files.items() if endings.keys() & {*suffixes, *ENDINGS})
+    return [*dict.fromkeys(split_of(stem) for stem in readable)]
 
 
-def read_folder_split(folder: Path, stem: str, files: Files, suffixes: tuple[str, str], layout: Layout) -> FileTable:
-    """Read the files of one split. Raises DataError if one is missing, or if there are several ways to read it."""
-    endings = files[stem]
+def split_of(stem: str) -> str:
+    """The split that files belong to by the beginning of their names."""
+    shard = SHARD.fullmatch(stem)
+    return shard[1] if shard else stem
+
+
+def read_shards(shards: Sequence[ShardFiles], layout: Layout) -> FileTable:
+    """Read all shards of a split into one table."""
+    read = [read_parallel(files, layout) if isinstance(files, dict) else read_table(files, layout) for files in shards]
+    try:
+        table = pa.concat_tables([shard.table for shard in read], promote_options="permissive")
+    except pa.ArrowException as error:
+        raise DataError(f"{shards[0]} and its other shards do not have the same columns ({error}).") from error
+    return FileTable(table, sum((shard.dropped for shard in read), Counter()))
+
+
+def split_files(folder: Path, split: str, files: Files, suffixes: dict[str, str], layout: Layout) -> list[ShardFiles]:
+    """The files of each shard of a split, in order; `suffixes` are those of parallel text, each with the key of the
+    recipe for it. Raises DataError if one is missing, or if there are several ways to read the split."""
+    stems = [stem for stem in files if split_of(stem) == split and files[stem].keys() & {*suffixes, *ENDINGS}]
+    numbers = [(int(shard[2]), int(shard[3])) for shard in map(SHARD.fullmatch, stems) if shard]
+    if numbers and sorted(numbers) != [(number, len(stems)) for number in range(len(stems))]:
+        raise DataError(
+            f'{folder}: the shards of "{split}" are not complete, or there are others beside them: '
+            f"{', '.join(stems[:8])}{' …' if len(stems) > 8 else ''}."
+        )
+    ordered = [stem for _, stem in sorted(zip(numbers, stems, strict=True))] if numbers else stems
+    return [shard_files(folder, stem, files[stem], suffixes, layout) for stem in ordered]
+
+
+def shard_files(
+    folder: Path, stem: str, endings: dict[str, list[Path]], suffixes: dict[str, str], layout: Layout
+) -> ShardFiles:
+    """The file that has a beginning of its name, or those of parallel text."""
     parallel = [suffix for suffix in suffixes if suffix in endings]
     tables = [ending for ending in ENDINGS if ending in endings and ending not in suffixes]
     used = [path for ending in parallel + tables for path in endings[ending]]
-    if len(used) > (2 if parallel else 1) or (parallel and tables):
+    if len(used) > (len(parallel) if parallel else 1) or (parallel and tables):
         names = ", ".join(path.name for path in used)
         raise DataError(
             f'{folder}: the split "{stem}" is there more than once ({names}). Keep one, or rename the others.'
         )
     if tables:
-        return read_table(used[0], layout)
-    for key, suffix in zip(("source", "target"), suffixes, strict=True):
+        return used[0]
+    for suffix, key in suffixes.items():
         if suffix not in endings:
             raise missing_suffix(folder, stem, key, suffix, endings)
     if layout.columns or layout.delimiter:
         raise DataError(f"data.columns and data.delimiter have no meaning for parallel text ({used[0]}). Remove them.")
-    return read_parallel({suffix: endings[suffix][0] for suffix in suffixes}, layout)
+    return {suffix: endings[suffix][0] for suffix in suffixes}
 
 
 def missing_suffix(folder: Path, stem: str, key: str, suffix: str, endings: dict[str, list[Path]]) -> DataError:

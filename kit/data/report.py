@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 @dataclass
 class SplitReport:
-    """Rows read, rows left out by reason, and rows kept: `read == rows + sum(dropped.values())`."""
+    """Rows read, rows left out by reason, and rows kept: `read + repeated == rows + joined + sum(dropped.values())`."""
 
     read: int
-    """Rows of the data, or rows held out of train for this split."""
+    """Rows of the data, or rows held out of train for this split; with `data.directions` once for each direction."""
 
     rows: int = 0
     """Rows handed on."""
@@ -17,8 +17,23 @@ class SplitReport:
     dropped: Counter[str] = field(default_factory=Counter)
     """Rows that were left out, by reason."""
 
+    joined: int = 0
+    """Rows that became a part of the one before them."""
+
+    repeated: int = 0
+    """Rows that were handed on once more."""
+
     noted: Counter[str] = field(default_factory=Counter)
     """Rows that were kept but are worth knowing about, such as those with an empty target."""
+
+    def add(self, other: "SplitReport") -> None:
+        """Count what another part of the same split tells."""
+        self.read += other.read
+        self.rows += other.rows
+        self.dropped += other.dropped
+        self.joined += other.joined
+        self.repeated += other.repeated
+        self.noted += other.noted
 
 
 @dataclass

@@ -8,22 +8,32 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kit.data.builtin import load_builtin
-from kit.data.columns import ROLES, drop_missing, keep_common_columns, name_columns, plain_text
-from kit.data.folders import folder_files, missing_suffix, read_folder_split, splits_of
+from kit.data.columns import (
+    ROLES,
+    drop_missing,
+    example_columns,
+    keep_common_columns,
+    name_columns,
+    plain_text,
+)
+from kit.data.directions import in_directions, limit_directions, linked_rows, repeat_directions
+from kit.data.folders import ShardFiles, folder_files, missing_suffix, read_shards, split_files, splits_of
 from kit.data.hub_names import looks_like_hub_id, reason
+from kit.data.joining import join_examples
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import Texts, digests, fingerprint, first_occurrences, hold_out, in_memory, keep
-from kit.data.text_files import ENDINGS, Layout, ending_of, read_table
+from kit.data.text_files import ENDINGS, Layout, ending_of
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
+    from kit.data.streaming import Stream
     from kit.recipe import DataSection
 
 BUILTIN = "builtin:"
@@ -49,28 +59,43 @@ class Splits:
     """What was left out, and why."""
 
     fingerprints: dict[str, str]
-    """Sixteen digits for each split that stand for all its rows."""
+    """Sixteen digits for each split that stand for all its rows; of a stream, for its files."""
+
+    stream: "Stream | None" = None
+    """The training data, if it is streamed: then it is not in `datasets`."""
 
 
 def load_splits(data: "DataSection") -> Splits:
     """Load the data that a recipe names. Raises DataError if it is not there or not as the recipe says.
 
-    Of the filters for training data, `drop_duplicates` and `max_examples` are applied here; those that count tokens
-    need a tokenizer.
+    Of the filters for training data, `drop_duplicates`, `direction_sizes` and `max_examples` are applied here; those
+    that count tokens need a tokenizer.
     """
     from datasets import DatasetDict
 
+    if data.streaming:
+        from kit.data.streamed import load_streamed
+
+        return load_streamed(data)
     report = DataReport()
     found: dict[str, Dataset] = {}
     for split, (dataset, dropped) in read_splits(data).items():
-        report.splits[split] = told = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
-        found[split] = drop_missing(name_columns(dataset, data, split, report), told)
-        if not found[split]:
-            reasons = ", ".join(f"{count} {why}" for why, count in told.dropped.items())
-            raise DataError(f"{data.path}: no row of the {split} split can be used (of {told.read}: {reasons}).")
-    hold_out_missing(found, data, report)
+        report.splits[split] = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
+        found[split] = name_columns(dataset, data, split, report)
+    if data.directions is not None:
+        # Before a row becomes several examples, so that it is held out in all directions.
+        hold_out_missing(found, data, report)
+        found = {split: in_directions(rows, data, report.splits[split]) for split, rows in found.items()}
+    found = {split: drop_missing(rows, report.splits[split]) for split, rows in found.items()}
+    refuse_empty(found, data, report)
+    if data.directions is None:
+        hold_out_missing(found, data, report)
     found["train"] = choose_training_rows(found["train"], data, report.splits["train"])
     found = {split: found[split] for split in SPLITS if split in found}
+    if data.join > 1:
+        found = {split: join_examples(rows, data, split, report) for split, rows in found.items()}
+    if data.direction_repeats is not None:
+        found["train"] = repeat_directions(found["train"], data, report.splits["train"])
     keep_common_columns(found, report)
     count_rows(found, report)
     fingerprints = {split: fingerprint(dataset) for split, dataset in found.items()}
@@ -78,46 +103,77 @@ def load_splits(data: "DataSection") -> Splits:
     return Splits(DatasetDict(found), report, fingerprints)
 
 
+def refuse_empty(found: "dict[str, Dataset]", data: "DataSection", report: DataReport) -> None:
+    """Raise DataError for a split without rows; note a direction that has none."""
+    for split, dataset in found.items():
+        missing = set(data.directions or ()) - set(Texts(dataset, "direction") if data.directions else ())
+        if missing and dataset:
+            report.notes.append(f"{split}: no example in the direction {', '.join(sorted(missing))}")
+        if not dataset:
+            told = report.splits[split]
+            reasons = ", ".join(f"{count} {why}" for why, count in told.dropped.items())
+            raise DataError(f"{data.path}: no row of the {split} split can be used (of {told.read}: {reasons}).")
+
+
 def read_splits(data: "DataSection") -> dict[str, Read]:
     """The splits train, validation and test, as far as the data has them."""
+    path, kind = Path(data.path).expanduser(), kind_of(data)
+    if kind == "built-in":
+        sizes: dict[str, int] = dict((data.sizes or {}).items())
+        name = data.path.removeprefix(BUILTIN)
+        tables = load_builtin(name, data.languages, sizes, data.seed, data.source, data.target)
+        return {split: (in_memory(tables[name]), Counter()) for split, name in split_names(data, tables).items()}
+    if kind == "Hub":
+        hub = load_from_hub(data, path)
+        return {split: (hub[name], Counter()) for split, name in split_names(data, hub).items()}
+    return {split: read_files(shards, data) for split, shards in local_files(path, data).items()}
+
+
+def kind_of(data: "DataSection") -> str:
+    """Where the data is found. Raises DataError if the recipe gives a key that has no meaning there."""
     path = Path(data.path).expanduser()
     kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
     for name in UNUSED[kind]:
         if getattr(data, name) != type(data).model_fields[name].default:
             raise DataError(f"data.{name} has no meaning for {kind} data ({data.path}). Remove it.")
-    if kind == "built-in":
-        sizes: dict[str, int] = dict((data.sizes or {}).items())
-        tables = load_builtin(data.path.removeprefix(BUILTIN), data.languages, sizes, data.seed)
-        return {split: (in_memory(tables[name]), Counter()) for split, name in split_names(data, tables).items()}
-    if kind == "Hub":
-        hub = load_from_hub(data, path)
-        return {split: (hub[name], Counter()) for split, name in split_names(data, hub).items()}
-    return read_local(path, data)
+    return kind
 
 
-def read_local(path: Path, data: "DataSection") -> dict[str, Read]:
-    """A single file is train; in a folder, the names of the files say which split they are."""
-    layout = Layout(data.columns, data.delimiter, data.encoding)
-    suffixes = (data.source, data.target)
+def local_files(path: Path, data: "DataSection") -> dict[str, list[ShardFiles]]:
+    """The files of each split. A single file is train; in a folder, the names of the files say which split they are."""
+    suffixes = data.text_columns
     if path.is_file():
-        files = {name: read_table(path, layout) for name in split_names(data, ["train"])}
-    else:
-        there = folder_files(path, suffixes)
-        if data.train in there and data.train not in splits_of(there, suffixes):
-            raise missing_suffix(path, data.train, "source", data.source, there[data.train])
-        names = split_names(data, splits_of(there, suffixes))
-        files = {split: read_folder_split(path, name, there, suffixes, layout) for split, name in names.items()}
-    return {split: (in_memory(plain_text(file.table)), file.dropped) for split, file in files.items()}
+        return {name: [path] for name in split_names(data, ["train"])}
+    there = folder_files(path, suffixes)
+    if data.train in there and data.train not in splits_of(there, suffixes):
+        suffix, key = next(iter(suffixes.items()))
+        raise missing_suffix(path, data.train, key, suffix, there[data.train])
+    names = split_names(data, splits_of(there, suffixes))
+    layout = layout_of(data)
+    return {split: split_files(path, name, there, suffixes, layout) for split, name in names.items()}
 
 
-def load_from_hub(data: "DataSection", path: Path) -> "DatasetDict":
-    """All splits of a Hub dataset. Whatever goes wrong, the message says that both a path and a Hub id were tried."""
+def layout_of(data: "DataSection") -> Layout:
+    return Layout(data.columns, data.delimiter, data.encoding)
+
+
+def read_files(shards: list[ShardFiles], data: "DataSection") -> Read:
+    """All rows of the files of a split."""
+    file = read_shards(shards, layout_of(data))
+    return in_memory(plain_text(file.table)), file.dropped
+
+
+def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> Any:
+    """All splits of a Hub dataset: a DatasetDict, or an IterableDatasetDict that has read nothing yet.
+
+    Whatever goes wrong, the message says that both a path and a Hub id were tried.
+    """
     if not looks_like_hub_id(data.path) or ending_of(path) in ENDINGS:
         raise DataError(f"data.path: there is no file or folder {path.absolute()}.")
     from datasets import load_dataset
 
     try:
-        return load_dataset(data.path, data.name, revision=data.revision)
+        return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
     # The libraries below raise dozens of kinds; each means that the data is not to be had.
     except Exception as error:
         raise DataError(
@@ -145,28 +201,43 @@ def split_names(data: "DataSection", available: Collection[str]) -> dict[str, st
 
 def hold_out_missing(found: "dict[str, Dataset]", data: "DataSection", report: DataReport) -> None:
     """Take validation and test out of train where the data has none and the recipe gives a size."""
-    for split, size in (("validation", data.validation_size), ("test", data.test_size)):
+    for split, size in missing_splits(found, data).items():
+        held = hold_out(hold_out_groups(found["train"], data), size, f"{split}_size")
+        found[split] = keep(found["train"], held)
+        found["train"] = keep(found["train"], ~held)
+        report.splits[split] = SplitReport(int(held.sum()))
+        report.splits["train"].dropped[f"held out for {split}"] = int(held.sum())
+
+
+def missing_splits(found: "Collection[str]", data: "DataSection") -> dict[str, int]:
+    """The splits that have to be held out of train, and their sizes."""
+    sizes = {"validation": data.validation_size, "test": data.test_size}
+    for split, size in sizes.items():
         if split in found and size is not None:
             raise DataError(f"data.{split}_size: {data.path} has a split for {split} of its own. Remove the key.")
-        if split == "validation" and split not in found and size is None:
-            raise DataError(
-                f"{data.path} has no validation split, by which the best checkpoint is chosen. Name it "
-                "(data.validation), or hold rows out of train (data.validation_size: 1000)."
-            )
-        if size is not None:
-            held = hold_out(digests(found["train"], ["source"], data.seed), size, f"{split}_size")
-            found[split] = keep(found["train"], held)
-            found["train"] = keep(found["train"], ~held)
-            report.splits[split] = SplitReport(int(held.sum()))
-            report.splits["train"].dropped[f"held out for {split}"] = int(held.sum())
+    if "validation" not in found and data.validation_size is None:
+        raise DataError(
+            f"{data.path} has no validation split, by which the best checkpoint is chosen. Name it "
+            "(data.validation), or hold rows out of train (data.validation_size: 1000)."
+        )
+    return {split: size for split, size in sizes.items() if size is not None}
+
+
+def hold_out_groups(train: "Dataset", data: "DataSection") -> np.ndarray:
+    """A number for each row: rows of one number are held out together, or not at all."""
+    if data.directions is None:
+        return digests(train, ["source"], data.seed)
+    return linked_rows(train, list(data.text_columns), data.seed)
 
 
 def choose_training_rows(train: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
-    """Apply drop_duplicates, then max_examples."""
+    """Apply drop_duplicates, then direction_sizes, then max_examples."""
     if data.drop_duplicates:
-        first = first_occurrences(digests(train, ["source", "target"]))
+        first = first_occurrences(digests(train, example_columns(data)))
         told.dropped += Counter({"duplicate": int((~first).sum())})
         train = keep(train, first)
+    if data.direction_sizes is not None:
+        train = limit_directions(train, data, told)
     if data.max_examples is not None and data.max_examples < len(train):
         told.dropped["beyond data.max_examples"] = len(train) - data.max_examples
         train = keep(train, np.random.default_rng(data.seed).permutation(len(train)) < data.max_examples)
@@ -175,7 +246,7 @@ def choose_training_rows(train: "Dataset", data: "DataSection", told: SplitRepor
 
 def count_rows(found: "dict[str, Dataset]", report: DataReport) -> None:
     """Complete the report by what was kept, split by split."""
-    trained = digests(found["train"], ["source"])
+    trained = digests(found["train"], ["source"]) if "train" in found else np.empty(0)  # as of a stream
     for split, dataset in found.items():
         told = report.splits[split]
         told.rows = len(dataset)

@@ -121,14 +121,19 @@ def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], a
     return [piece for piece in pieces if piece]
 
 
-def find_repeated(train: "Dataset", others: "dict[str, Dataset]") -> tuple[Duplicates, dict[str, Overlap]]:
-    """The training examples that say nothing new, and those of the other splits that training has seen."""
-    sources, pairs = digests(train, ["source"]), digests(train, ["source", "target"])
+def find_repeated(
+    train: "Dataset", others: "dict[str, Dataset]", columns: Sequence[str] = ("source", "target")
+) -> tuple[Duplicates, dict[str, Overlap]]:
+    """The training examples that say nothing new, and those of the other splits that training has seen.
+
+    Examples are the same if they are equal in `columns`.
+    """
+    sources, pairs = digests(train, ["source"]), digests(train, columns)
     repeated = np.flatnonzero(~first_occurrences(pairs))
     overlaps = {}
     for split, other in others.items():
         same_source = np.flatnonzero(np.isin(digests(other, ["source"]), sources))
-        same_pair = np.flatnonzero(np.isin(digests(other, ["source", "target"]), pairs))
+        same_pair = np.flatnonzero(np.isin(digests(other, columns), pairs))
         # where there is one, show a source that has another target in train: a whole pair is shown as such
         only_source = np.setdiff1d(same_source, same_pair)
         shown = only_source if len(only_source) else same_source

@@ -69,6 +69,8 @@ class ObjectBuilder:
     def table(self) -> pa.Table:
         if self.entries:
             self.pack()
+        if not self.chunks:
+            return pa.table({})
         try:
             return pa.concat_tables(self.chunks, promote_options="permissive")
         except pa.ArrowException as error:

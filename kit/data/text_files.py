@@ -6,24 +6,27 @@ mistake in the file (a row with a column too many, files of different length, br
 
 import csv
 import json
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
+from functools import partial
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from kit.data.parquet_files import read_parquet
 from kit.data.tables import ObjectBuilder, TableBuilder
-from kit.data.text_lines import SURROGATE, Decoding, broken_file, open_bytes, read_lines, strip_line_end
+from kit.data.text_lines import SURROGATE, Decoding, read_lines, strip_line_end
 from kit.errors import DataError
 
 ENDINGS = ("tsv", "csv", "jsonl", "json", "parquet", "txt")
 UNDECODABLE = "undecodable"
 BLANK = "blank line"
+
+Lines = Iterator[tuple[int, str]]
+"""Lines of a file with their numbers, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +51,46 @@ def ending_of(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
 
 
+@dataclass
+class Rows:
+    """The usable rows of text files, one after the other, and how many others there were so far, by reason."""
+
+    rows: Iterator[tuple[Any, ...]]
+    """What `builder().add` takes, row by row."""
+
+    builder: Callable[[], TableBuilder | ObjectBuilder]
+    files: list[Decoding]
+    dropped: Counter[str]
+
+    def take(self, most: int | None = None) -> TableBuilder | ObjectBuilder:
+        """The next rows, or all that are left."""
+        builder = self.builder()
+        for row in islice(self.rows, most):
+            builder.add(*row)
+        return builder
+
+
 def read_table(path: Path, layout: Layout) -> FileTable:
     """Read a file by its ending. Raises DataError, with the line where there is one, if it is not what it should be."""
+    if check_ending(path, layout) == "parquet":
+        table, decoding = read_parquet(path)
+        return finish([decoding], lambda: table, Counter({UNDECODABLE: decoding.undecodable}))
+    rows = open_rows(path, layout, numbered_lines(path, layout), may_be_list=ending_of(path) == "json")
+    return finish(rows.files, rows.take().table, rows.dropped)
+
+
+def read_parallel(files: dict[str, Path], layout: Layout) -> FileTable:
+    """Files, by the names of their columns, of which line n of each is the translation of line n of the others."""
+    rows = open_parallel(files, layout, [numbered_lines(path, layout) for path in files.values()])
+    return finish(rows.files, rows.take().table, rows.dropped)
+
+
+def numbered_lines(path: Path, layout: Layout) -> Lines:
+    return enumerate(read_lines(path, layout.encoding), 1)
+
+
+def check_ending(path: Path, layout: Layout) -> str:
+    """The ending of a file. Raises DataError if there is no reader for it, or none by this layout."""
     ending = ending_of(path)
     if ending not in ENDINGS:
         raise DataError(
@@ -61,123 +102,151 @@ def read_table(path: Path, layout: Layout) -> FileTable:
                 raise DataError(
                     f"data.{name} has no meaning for {path}: its columns have names in the file. Remove it."
                 )
-        if ending == "parquet":
-            return read_parquet(path, layout)
-        return read_json(path, layout, may_be_list=ending == "json")
+    if ending == "parquet" and layout.encoding != "utf-8":
+        raise DataError(f"data.encoding has no meaning for {path}: text in parquet files is utf-8. Remove it.")
+    if ending == "txt" and layout.delimiter is None and layout.columns is not None:
+        raise DataError(f'data.columns has no meaning for {path}: without data.delimiter it is one column, "text".')
+    return ending
+
+
+def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = False) -> Rows:
+    """The rows in the lines of a text file; the line that names the columns, if it has one, is taken at once."""
+    ending, decoding, dropped = ending_of(path), Decoding(path, layout.encoding), Counter[str]()
+    if ending in ("json", "jsonl"):
+        entries = usable_entries(json_rows(path, lines, may_be_list), decoding, dropped)
+        return Rows(entries, partial(ObjectBuilder, path), [decoding], dropped)
+    rows: Iterator[tuple[int, list[str]]]
     if ending == "txt" and layout.delimiter is None:
-        if layout.columns is not None:
-            raise DataError(f'data.columns has no meaning for {path}: without data.delimiter it is one column, "text".')
-        rows = ((number, [strip_line_end(line)]) for number, line in enumerate(read_lines(path, layout.encoding), 1))
-        return read_rows(path, rows, ["text"], layout.encoding)
-    split = quoted_rows if ending == "csv" else plain_rows
-    return read_rows(path, split(path, layout), layout.columns, layout.encoding)
+        columns, rows = ["text"], ((number, [strip_line_end(line)]) for number, line in lines)
+    else:
+        rows = quoted_rows(path, lines, layout) if ending == "csv" else plain_rows(lines, layout)
+        columns = layout.columns or header_of(decoding, rows)
+    if repeated := [name for name, times in Counter(columns).items() if times > 1]:
+        raise DataError(
+            f'{path}: the column "{repeated[0]}" is there twice. Give the columns different names (data.columns).'
+        )
+    expected = f"{'data.columns names' if layout.columns else 'its first line has'} {len(columns)}"
+    usable = usable_rows(rows, columns, decoding, dropped, f"{expected} ({', '.join(columns)})")
+    return Rows(usable, partial(TableBuilder, columns), [decoding], dropped)
 
 
-def plain_rows(path: Path, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def plain_rows(lines: Lines, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Line number and columns, cut at every delimiter: a quotation mark is a character as any other."""
     delimiter = "\t" if layout.delimiter is None else layout.delimiter
-    for number, line in enumerate(read_lines(path, layout.encoding), 1):
+    for number, line in lines:
         yield number, strip_line_end(line).split(delimiter)
 
 
-def quoted_rows(path: Path, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def quoted_rows(path: Path, lines: Lines, layout: Layout) -> Iterator[tuple[int, list[str]]]:
     """Line number and columns of csv: what stands in double quotes may hold delimiters and line ends."""
     delimiter = "," if layout.delimiter is None else layout.delimiter
     if len(delimiter) != 1:
         raise DataError(
             f"data.delimiter: csv columns are separated by one character, not {delimiter!r}. Name {path} .tsv."
         )
+    numbers = [0]  # of the lines of the row that is being read
+
+    def texts() -> Iterator[str]:
+        for number, line in lines:
+            numbers.append(number)
+            yield line
+
     # Strict, since a quotation mark that is never closed would otherwise swallow the rest of the file.
-    reader = csv.reader(read_lines(path, layout.encoding), delimiter=delimiter, strict=True)
+    reader = csv.reader(texts(), delimiter=delimiter, strict=True)
     while True:
-        first_line = reader.line_num + 1
+        del numbers[:-1]
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             raise DataError(
-                f"{path}, line {reader.line_num}: {error}. The row starts at line {first_line}; look for a quotation "
+                f"{path}, line {numbers[-1]}: {error}. The row starts at line {numbers[1]}; look for a quotation "
                 "mark that is not closed or not doubled. A file that does not use quotes is named .tsv."
             ) from error
-        yield first_line, row or [""]
+        yield numbers[1], row or [""]
 
 
-def read_rows(
-    path: Path, rows: Iterator[tuple[int, list[str]]], columns: Sequence[str] | None, encoding: str
-) -> FileTable:
-    """Rows of equally many strings; the first one names the columns unless they are given."""
-    header = "data.columns names" if columns else "its first line has"
-    if columns is None:
-        columns = [name.strip() for name in next(rows, (1, []))[1]]
-        if SURROGATE.search("".join(columns)):
-            raise DataError(f"{path}, line 1: the names of the columns are not in {encoding}. Set data.encoding.")
-    if repeated := [name for name, times in Counter(columns).items() if times > 1]:
+def header_of(decoding: Decoding, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
+    """The names of the columns in the first row."""
+    columns = [name.strip() for name in next(rows, (1, []))[1]]
+    if SURROGATE.search("".join(columns)):
         raise DataError(
-            f'{path}: the column "{repeated[0]}" is there twice. Give the columns different names (data.columns).'
+            f"{decoding.path}, line 1: the names of the columns are not in {decoding.encoding}. Set data.encoding."
         )
-    decoding, builder, dropped = Decoding(path, encoding), TableBuilder(columns), Counter[str]()
+    return columns
+
+
+def usable_rows(
+    rows: Iterator[tuple[int, list[str]]],
+    columns: Sequence[str],
+    decoding: Decoding,
+    dropped: Counter[str],
+    expected: str,
+) -> Iterator[tuple[list[str]]]:
+    """Rows of as many cells as there are columns."""
     for line, row in rows:
         if row == [""] and len(columns) > 1:
             dropped[BLANK] += 1
         elif len(row) != len(columns):
-            raise DataError(
-                f"{path}, line {line}: {len(row)} columns where {header} {len(columns)} ({', '.join(columns)})."
-            )
+            raise DataError(f"{decoding.path}, line {line}: {len(row)} columns where {expected}.")
         elif decoding.count("\n".join(row), line):
-            builder.add(row)
+            yield (row,)
         else:
             dropped[UNDECODABLE] += 1
-    return finish(decoding, builder.table, dropped)
 
 
-def read_parallel(files: dict[str, Path], layout: Layout) -> FileTable:
-    """Two files, by the name of their column, of which line n of one is the translation of line n of the other."""
-    source, target = files.values()
-    sides = [Decoding(path, layout.encoding) for path in (source, target)]
-    builder, dropped = TableBuilder(list(files)), Counter[str]()
-    lengths = [0, 0]
-    lines = zip_longest(*(read_lines(path, layout.encoding) for path in (source, target)))
-    for number, pair in enumerate(lines, 1):
-        for side, line in enumerate(pair):
-            lengths[side] += line is not None
-        if None in pair:
+def open_parallel(files: dict[str, Path], layout: Layout, sides: Sequence[Lines]) -> Rows:
+    """The rows in the lines of parallel text."""
+    decodings, dropped = [Decoding(path, layout.encoding) for path in files.values()], Counter[str]()
+    return Rows(parallel_rows(sides, decodings, dropped), partial(TableBuilder, list(files)), decodings, dropped)
+
+
+def parallel_rows(
+    sides: Sequence[Lines], decodings: list[Decoding], dropped: Counter[str]
+) -> Iterator[tuple[list[str]]]:
+    """A row for each number that all sides have a line of; they must have equally many."""
+    lengths = [0] * len(decodings)
+    for lines in zip_longest(*sides):
+        lengths = [length if line is None else line[0] for length, line in zip(lengths, lines, strict=True)]
+        if None in lines:
             continue
-        row = [strip_line_end(line) for line in pair]
-        usable = [decoding.count(text, number) for decoding, text in zip(sides, row, strict=True)]
+        row = [strip_line_end(text) for _, text in lines]
+        usable = [decoding.count(text, number) for decoding, text, number in zip(decodings, row, lengths, strict=True)]
         if all(usable):
-            builder.add(row)
+            yield (row,)
         else:
             dropped[UNDECODABLE] += 1
-    if lengths[0] != lengths[1]:
-        raise DataError(
-            f"{source} has {lengths[0]} lines and {target} has {lengths[1]}: in parallel text, line belongs to line."
-        )
-    sides[0].check()
-    return finish(sides[1], builder.table, dropped)
+    for decoding, length in zip(decodings, lengths, strict=True):
+        if length != lengths[0]:
+            raise DataError(
+                f"{decodings[0].path} has {lengths[0]} lines and {decoding.path} has {length}: in parallel text, line "
+                "belongs to line."
+            )
 
 
-def read_json(path: Path, layout: Layout, may_be_list: bool) -> FileTable:
-    """JSON lines, or one list of objects; a key that an object does not have is a missing value."""
-    decoding, builder, dropped = Decoding(path, layout.encoding), ObjectBuilder(path), Counter[str]()
-    for place, text, entry in json_rows(path, layout.encoding, may_be_list):
+def usable_entries(
+    entries: Iterator[tuple[int, str | None, Any]], decoding: Decoding, dropped: Counter[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Objects, with their places; a key that an object does not have is a missing value."""
+    for place, text, entry in entries:
         if text is None:
             dropped[BLANK] += 1
         elif not isinstance(entry, dict):
             raise DataError(
-                f"{path}, row {place}: expected an object with the columns as keys, got {text.strip()[:40]}."
+                f"{decoding.path}, row {place}: expected an object with the columns as keys, got {text.strip()[:40]}."
             )
         elif decoding.count(text, place):
-            builder.add(place, entry)
+            yield place, entry
         else:
             dropped[UNDECODABLE] += 1
-    return finish(decoding, builder.table, dropped)
 
 
-def json_rows(path: Path, encoding: str, may_be_list: bool) -> Iterator[tuple[int, str | None, Any]]:
-    """Place, text and value of each row; blank lines without text. An escape can hide half a character in plain ASCII,
-    so that the text of a row with escapes is written anew without them."""
-    lines = enumerate(read_lines(path, encoding), 1)
+def json_rows(path: Path, lines: Lines, may_be_list: bool) -> Iterator[tuple[int, str | None, Any]]:
+    """Place, text and value of each row of JSON lines, or of one list of objects; blank lines without text.
+
+    An escape can hide half a character in plain ASCII, so that the text of a row with escapes is written anew without
+    them."""
     for number, line in lines:
         if not line.strip():
             yield number, None, None
@@ -201,41 +270,10 @@ def parse_json(path: Path, text: str, line: int) -> Any:
         raise DataError(f"{path}, line {line}: this JSON cannot be read ({error}).") from error
 
 
-def read_parquet(path: Path, layout: Layout) -> FileTable:
-    """A parquet file, whose text is UTF-8 by definition and checked here, since readers trust it."""
-    if layout.encoding != "utf-8":
-        raise DataError(f"data.encoding has no meaning for {path}: text in parquet files is utf-8. Remove it.")
-    try:
-        with open_bytes(path) as raw:
-            table = pq.read_table(pa.BufferReader(raw.read()) if path.suffix == ".gz" else raw)
-    except pa.ArrowException as error:
-        raise DataError(f"{path} is not a parquet file that can be read: {str(error).splitlines()[0]}") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise broken_file(path, error) from error
-    broken = [name for name in table.column_names if not is_decodable(table[name])]
-    decoding, dropped = Decoding(path, "utf-8", advice="Write it anew."), Counter[str]()
-    if broken:
-        cells = zip(*(table[name].cast(pa.large_binary()).to_pylist() for name in broken), strict=True)
-        rows = ["\n".join((cell or b"").decode("utf-8", "surrogateescape") for cell in row) for row in cells]
-        usable = [decoding.count(row, number) for number, row in enumerate(rows, 1)]
-        dropped[UNDECODABLE] = usable.count(False)
-        table = table.filter(pa.array(usable))
-    decoding.rows = table.num_rows + dropped[UNDECODABLE]
-    return finish(decoding, lambda: table, dropped)
-
-
-def is_decodable(column: pa.ChunkedArray) -> bool:
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        try:
-            column.validate(full=True)
-        except pa.ArrowInvalid:
-            return False
-    return True
-
-
-def finish(decoding: Decoding, table: Callable[[], pa.Table], dropped: Counter[str]) -> FileTable:
+def finish(files: Sequence[Decoding], table: Callable[[], pa.Table], dropped: Counter[str]) -> FileTable:
     """The table, if there is one to be had."""
-    if decoding.rows == 0:
-        raise DataError(f"{decoding.path} holds no rows.")
-    decoding.check()
-    return FileTable(table(), dropped)
+    if files[-1].rows == 0:
+        raise DataError(f"{files[-1].path} holds no rows.")
+    for decoding in files:
+        decoding.check()
+    return FileTable(table(), +dropped)

@@ -23,6 +23,7 @@ WIDE_MARKS = {
     codecs.BOM_UTF16_BE: "utf-16",
 }
 GZIP_MARK = b"\x1f\x8b"
+ENOUGH_ROWS = 100
 
 
 def open_bytes(path: Path) -> io.BufferedReader | gzip.GzipFile:
@@ -42,6 +43,10 @@ def broken_file(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read: {error}.")
 
 
+def wrong_encoding(path: Path, encoding: str, error: UnicodeError) -> DataError:
+    return DataError(f"{path} is not in {encoding} ({error}). Set data.encoding to what it is in.")
+
+
 def read_lines(path: Path, encoding: str) -> Iterator[str]:
     """Each line with its line end. Only "\\n" ends a line: U+2028 and its like are characters of the text.
 
@@ -55,11 +60,72 @@ def read_lines(path: Path, encoding: str) -> Iterator[str]:
                 for number, line in enumerate(text):
                     yield line.removeprefix("\ufeff") if number == 0 else line
         except UnicodeError as error:
-            raise DataError(f"{path} is not in {encoding} ({error}). Set data.encoding to what it is in.") from error
+            raise wrong_encoding(path, encoding, error) from error
         except LookupError as error:
             raise DataError(f'data.encoding: "{encoding}" is no encoding of text ({error}).') from error
         except (OSError, EOFError, zlib.error) as error:
             raise broken_file(path, error) from error
+
+
+class LineReader:
+    """The lines of a file, as `read_lines` gives them, with their numbers, from a place in it on.
+
+    A place is the number of lines before it and of bytes (those of a .gz file unpacked), so that reading can go on
+    there: at once in a plain file, after unpacking what lies before it in a .gz file.
+    """
+
+    def __init__(self, path: Path, encoding: str):
+        # A mark in front of the text is taken off the first line, and is a character of any other.
+        self.encoding = "utf-8" if codecs.lookup(encoding).name == "utf-8-sig" else encoding
+        try:
+            one_byte = "\n".encode(self.encoding) == b"\n"
+        except (LookupError, UnicodeError):
+            one_byte = False
+        if not one_byte:
+            raise DataError(
+                f"data.encoding: in {encoding} the end of a line is not one byte, so that {path} can only be read as a "
+                "whole. Write it in utf-8, or leave out data.streaming."
+            )
+        self.path = path
+        self.line = self.byte = 0
+        self._raw = open_bytes(path)
+        try:
+            refuse_other_format(path, self._raw.peek(4096)[:4096], encoding)
+        except (OSError, EOFError, zlib.error) as error:
+            raise broken_file(path, error) from error
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the next line begins."""
+        return self.line, self.byte
+
+    def go_to(self, line: int, byte: int) -> None:
+        """Go on at a place."""
+        try:
+            self._raw.seek(byte)
+        except (OSError, EOFError, zlib.error) as error:
+            raise broken_file(self.path, error) from error
+        self.line, self.byte = line, byte
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return self
+
+    def __next__(self) -> tuple[int, str]:
+        try:
+            raw = self._raw.readline()
+            text = raw.decode(self.encoding, "surrogateescape")
+        except UnicodeError as error:
+            raise wrong_encoding(self.path, self.encoding, error) from error
+        except (OSError, EOFError, zlib.error) as error:
+            raise broken_file(self.path, error) from error
+        if not raw:
+            raise StopIteration
+        self.line += 1
+        self.byte += len(raw)
+        return self.line, text.removeprefix("\ufeff") if self.line == 1 else text
+
+    def close(self) -> None:
+        self._raw.close()
 
 
 def strip_line_end(line: str) -> str:
@@ -106,6 +172,11 @@ class Decoding:
         if self.first_undecodable is None:
             self.first_undecodable = line
         return False
+
+    def check_so_far(self) -> None:
+        """Check a file that has not been read to its end, as soon as there are enough rows to judge by."""
+        if self.rows >= ENOUGH_ROWS:
+            self.check()
 
     def check(self) -> None:
         """Raise DataError if the file as a whole is not in the encoding: a few broken rows are left out, not more.

@@ -7,13 +7,15 @@ trained with. When the two sides have vocabularies of their own, that of the tar
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from kit.data.hub_names import reason
+from kit.data.languages import PREFIX, Languages, languages_of
 from kit.data.vocabulary import END, PAD, START, UNKNOWN, train_vocabulary
 from kit.errors import RecipeError, RunError
 
@@ -38,29 +40,119 @@ class Tokenizers:
         """Whether both sides use one vocabulary."""
         return self.source is self.target
 
-    def encode_source(self, texts: Iterable[str]) -> list[list[int]]:
-        """The ids of each source, as `tokenizer(text)` gives them: with EOS if the recipe says `end_of_source`."""
-        batch = list(texts)
-        return self.source(batch, return_attention_mask=False, verbose=False)["input_ids"] if batch else []
+    @cached_property
+    def languages(self) -> Languages:
+        """How the model is told languages."""
+        return languages_of(self.source)
 
-    def encode_target(self, texts: Iterable[str]) -> list[list[int]]:
-        """The ids of each target, with EOS at the end and, in tokenizers trained here, without START."""
+    @property
+    def prefix(self) -> str:
+        """Text in front of every source."""
+        return self.source.init_kwargs.get(PREFIX, "")
+
+    @property
+    def target_languages(self) -> list[str]:
+        """The languages that the model can be told to write; none if it has one direction."""
+        return list(self.languages.targets)
+
+    @property
+    def source_languages(self) -> list[str]:
+        """The languages that the model can be told to read; none if it need not be told."""
+        return list(self.languages.sources)
+
+    @property
+    def default_target_language(self) -> str | None:
+        """What the model writes when it is told nothing; None beside `target_languages` means that it must be told."""
+        return self.languages.default_target
+
+    def encode_source(
+        self,
+        texts: Iterable[str],
+        source_language: str | None = None,
+        target_language: str | None = None,
+        max_length: int | None = None,
+    ) -> list[list[int]]:
+        """The ids of each source, as `tokenizer(text)` gives them: with EOS if the recipe says `end_of_source`.
+
+        The prefix is put in front of the text, and the tag of the target language, where the model has one, in front of
+        all. Texts are cut such that there are at most `max_length` ids. Raises RunError for languages that the model
+        does not have, or must be told.
+        """
+        in_front = self.languages.in_front(target_language)
+        with self.languages.reading(source_language):
+            encoded = self._ids(self.source, "text", (self.prefix + text for text in texts))
+            ids = [in_front + one for one in encoded]
+            return self._cut(ids, max_length, lambda text: in_front + self._ids(self.source, "text", [text])[0])
+
+    def encode_target(
+        self, texts: Iterable[str], language: str | None = None, max_length: int | None = None
+    ) -> list[list[int]]:
+        """The ids of each target, with EOS at the end and, in tokenizers trained here, without START.
+
+        The language matters to models with codes; cut as in `encode_source`.
+        """
+        with self.languages.writing(language):
+            return self._cut(self._targets(texts), max_length, lambda text: self._targets([text])[0])
+
+    def encode_empty_source(self) -> list[int]:
+        """What every source has, whatever its text."""
+        source, target = (next(iter(names), None) for names in (self.languages.sources, self.languages.targets))
+        return self.encode_source([""], source, target)[0]
+
+    def encode_empty_target(self) -> list[int]:
+        """What every target has, whatever its text."""
+        return self.encode_target([""], next(iter(self.languages.targets), None))[0]
+
+    def _targets(self, texts: Iterable[str]) -> list[list[int]]:
+        end = end_id(self.target)
+        encoded = self._ids(self.target, "text_target", texts)
+        # the first mBART has the code of the language behind the end
+        return [ids if end in ids[-2:] else [*ids, end] for ids in encoded]
+
+    @staticmethod
+    def _ids(tokenizer: "PreTrainedTokenizerBase", side: str, texts: Iterable[str]) -> list[list[int]]:
         batch = list(texts)
         if not batch:
             return []
-        encoded = self.target(text_target=batch, return_attention_mask=False, verbose=False)["input_ids"]
-        end = end_id(self.target)
-        return [ids if ids and ids[-1] == end else [*ids, end] for ids in encoded]
+        return tokenizer(**{side: batch}, return_attention_mask=False, verbose=False)["input_ids"]
+
+    @staticmethod
+    def _cut(ids: list[list[int]], limit: int | None, encode: Callable[[str], list[int]]) -> list[list[int]]:
+        """Sequences with the end of too long texts left out, but not what the tokenizer puts behind it."""
+        if limit is None or all(len(one) <= limit for one in ids):
+            return ids
+        without, with_text = encode(""), encode("a")
+        behind = 0
+        while behind < len(without) and without[-1 - behind] == with_text[-1 - behind]:
+            behind += 1
+        return [one if len(one) <= limit else one[: limit - behind] + one[len(one) - behind :] for one in ids]
+
+    def forced_first_token(self, language: str | None = None) -> int | None:
+        """The token that outputs in a language (or the default) begin with, where the model needs that."""
+        return self.languages.forced_first_token(language)
+
+    def start_token(self, language: str | None = None) -> int | None:
+        """The token that the decoder starts from, where that depends on the language."""
+        return self.languages.start_token(language)
+
+    def search_tokens(self, language: str | None = None) -> dict[str, Any]:
+        """What SearchSettings must say for outputs in a language: nothing for most models."""
+        found = {
+            "forced_bos_token_id": self.forced_first_token(language),
+            "decoder_start_token_id": self.start_token(language),
+        }
+        return {name: token for name, token in found.items() if token is not None}
 
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
         """The text of each sequence of target ids up to the first EOS, without special tokens.
 
         The first id that `generate()` puts in front must be left out where a model starts with EOS.
         """
-        end = end_id(self.target)
+        end, languages = end_id(self.target), self.languages.tokens
         cut = []
         for sequence in sequences:
-            ids = [int(token) for token in sequence]
+            # not every tokenizer with codes counts them as special
+            ids = [int(token) for token in sequence if int(token) not in languages]
             cut.append(ids[: ids.index(end)] if end in ids else ids)
         return [self.target.decode(ids, skip_special_tokens=True) for ids in cut]
 
@@ -89,8 +181,14 @@ def read_tokenizer(folder: str, subfolder: str = "") -> "PreTrainedTokenizerBase
     if settings.is_file() and json.loads(settings.read_text("utf-8")).get("tokenizer_class") in GENERAL_CLASSES:
         # These need no model beside them; AutoTokenizer would read its config and warn if its type is not registered.
         return PreTrainedTokenizerFast.from_pretrained(folder, subfolder=subfolder)
-    # Code from the Hub is not run; left unset, transformers would ask on the terminal.
-    return AutoTokenizer.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)
+    try:
+        # Code from the Hub is not run; left unset, transformers would ask on the terminal.
+        return AutoTokenizer.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)
+    except ImportError as error:
+        what = str(error).strip().split(" but ")[0]
+        raise RecipeError(
+            f'the tokenizer of "{folder}" needs a package: {what} (pip install sentencepiece).'
+        ) from error
 
 
 def end_id(tokenizer: "PreTrainedTokenizerBase") -> int:
@@ -167,6 +265,8 @@ def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
         )
     try:
         return Tokenizers.load(name_or_path)
+    except RecipeError:
+        raise
     except Exception as error:
         raise RecipeError(
             f'tokenizer.pretrained: there is no folder "{name_or_path}", and as a Hub id it could not be loaded: '

@@ -67,7 +67,7 @@ class Comparison:
     scores: tuple[Score, ...]
     differences: tuple[Difference, ...]
     signatures: dict[str, str]
-    """sacrebleu's signature of each metric that has one, with the number of samples and the seed."""
+    """The signature of each metric that has one, with the number of samples and the seed."""
 
     def score(self, run: str, metric: str) -> Score:
         return next(score for score in self.scores if (score.run, score.metric) == (run, metric))

@@ -10,7 +10,7 @@ from kit.evaluation.metrics import compute_metrics
 LENGTH = "length"
 """Grouping by this name means the length of the source, whatever columns there are."""
 
-_UPPER_ENDS = (0, 10, 20, 30, 40, 50, 100, 200, 500, 1000)
+_UPPER_ENDS = (0, 10, 20, 30, 40, 50, 60, 80, 100, 200, 500, 1000)
 
 
 def by_group(

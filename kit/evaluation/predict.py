@@ -1,7 +1,8 @@
 """Evaluation over processes: every example exactly once, results in the order of the data."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -54,18 +55,24 @@ def predict(
     examples: Pairs,
     pad: int,
     tokens: int,
-    settings: SearchSettings,
+    settings: Mapping[str | None, SearchSettings],
     accelerator: Accelerator,
 ) -> list[Hypothesis]:
-    """The best hypothesis of every example, in the order of the data, on every process."""
+    """The best hypothesis of every example, in the order of the data, on every process.
+
+    `settings` belong to a language to write each; None is that of models with one direction.
+    """
     objective.eval()
-    # a hypothesis is about as long as its source, and every beam is a row of its own
-    budget = max(1, tokens // settings.num_beams)
     found: list[tuple[int, Hypothesis]] = []
-    for indices in own_batches(examples.source.lengths, budget, accelerator):
-        batch = {k: v.to(accelerator.device) for k, v in examples.batch(indices, pad).items()}
-        for index, hypotheses in zip(indices, search(objective.model, batch, settings), strict=True):
-            found.append((int(index), hypotheses[0]))
+    for language, how in settings.items():
+        rows = np.arange(len(examples)) if language is None else np.flatnonzero(examples.languages == language)
+        # a hypothesis is about as long as its source, and every beam is a row of its own
+        budget = max(1, tokens // how.num_beams)
+        for places in own_batches(examples.source.lengths[rows], budget, accelerator):
+            indices = rows[places]
+            batch = {k: v.to(accelerator.device) for k, v in examples.batch(indices, pad).items()}
+            for index, hypotheses in zip(indices, search(objective.model, batch, how), strict=True):
+                found.append((int(index), hypotheses[0]))
     everyone = gather_object(found)
     ordered = dict(everyone)
     if len(everyone) != len(examples) or len(ordered) != len(examples):
@@ -86,11 +93,12 @@ def evaluate_split(
     pad = tokenizers.source.pad_token_id
     loss = teacher_forced_loss(objective, examples, pad, section.tokens_per_batch, accelerator)
     figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": len(examples)}
+    if examples.cut:
+        figures["cut"] = examples.cut
     if not section.metrics and not section.examples:
         return Evaluation(figures, [])
-    hypotheses = predict(
-        objective, examples, pad, section.tokens_per_batch, search_settings(section, num_beams), accelerator
-    )
+    settings = by_language(search_settings(section, num_beams), examples, tokenizers)
+    hypotheses = predict(objective, examples, pad, section.tokens_per_batch, settings, accelerator)
     predictions = tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
     rows = [
         {**text, "prediction": prediction, "score": hypothesis.score, "finished": hypothesis.finished}
@@ -101,6 +109,19 @@ def evaluate_split(
         if section.group_by:
             figures["by"] = by_group(section.group_by, rows, section.metrics)
     return Evaluation(broadcast_object_list([figures])[0], rows)
+
+
+def by_language(settings: SearchSettings, examples: Pairs, tokenizers: Tokenizers) -> dict[str | None, SearchSettings]:
+    """The search for each language that the examples are to be translated into.
+
+    Languages that are told by the source alone need no search, and no batches, of their own.
+    """
+    if examples.languages is None:
+        return {None: settings}
+    tokens = {str(language): tokenizers.search_tokens(language) for language in np.unique(examples.languages)}
+    if not any(tokens.values()):
+        return {None: settings}
+    return {language: replace(settings, **needed) for language, needed in tokens.items()}
 
 
 def search_settings(section: EvalSection, num_beams: int) -> SearchSettings:

@@ -8,6 +8,7 @@ from kit.data.sources import load_splits
 from kit.errors import DataError, RunError, did_you_mean
 from kit.evaluation.predict import Evaluation, evaluate_split
 from kit.generate import Translator
+from kit.positions import position_limit
 from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
 from kit.tasks.translation import encode_pairs
@@ -23,6 +24,9 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     changed = list(overrides or [])
     if any(override.startswith("data.") for override in changed):
         changed.append("data.fingerprints=null")  # other data is what is asked for
+    if any(override.startswith("data.directions=") for override in changed):
+        # they concern training data alone, and may name other directions
+        changed[:0] = ["data.direction_sizes=null", "data.direction_repeats=null"]
     recipe = load_recipe(folder.recipe_file, changed)
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
@@ -32,7 +36,8 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
         raise DataError(f"the data has no split {split!r}, only {', '.join(datasets)}.{did_you_mean(split, datasets)}")
     accelerator = Accelerator()
     objective = Seq2SeqObjective(translator.model.to(accelerator.device))
-    examples = encode_pairs(datasets[split], translator.tokenizers)
+    limit = position_limit(translator.model.config)
+    examples = encode_pairs(datasets[split], translator.tokenizers, limit)
     return evaluate_split(
         objective, examples, datasets[split], translator.tokenizers, recipe.eval, recipe.eval.num_beams, accelerator
     )

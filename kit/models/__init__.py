@@ -1,9 +1,11 @@
 """Models of kit's own: one flat folder, because that is what travels with a model to the Hub."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
+from kit.models.configuration_rnn_lm import RNNLMConfig
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfig
+from kit.models.modeling_rnn_lm import RNNLMForCausalLM, RNNLMModel
 from kit.models.modeling_rnn_seq2seq import RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel
 from kit.models.modeling_transformer_seq2seq import (
     TransformerSeq2SeqEncoderModel,
@@ -14,6 +16,9 @@ from kit.models.modeling_transformer_seq2seq import (
 
 def register_models() -> None:
     """Make transformers' Auto classes know these models."""
+    AutoConfig.register(RNNLMConfig.model_type, RNNLMConfig, exist_ok=True)
+    AutoModel.register(RNNLMConfig, RNNLMModel, exist_ok=True)
+    AutoModelForCausalLM.register(RNNLMConfig, RNNLMForCausalLM, exist_ok=True)
     AutoConfig.register(RNNSeq2SeqConfig.model_type, RNNSeq2SeqConfig, exist_ok=True)
     AutoModel.register(RNNSeq2SeqConfig, RNNSeq2SeqModel, exist_ok=True)
     AutoModelForSeq2SeqLM.register(RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, exist_ok=True)
@@ -23,6 +28,9 @@ def register_models() -> None:
 
 
 __all__ = [
+    "RNNLMConfig",
+    "RNNLMForCausalLM",
+    "RNNLMModel",
     "RNNSeq2SeqConfig",
     "RNNSeq2SeqForConditionalGeneration",
     "RNNSeq2SeqModel",

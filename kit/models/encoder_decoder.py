@@ -1,6 +1,6 @@
 """What every encoder-decoder of kit has in common: the way from tokens to logits and loss, and its vocabularies."""
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -104,6 +104,10 @@ class EncoderDecoderHead:
     config: Any
     model: Any
     lm_head: nn.Linear
+
+    beams: Literal["rows", "positions"] = "rows"
+    """What a search may make of its beams, which share the states of their source: several rows of the decoder for one
+    of the encoder, or target positions of one row."""
 
     def tied_weights(self) -> dict[str, str]:
         """Which matrix the output layer shares, when it does."""

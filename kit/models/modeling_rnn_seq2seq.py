@@ -16,7 +16,7 @@ from transformers import initialization as init
 from .attention import Attention
 from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from .encoder_decoder import EncoderDecoderBody, EncoderDecoderHead
-from .recurrent import RecurrentCache, initialize_recurrent
+from .recurrent import RecurrentGeneration, initialize_recurrent
 from .rnn_decoder import RNNSeq2SeqDecoder
 from .rnn_encoder import RNNEncoderOutput, RNNSeq2SeqEncoder
 
@@ -65,7 +65,9 @@ class RNNSeq2SeqModel(EncoderDecoderBody, RNNSeq2SeqPreTrainedModel):
         return encoder_outputs
 
 
-class RNNSeq2SeqForConditionalGeneration(EncoderDecoderHead, RNNSeq2SeqPreTrainedModel, GenerationMixin):
+class RNNSeq2SeqForConditionalGeneration(
+    EncoderDecoderHead, RecurrentGeneration, RNNSeq2SeqPreTrainedModel, GenerationMixin
+):
     """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
 
     def __init__(self, config: RNNSeq2SeqConfig):
@@ -92,34 +94,6 @@ class RNNSeq2SeqForConditionalGeneration(EncoderDecoderHead, RNNSeq2SeqPreTraine
         own = self.model.decoder.disturbed(own)
         chosen = torch.rand(own.shape[0], 1, device=own.device) < self.config.scheduled_sampling
         return torch.where(chosen, own, true_embedding)
-
-    def _prepare_cache_for_generation(
-        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
-    ) -> None:
-        """A recurrent state instead of keys and values."""
-        if generation_config.cache_implementation is not None:
-            raise ValueError("cache_implementation is for keys and values: a recurrent decoder has a state")
-        given = model_kwargs.get("past_key_values")
-        if given is not None:
-            given._is_user_defined = True  # as transformers marks a cache that it must not reset
-        elif generation_config.use_cache:
-            model_kwargs["past_key_values"] = RecurrentCache()
-
-    def prepare_inputs_for_generation(
-        self,
-        input_ids: Tensor,
-        next_sequence_length: int | None = None,
-        past_key_values: RecurrentCache | None = None,
-        **kwargs: Any,
-    ) -> dict[str, Any]:
-        """Leave out the tokens that a given state has seen, which transformers does only if there is a mask of all."""
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        unmasked = kwargs.get("decoder_attention_mask") is None
-        if next_sequence_length is None and unmasked and input_ids.shape[1] > seen:
-            next_sequence_length = input_ids.shape[1] - seen
-        return super().prepare_inputs_for_generation(
-            input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
-        )
 
 
 RNNSeq2SeqConfig.register_for_auto_class()

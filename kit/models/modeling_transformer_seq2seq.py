@@ -58,9 +58,9 @@ class Embedded(TransformerSeq2SeqPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embed_tokens = value
 
-    def placed(self, embeddings: Tensor, start: int = 0) -> Tensor:
+    def placed(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
         """Word vectors (batch, length, hidden) as the first layer sees them."""
-        return self.dropout(self.positions(embeddings * self.scale, start))
+        return self.dropout(self.positions(embeddings * self.scale, start, length))
 
 
 class TransformerSeq2SeqEncoder(Embedded):
@@ -134,12 +134,25 @@ class TransformerSeq2SeqDecoder(Embedded):
             attention_mask=encoder_attention_mask,
             encoder_hidden_states=memory,
         )
+        return BaseModelOutputWithPastAndCrossAttentions(
+            last_hidden_state=self.through_layers(x, mask, memory, memory_mask, past_key_values, **kwargs),
+            past_key_values=past_key_values if use_cache else None,
+        )
+
+    def through_layers(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        memory: Tensor,
+        memory_mask: Tensor | None,
+        past_key_values: EncoderDecoderCache | None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Placed word vectors (batch, target, hidden) as the output layer sees them; masks as attention takes them."""
         for layer in self.layers:
             # positional, as gradient checkpointing needs tensors that it is to differentiate
             x = layer(x, mask, memory, memory_mask, past_key_values=past_key_values, **kwargs)
-        return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.norm(x), past_key_values=past_key_values if use_cache else None
-        )
+        return self.norm(x)
 
 
 class TransformerSeq2SeqModel(EncoderDecoderBody, TransformerSeq2SeqPreTrainedModel):
@@ -160,12 +173,31 @@ class TransformerSeq2SeqForConditionalGeneration(
 ):
     """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
 
+    beams = "positions"
+
     def __init__(self, config: TransformerSeq2SeqConfig):
         super().__init__(config)
         self._tied_weights_keys = self.tied_weights()
         self.model = TransformerSeq2SeqModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.decoder_vocab_size, bias=False)
         self.post_init()
+
+    def rival_logits(
+        self,
+        tokens: Tensor,
+        position: int,
+        mask: Tensor | None,
+        memory: Tensor,
+        memory_mask: Tensor | None,
+        past_key_values: EncoderDecoderCache,
+    ) -> Tensor:
+        """Logits (batch, rivals, vocabulary) after tokens (batch, rivals) that are rivals for one position: the beams
+        of a search. `mask` (batch, 1, rivals, keys) is added to attention and tells each which keys of the cache it
+        sees.
+        """
+        decoder = self.model.decoder
+        x = decoder.placed(self.model.target_embeddings(tokens), position, 1)  # (batch, rivals, hidden)
+        return self.lm_head(decoder.through_layers(x, mask, memory, memory_mask, past_key_values))
 
 
 class TransformerSeq2SeqEncoderModel(TransformerSeq2SeqPreTrainedModel):

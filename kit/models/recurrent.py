@@ -1,6 +1,7 @@
 """Recurrent cells, their state as a `Cache`, and reading of padded sequences: shared by all recurrent models."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -95,6 +96,55 @@ def read_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, T
     return outputs, join(hidden), None if cell is None else join(cell)
 
 
+def read_on(
+    layer: nn.Module,
+    x: Tensor,
+    lengths: Tensor | None,
+    hidden: Tensor,
+    cell: Tensor,
+    weight_dropout: float = 0.0,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Run a one-directional layer over right-padded rows, going on from a state.
+
+    x (batch, time, input), hidden and cell (batch, hidden; `cell` is an LSTM's only) → outputs (batch, time, hidden)
+    and the state after each row's last real token; `lengths` (batch,) is None where nothing is padded.
+    """
+    is_lstm = isinstance(layer, nn.LSTM)
+    first = hidden.unsqueeze(0).contiguous()
+    state: Any = (first, cell.unsqueeze(0).contiguous()) if is_lstm else first
+    with dropped_recurrence(layer, weight_dropout):
+        if lengths is None:
+            outputs, final = layer(x, state)
+        else:
+            # a row without a real token is read as one token, and keeps its state
+            packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+            packed_outputs, final = layer(packed, state)
+            outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.shape[1])
+    new_hidden, new_cell = (final[0][0], final[1][0]) if is_lstm else (final[0], None)
+    if lengths is not None:
+        read = (lengths > 0).unsqueeze(1)
+        new_hidden = torch.where(read, new_hidden, hidden)
+        new_cell = None if new_cell is None else torch.where(read, new_cell, cell)
+    return outputs, new_hidden, new_cell
+
+
+@contextmanager
+def dropped_recurrence(layer: Any, probability: float) -> Iterator[None]:
+    """Within the block the layer leaves out some of its weights from state to state (DropConnect)."""
+    if probability == 0:
+        yield
+        return
+    weights = layer._flat_weights
+    layer._flat_weights = [
+        nn.functional.dropout(weight, probability) if name.startswith("weight_hh") else weight
+        for name, weight in zip(layer._flat_weights_names, weights, strict=True)
+    ]
+    try:
+        yield
+    finally:
+        layer._flat_weights = weights
+
+
 class RecurrentCacheLayer(CacheLayerMixin):
     """The state of a recurrent decoder, as named batch-first tensors.
 
@@ -174,3 +224,42 @@ class RecurrentCache(Cache):
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(self.state.values())
+
+
+class RecurrentGeneration:
+    """How `generate()` carries the state of a recurrent model: list it before `GenerationMixin`."""
+
+    config: Any
+
+    @property
+    def mask_of_written(self) -> str:
+        """The argument that masks what has been written so far."""
+        return "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
+
+    def _prepare_cache_for_generation(
+        self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
+    ) -> None:
+        """A recurrent state instead of keys and values."""
+        if generation_config.cache_implementation is not None:
+            raise ValueError("cache_implementation is for keys and values: a recurrent decoder has a state")
+        given = model_kwargs.get("past_key_values")
+        if given is not None:
+            given._is_user_defined = True  # as transformers marks a cache that it must not reset
+        elif generation_config.use_cache:
+            model_kwargs["past_key_values"] = RecurrentCache()
+
+    def prepare_inputs_for_generation(
+        self,
+        input_ids: Tensor,
+        next_sequence_length: int | None = None,
+        past_key_values: RecurrentCache | None = None,
+        **kwargs: Any,
+    ) -> dict[str, Any]:
+        """Leave out the tokens that a given state has seen, which transformers does only if there is a mask of all."""
+        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
+        unmasked = kwargs.get(self.mask_of_written) is None
+        if next_sequence_length is None and unmasked and input_ids.shape[1] > seen:
+            next_sequence_length = input_ids.shape[1] - seen
+        return super().prepare_inputs_for_generation(  # type: ignore[misc]
+            input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
+        )

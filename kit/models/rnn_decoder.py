@@ -47,7 +47,7 @@ class RNNDecoderOutput(ModelOutput):
 
 
 class _Source:
-    """The source as the decoder sees it at every step."""
+    """The source as the decoder sees it at every step. The beams of a search share theirs: one for several rows."""
 
     def __init__(self, encoded: RNNEncoderOutput, attention_mask: Tensor | None):
         self.keys, self.values = encoded.keys, encoded.values
@@ -224,9 +224,18 @@ class RNNSeq2SeqDecoder(nn.Module):
         """Context (batch, queries, encoder_size) and weights of queries (batch, queries, hidden)."""
         if not self.has_context:
             return None, None
+        rows, queries = query.shape[:2]
+        beams = rows // len(source.fixed)
         if self.attention is None:
-            return source.fixed.unsqueeze(1).expand(-1, query.shape[1], -1), None
-        return self.attention(query, source.keys, source.values, source.mask)
+            return source.fixed.repeat_interleave(beams, dim=0).unsqueeze(1).expand(-1, queries, -1), None
+        if beams == 1:
+            return self.attention(query, source.keys, source.values, source.mask)
+        together = query.reshape(-1, beams * queries, query.shape[-1])  # the beams as further queries of their source
+        context, weights = self.attention(together, source.keys, source.values, source.mask)
+        weights = (
+            weights.unflatten(2, (beams, queries)).transpose(1, 2).flatten(0, 1)
+        )  # (batch, heads, queries, source)
+        return context.reshape(rows, queries, -1), weights
 
     def _run_fused(self, embeds: Tensor, source: _Source, state: State) -> tuple[Tensor, _Trace, State]:
         """All target positions at once, layer by layer."""

@@ -1,6 +1,7 @@
 """The parts of a Transformer: positions, attention, feed-forward, and the layers made of them."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -13,13 +14,15 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
 
 
-def sinusoids(start: int, length: int, size: int, like: Tensor) -> Tensor:
-    """Sines in the first half and cosines in the second, (length, size); row p is position start + p."""
+@lru_cache(maxsize=8)
+@torch.inference_mode(False)  # a table that was made while decoding must serve training too
+def sinusoids(length: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Sines in the first half and cosines in the second, (length, size); row p is position p."""
     # float64 throughout: position × frequency loses digits in float32
-    position = torch.arange(start, start + length, device=like.device, dtype=torch.float64)
-    frequency = torch.exp(torch.arange(0, size, 2, device=like.device) * (-math.log(10000.0) / size)).double()
+    position = torch.arange(length, device=device, dtype=torch.float64)
+    frequency = torch.exp(torch.arange(0, size, 2, device=device) * (-math.log(10000.0) / size)).double()
     angle = position[:, None] * frequency
-    return torch.cat([angle.sin(), angle.cos()], dim=-1).to(like.dtype)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1).to(dtype)
 
 
 class Positions(nn.Module):
@@ -30,16 +33,18 @@ class Positions(nn.Module):
         self.size = config.hidden_size
         self.learned = nn.Embedding(config.max_positions, self.size) if config.positions == "learned" else None
 
-    def forward(self, embeddings: Tensor, start: int = 0) -> Tensor:
-        length = embeddings.shape[1]
+    def forward(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
+        """`length` is that of the embeddings, or 1 where all of them are at the same position."""
+        end = start + (embeddings.shape[1] if length is None else length)
         if self.learned is None:
-            return embeddings + sinusoids(start, length, self.size, embeddings)
-        if start + length > self.learned.num_embeddings:
+            rows = 1 << max(6, (end - 1).bit_length())  # a power of two: few tables serve all lengths
+            return embeddings + sinusoids(rows, self.size, embeddings.dtype, embeddings.device)[start:end]
+        if end > self.learned.num_embeddings:
             raise ValueError(
-                f"a sequence of {start + length} tokens is longer than the {self.learned.num_embeddings} learned "
+                f"a sequence of {end} tokens is longer than the {self.learned.num_embeddings} learned "
                 "positions (max_positions): shorten it, or train with positions=sinusoid"
             )
-        return embeddings + self.learned.weight[start : start + length]
+        return embeddings + self.learned.weight[start:end]
 
 
 def eager_attention(

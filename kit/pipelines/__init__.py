@@ -1,5 +1,6 @@
 """The pipelines that transformers 5 removed, back: as `kit.pipeline(...)`, or as stock ones after `kit.register()`."""
 
+from pathlib import Path
 from typing import Any
 
 from transformers import AutoModelForSeq2SeqLM
@@ -7,10 +8,21 @@ from transformers import pipeline as transformers_pipeline
 from transformers.pipelines import PIPELINE_REGISTRY, Pipeline
 
 from kit.models import register_models
-from kit.pipelines.translation import TranslationPipeline
+from kit.pipelines.text_to_text import DIRECTION, PIPELINES, custom_pipelines
 
-PIPELINES: dict[str, type[Pipeline]] = {"translation": TranslationPipeline}
-MODEL_CLASSES = {"translation": AutoModelForSeq2SeqLM}
+__all__ = ["PIPELINES", "custom_pipelines", "pipeline", "register"]
+
+
+class TaskNames(dict):
+    """Other names of tasks; every translation_xx_to_yy is one of "translation"."""
+
+    def __contains__(self, task: object) -> bool:
+        return super().__contains__(task) or (isinstance(task, str) and DIRECTION.fullmatch(task) is not None)
+
+    def __missing__(self, task: str) -> str:
+        if task in self:
+            return "translation"
+        raise KeyError(task)
 
 
 def register() -> None:
@@ -23,12 +35,20 @@ def register() -> None:
     for task, pipeline_class in PIPELINES.items():
         removed.pop(task, None)
         if task not in PIPELINE_REGISTRY.supported_tasks:
-            PIPELINE_REGISTRY.register_pipeline(task, pipeline_class=pipeline_class, pt_model=MODEL_CLASSES[task])
+            PIPELINE_REGISTRY.register_pipeline(task, pipeline_class=pipeline_class, pt_model=AutoModelForSeq2SeqLM)
+    if not isinstance(PIPELINE_REGISTRY.task_aliases, TaskNames):
+        PIPELINE_REGISTRY.task_aliases = TaskNames(PIPELINE_REGISTRY.task_aliases)
 
 
 def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
-    """`transformers.pipeline` for kit's tasks, with kit's own code: nothing from the model's folder is executed."""
+    """`transformers.pipeline` for kit's tasks, with kit's own code: nothing from the model's folder is executed.
+
+    `model` may be a run folder, too.
+    """
+    from kit.hub import model_place
+
     register()
-    if task in PIPELINES:
-        kwargs.setdefault("pipeline_class", PIPELINES[task])
-    return transformers_pipeline(task, model=model if not hasattr(model, "__fspath__") else str(model), **kwargs)
+    name = DIRECTION.sub("translation", task)
+    if name in PIPELINES:
+        kwargs.setdefault("pipeline_class", PIPELINES[name])
+    return transformers_pipeline(task, model=model_place(model) if isinstance(model, str | Path) else model, **kwargs)

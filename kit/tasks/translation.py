@@ -1,5 +1,6 @@
 """Translation, in the widest sense: from one text to another."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -7,21 +8,30 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from datasets import Dataset
-from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from kit.data.batches import BatchPlan
 from kit.data.bpe_dropout import CutAnew
 from kit.data.examples import Pairs, TokenLists
+from kit.data.languages import PREFIX, TAGGED, Codes, tell_languages
 from kit.data.rows import Texts
 from kit.data.sources import Splits
+from kit.data.stream_plan import Making, StreamPlan, Tally, alone
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.predict import Evaluation, evaluate_split
-from kit.hub import load_seq2seq
+from kit.hub import load_config, load_seq2seq
+from kit.pipelines import PIPELINES
+from kit.positions import encode_within, position_limit
 from kit.recipe import Recipe
 from kit.recipe_model import config_class
+from kit.search import SearchSettings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
+
+POSITIONS = "positions"
+"""Name of the filter that leaves out what is too long for the model."""
 
 
 @dataclass(frozen=True)
@@ -36,25 +46,55 @@ class Encoded:
 class Translation:
     """What a recipe of this task does at each station on the way of the data."""
 
-    pipelines = ("translation",)
-
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """Tasks of `pipeline()` that the model is saved with; of a model of several languages, each direction too."""
+        section, data = self.recipe.tokenizer, self.recipe.data
+        pairs = {tuple(direction.split("-")) for direction in data.directions or ()}
+        if section.source_language and section.target_language:
+            pairs = {(section.source_language, section.target_language)}
+        languages = {language for pair in pairs for language in pair}
+        # a direction that was never trained can be asked for as well, if some other leads to its target
+        asked = sorted({(source, target) for source in languages for _, target in pairs if source != target})
+        return (*PIPELINES, *(f"translation_{source}_to_{target}" for source, target in asked))
 
     # ---- text → tokens -----------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         """Train them on the training split, or load those that the recipe names."""
-        section = self.recipe.tokenizer
+        section, data = self.recipe.tokenizer, self.recipe.data
         pretrained = section.pretrained or self.recipe.model.pretrained
         if pretrained is not None:
-            return load_pretrained_tokenizers(pretrained)
+            tokenizers = load_pretrained_tokenizers(pretrained)
+        else:
+            train = self.vocabulary_rows(splits)
+            tokenizers = train_tokenizers(section, Texts(train, "source"), Texts(train, "target"))
+        tell_languages(tokenizers.source, section, [direction.split("-") for direction in data.directions or ()])
+        if data.source_prefix is not None:
+            tokenizers.source.init_kwargs[PREFIX] = data.source_prefix
+        return tokenizers
+
+    def vocabulary_rows(self, splits: Splits) -> Dataset:
+        """The training rows that vocabularies are learned from."""
+        most = self.recipe.tokenizer.train_examples
+        if splits.stream is not None:
+            return splits.stream.sample(most)
         train = splits.datasets["train"]
-        return train_tokenizers(section, Texts(train, "source"), Texts(train, "target"))
+        return train if len(train) <= most else train.select(np.arange(most) * len(train) // most)
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded:
-        """Token ids of every split; the length filters apply to the training split only."""
-        encoded = {name: encode_pairs(dataset, tokenizers) for name, dataset in splits.datasets.items()}
+        """Token ids of every split; the length filters apply to the training split only. A stream is encoded as it is
+        read."""
+        limit = position_limit(self.config(tokenizers))
+        encoded = {
+            name: encode_pairs(dataset, tokenizers, None if name == "train" else limit)
+            for name, dataset in splits.datasets.items()
+        }
+        if splits.stream is not None:
+            return Encoded(encoded)
         keep, left_out = self.filter_lengths(encoded["train"], tokenizers)
         if not keep.any():
             raise DataError(
@@ -66,38 +106,85 @@ class Translation:
         cut_anew = None
         if dropout := self.recipe.tokenizer.bpe_dropout:
             texts = splits.datasets["train"].select(kept)
-            cut_anew = CutAnew(encoded["train"], Texts(texts, "source"), Texts(texts, "target"), tokenizers, dropout)
+            sources = (tokenizers.prefix + source for source in Texts(texts, "source"))
+            cut_anew = CutAnew(encoded["train"], sources, Texts(texts, "target"), tokenizers, dropout, limit)
         return Encoded(encoded, left_out, cut_anew)
 
     def filter_lengths(self, pairs: Pairs, tokenizers: Tokenizers) -> tuple[np.ndarray, dict[str, int]]:
         """Which examples the recipe trains on, and how many each filter leaves out (the first that applies counts)."""
+        return self.filter_within(pairs, tokenizers, position_limit(self.config(tokenizers)))
+
+    def filter_within(
+        self, pairs: Pairs, tokenizers: Tokenizers, limit: int | None
+    ) -> tuple[np.ndarray, dict[str, int]]:
+        """The same for a model with so many positions."""
         data = self.recipe.data
         # what the tokenizer adds is no token of the text, so it does not count
-        source = pairs.source.lengths - len(tokenizers.encode_source([""])[0])
-        target = pairs.target.lengths - len(tokenizers.encode_target([""])[0])
+        source = pairs.source.lengths - len(tokenizers.encode_empty_source())
+        target = pairs.target.lengths - len(tokenizers.encode_empty_target())
         longer, shorter = np.maximum(source, target), np.minimum(source, target)
         too_long = longer > (data.max_length or np.inf)
+        beyond = np.maximum(pairs.source.lengths, pairs.target.lengths) > (limit or np.inf)
         too_short = shorter < data.min_length
         uneven = longer > (data.max_length_ratio or np.inf) * np.maximum(shorter, 1)
         keep = np.ones(len(pairs), dtype=bool)
         left_out = {}
-        for name, refused in (("max_length", too_long), ("min_length", too_short), ("max_length_ratio", uneven)):
+        filters = {
+            "max_length": too_long,
+            "min_length": too_short,
+            "max_length_ratio": uneven,
+            POSITIONS: beyond,
+        }
+        for name, refused in filters.items():
             left_out[name] = int((keep & refused).sum())
             keep &= ~refused
         return keep, left_out
 
     # ---- tokens → batches --------------------------------------------------------------------------------------------
 
-    def plan(self, pairs: Pairs) -> BatchPlan:
-        """The plan of training batches."""
+    def plan(self, pairs: Pairs, seed: int | None = None) -> BatchPlan:
+        """The plan of training batches, by the seed of the recipe or another."""
+        return self.plan_lengths([pairs.source.lengths, pairs.target.lengths], seed)
+
+    def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
+        """The same for examples of which only the lengths are known."""
         train = self.recipe.train
         by_tokens = train.tokens_per_batch is not None
         return BatchPlan(
-            [pairs.source.lengths, pairs.target.lengths],
-            seed=train.seed,
+            sides,
+            seed=train.seed if seed is None else seed,
             size=train.tokens_per_batch or train.batch_size or 1,
             unit="tokens" if by_tokens else "examples",
             micro_batches=train.micro_batches,
+        )
+
+    def stream_plan(
+        self, splits: Splits, encoded: Encoded, tokenizers: Tokenizers, process: int = 0, processes: int = 1
+    ) -> StreamPlan[Pairs]:
+        """The plan of training batches over a stream; it counts in `splits` and `encoded` what is left out."""
+        assert splits.stream is not None
+        data, train = self.recipe.data, self.recipe.train
+        limit = position_limit(self.config(tokenizers))
+        if data.max_length is not None:  # that a batch can hold the longest examples must not turn out in mid-training
+            added = max(len(tokenizers.encode_empty_source()), len(tokenizers.encode_empty_target()))
+            self.plan_lengths([np.full(train.micro_batches, min(data.max_length + added, limit or np.inf), np.int64)])
+        own = copy.deepcopy(tokenizers)  # one that encodes in another thread must not be used in this
+
+        def encode(rows: Dataset) -> tuple[Pairs, dict[str, int]]:
+            pairs = encode_pairs(rows, own)
+            keep, left_out = self.filter_within(pairs, own, limit)
+            return pairs.select(np.flatnonzero(keep)), left_out
+
+        return StreamPlan(
+            splits.stream,
+            Making(encode, Pairs.joined, self.plan),
+            seed=train.seed,
+            buffer_size=data.buffer_size,
+            micro_batches=train.micro_batches,
+            tally=Tally(splits.report.splits["train"], encoded.left_out),
+            process=process,
+            processes=processes,
+            exchange=(lambda mine: gather_object([mine])) if processes > 1 else alone,
         )
 
     def batch_maker(
@@ -111,22 +198,23 @@ class Translation:
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
+    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The configuration of the model, new or pretrained."""
+        section = self.recipe.model
+        if section.pretrained is not None:
+            return load_config(section.pretrained, section.settings)
+        assert section.type is not None
+        return config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
+
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
         """A new model with weights by `train.seed`, or a pretrained one; in the precision of the recipe."""
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is not None:
             model = load_seq2seq(section.pretrained, section.settings)
+            suit_tokenizers(model, tokenizers)
         else:
-            assert section.type is not None
-            config = config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
-            model = AutoModelForSeq2SeqLM.from_config(config)
-        known = model.get_input_embeddings().num_embeddings
-        if known < len(tokenizers.source):
-            raise RecipeError(
-                f"tokenizer.pretrained has {len(tokenizers.source)} tokens, but model.pretrained knows only {known}: "
-                "use the model's own tokenizer by leaving tokenizer.pretrained out"
-            )
+            model = AutoModelForSeq2SeqLM.from_config(self.config(tokenizers))
         return model.to(getattr(torch, train.dtype))
 
     def objective(self, model: PreTrainedModel) -> Seq2SeqObjective:
@@ -151,12 +239,66 @@ class Translation:
         return evaluate_split(objective, examples, texts, tokenizers, self.recipe.eval, num_beams, accelerator)
 
 
-def encode_pairs(dataset: Dataset, tokenizers: Tokenizers) -> Pairs:
-    """Source and target of every row as token ids."""
-    return Pairs(
-        TokenLists(tokenizers.encode_source(list(Texts(dataset, "source")))),
-        TokenLists(tokenizers.encode_target(list(Texts(dataset, "target")))),
-    )
+def filter_name(name: str) -> str:
+    """A filter of training examples as a message names it."""
+    return "the positions of the model" if name == POSITIONS else f"data.{name}"
+
+
+def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> Pairs:
+    """Source and target of every row as token ids, in the row's languages where the model is told them.
+
+    With `limit`, texts that need more ids are cut, and the examples are counted.
+    """
+    sources, targets = (list(Texts(dataset, role)) for role in ("source", "target"))
+    source_ids: list[list[int]] = [[] for _ in sources]
+    target_ids: list[list[int]] = [[] for _ in targets]
+    cut: set[int] = set()
+    directions = row_directions(dataset, tokenizers)
+    for source, target in dict.fromkeys(directions):
+        rows = [row for row, direction in enumerate(directions) if direction == (source, target)]
+        found, long = encode_within(limit, tokenizers.encode_source, [sources[row] for row in rows], source, target)
+        wanted, too = encode_within(limit, tokenizers.encode_target, [targets[row] for row in rows], target)
+        cut.update(rows[place] for place in (*long, *too))
+        for row, one, other in zip(rows, found, wanted, strict=True):
+            source_ids[row], target_ids[row] = one, other
+    languages = None if (None, None) in directions else np.array([target for _, target in directions])
+    return Pairs(TokenLists(source_ids), TokenLists(target_ids), languages, len(cut))
+
+
+def row_directions(dataset: Dataset, tokenizers: Tokenizers) -> list[tuple[str | None, str | None]]:
+    """Source and target language of every row; None where they are not told, or always the same."""
+    if not tokenizers.languages.by_row or "target_language" not in dataset.column_names:
+        return [(None, None)] * len(dataset)
+    return list(zip(Texts(dataset, "source_language"), Texts(dataset, "target_language"), strict=True))
+
+
+def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+    """Make a pretrained model fit its tokenizers: word vectors for new language tags, and a search with the tokens that
+    the target language needs and nothing else of what the model was published with.
+
+    Raises RecipeError where the two cannot belong together.
+    """
+    known, needed = model.get_input_embeddings().num_embeddings, len(tokenizers.source)
+    if known < needed and needed - len(tokenizers.source.init_kwargs.get(TAGGED, ())) <= known:
+        model.resize_token_embeddings(needed)
+    elif known < needed:
+        raise RecipeError(
+            f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only {known}: "
+            "use the model's own tokenizer by leaving tokenizer.pretrained out"
+        )
+    starts_with_code = isinstance(tokenizers.languages, Codes) and tokenizers.languages.starts_with_code
+    if starts_with_code and model.config.model_type != "mbart":
+        raise RecipeError(
+            "the tokenizer puts the code of the target language behind the text, as only mBART reads it: write "
+            '"legacy_behaviour": false into its tokenizer_config.json'
+        )
+    tokens = tokenizers.search_tokens() if tokenizers.default_target_language else {}
+    model.generation_config = SearchSettings(**tokens).generation_config(model)
+    if model.generation_config.decoder_start_token_id is None and not starts_with_code:
+        raise RecipeError(
+            "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
+            "config.json"
+        )
 
 
 def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:

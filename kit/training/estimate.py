@@ -13,9 +13,9 @@ import torch
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from kit.data.batches import micro_batch_random, reading_batches
+from kit.data.batches import BatchPlan, micro_batch_random, reading_batches
 from kit.data.examples import Pairs
-from kit.evaluation.predict import predict, search_settings, teacher_forced_loss
+from kit.evaluation.predict import by_language, predict, search_settings, teacher_forced_loss
 from kit.prepare import Prepared
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.training.optim import build_optimizer
@@ -141,6 +141,7 @@ def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[n
     """The micro-batch with the longest examples that the run will see in its first epoch, and a few that are spread
     evenly over all of them, sorted by their longest example."""
     plan = prepared.plan
+    assert isinstance(plan, BatchPlan), "of a stream, the first buffer is measured"
     lengths = np.maximum.reduce(plan.sides)
     steps = min(prepared.total_steps, plan.steps_per_epoch)
     found = [part for step in range(steps) for part in plan.step(step)]
@@ -260,8 +261,9 @@ def time_evaluation(
         return lambda split: per_token * int(split.target.lengths.sum())
 
     settings = replace(search_settings(section, num_beams), max_new_tokens=min(TRIAL_TOKENS, section.max_new_tokens))
+    by_target = by_language(settings, part, prepared.tokenizers)
     with timed(accelerator) as search_seconds:
-        written = predict(objective, part, pad, tokens, settings, accelerator)
+        written = predict(objective, part, pad, tokens, by_target, accelerator)
     longest = max(len(hypothesis.tokens) for hypothesis in written)
     per_output_token = search_seconds() / max(1, longest) / len(part)
 

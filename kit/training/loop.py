@@ -24,8 +24,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from kit.data.batches import BatchPlan, micro_batch_random, seed_micro_batch
-from kit.errors import RunError
+from kit.data.batches import Plan, micro_batch_random, seed_micro_batch
+from kit.errors import DataError, RunError
 from kit.recipe import Recipe
 from kit.reporting import Reporter
 from kit.training.averages import MovingAverage, mean_of
@@ -78,7 +78,7 @@ class Loop:
     objective: Objective
     optimizer: Optimizer
     schedule: LRScheduler
-    plan: BatchPlan
+    plan: Plan
     make_batch: Callable[[np.ndarray, np.random.Generator], Batch]
     """Tensors of the examples with these indices; the generator is seeded for this micro-batch alone."""
     evaluate: Callable[[int], tuple[dict[str, Any], float, bool]]
@@ -109,7 +109,7 @@ class Loop:
             window = _Window()
             while not self._done():
                 began = time.perf_counter()
-                batches = self._own_micro_batches()
+                batches = self._coming_batches()
                 totals, sizes, interrupted, time_is_up = self._agree(batches)
                 if interrupted:
                     self._save()
@@ -141,6 +141,16 @@ class Loop:
         patience = self.recipe.train.early_stopping_patience
         out_of_patience = patience is not None and self.progress.without_gain >= patience
         return self.progress.step >= self.total_steps or out_of_patience
+
+    def _coming_batches(self) -> list[tuple[int, Batch]]:
+        """This process's micro-batches of the coming step, or a checkpoint if a stream cannot be read on: that is the
+        same in all processes."""
+        try:
+            return self._own_micro_batches()
+        except DataError:
+            if self.progress.step:
+                self._save()
+            raise
 
     def _own_micro_batches(self) -> list[tuple[int, Batch]]:
         """This process's micro-batches of the coming step, with their numbers."""
@@ -220,7 +230,7 @@ class Loop:
 
     def _log(self, window: "_Window", norm: float) -> None:
         loss = self.accelerator.reduce(window.loss_sum.to(self.accelerator.device), reduction="sum") / window.steps
-        epoch = self.progress.step / self.plan.steps_per_epoch
+        epoch = self.plan.epochs(self.progress.step)
         self.log.add(
             self.progress.step,
             epoch=round(epoch, 4),
@@ -257,6 +267,7 @@ class Loop:
             scaler = self.accelerator.scaler
             state = {
                 "progress": asdict(self.progress),
+                "plan": self.plan.state(self.progress.step),
                 "schedule": self.schedule.state_dict(),
                 "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
                 "scaler": None if scaler is None else scaler.state_dict(),
@@ -284,6 +295,7 @@ class Loop:
         if self.accelerator.scaler is not None and state["scaler"] is not None:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**{**state["progress"], "world_size": self.accelerator.num_processes})
+        self.plan.restore(state["plan"])
 
     def load_best(self) -> None:
         """Put the weights of the best step into the model."""
@@ -306,6 +318,7 @@ class Loop:
 
         The wrapped model goes first: if it outlives the process group, torch can deadlock in its destructor.
         """
+        self.plan.close()
         self.prepared, self.prepared_optimizer = self.accelerator.free_memory(self.prepared, self.prepared_optimizer)
         self.accelerator.end_training()
 

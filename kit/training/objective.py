@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kit.data.examples import IGNORED
+from kit.models.encoder_decoder import shift_right
 
 Batch = dict[str, Tensor]
 
@@ -65,11 +66,10 @@ class Seq2SeqObjective(Objective):
 
     def summed_loss(self, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy summed over the tokens of the batch."""
-        decoder_input_ids = self.model.prepare_decoder_input_ids_from_labels(batch["labels"])
         logits = self.model(
             input_ids=batch["input_ids"],
             attention_mask=batch["attention_mask"],
-            decoder_input_ids=decoder_input_ids,
+            decoder_input_ids=decoder_inputs(self.model, batch["labels"]),
             use_cache=False,
         ).logits  # (batch, target, vocabulary)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
@@ -80,3 +80,11 @@ class Seq2SeqObjective(Objective):
             reduction="sum",
             label_smoothing=label_smoothing,
         )
+
+
+def decoder_inputs(model: PreTrainedModel, labels: Tensor) -> Tensor:
+    """What the decoder reads while it learns to write the labels: what the model itself would make of them."""
+    if hasattr(model, "prepare_decoder_input_ids_from_labels"):
+        return model.prepare_decoder_input_ids_from_labels(labels)
+    # M2M and NLLB shift their labels like most models, but do not offer it as a method
+    return shift_right(labels, model.config.decoder_start_token_id, model.config.pad_token_id)

@@ -10,12 +10,13 @@ from kit.data.tokenizer import Tokenizers
 from kit.errors import KitError, RunError
 from kit.hub import load_seq2seq
 from kit.models import register_models
+from kit.positions import position_limit
 from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
 from kit.tasks.translation import encode_pairs
 from kit.training.objective import Batch
-from kit.verify import forward, generation, learning, vocabulary
+from kit.verify import forward, generation, learning, marian, vocabulary
 from kit.verify.check import Check, Proof, table
 from kit.verify.subject import EXAMPLES, Subject, random_batch, small_batch
 
@@ -26,9 +27,11 @@ PROOFS: tuple[Proof, ...] = (
     forward.left_padding,
     forward.cached_logits,
     forward.fused_layers,
+    marian.logits_are_marians,
     generation.cached_search,
     generation.batched_search,
     generation.greedy_is_one_beam,
+    generation.own_search,
     generation.beam_scores,
     generation.beam_is_exhaustive,
     learning.objective_loss,
@@ -46,7 +49,7 @@ def verify_model(
 
     The model stays as it is.
     """
-    batch = random_batch(model, seed) if batch is None else small_batch(batch)
+    batch = random_batch(model, seed) if batch is None else small_batch(batch, position_limit(model.config))
     subject = Subject(model, batch, seed, tokenizers)
     return [proof(subject) for proof in PROOFS if proof.applies(subject)]
 
@@ -54,7 +57,7 @@ def verify_model(
 def verify(target: str | Path) -> list[Check]:
     """Prove the model of a run folder, or a new model of a recipe, on real data where there is some.
 
-    The first check says what the proofs were run on.
+    The first check says what the proofs were run on, and the last one which do not apply to the model, if any.
     """
     register_models()
     path = Path(target)
@@ -77,7 +80,10 @@ def verify(target: str | Path) -> list[Check]:
         model = task.build_model(tokenizers)
         batch, origin = real_batch(splits, tokenizers)
     used = Check("data", "what the proofs were run on", True, origin)
-    return [used, *verify_model(model, tokenizers, batch, recipe.train.seed)]
+    checks = verify_model(model, tokenizers, batch, recipe.train.seed)
+    idle = sorted({proof.name for proof in PROOFS} - {check.name for check in checks})
+    rest = [Check("left out", "proofs that do not apply to this kind of model", True, ", ".join(idle))] if idle else []
+    return [used, *checks, *rest]
 
 
 def real_batch(splits: Splits, tokenizers: Tokenizers) -> tuple[Batch, str]:

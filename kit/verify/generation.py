@@ -1,6 +1,7 @@
 """Proofs about `generate`: every search finds what it says it finds, with the score it says."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -111,6 +112,28 @@ def greedy_is_one_beam(subject: Subject) -> Outcome:
         written = torch.cat([written, best], dim=1)
     by_hand = [_up_to_end(model, tokens) for tokens in written[:, 1:].tolist()]
     return _same_tokens(greedy + greedy, one_beam + by_hand)
+
+
+@proof("own search", "kit's own search finds what `generate` finds, with the same scores", is_seq2seq)
+def own_search(subject: Subject) -> Outcome:
+    model, source = subject.exact, subject.source()
+    found, expected, differences = [], [], []
+    searches = [
+        replace(_settings(subject, 1), early_stopping=False),
+        _settings(subject, BEAMS),
+        replace(_settings(subject, BEAMS, 0.6), early_stopping=True),
+    ]
+    for settings in searches:
+        own = [hypothesis for hypotheses in search(model, source, settings) for hypothesis in hypotheses]
+        how = {"return_dict_in_generate": True, "output_scores": True}
+        with torch.no_grad():
+            output = model.generate(**source, generation_config=settings.generation_config(model), **how)
+        found += [hypothesis.tokens for hypothesis in own]
+        expected += [_up_to_end(model, tokens) for tokens in output.sequences[:, 1:].tolist()]
+        if settings.num_beams > 1:
+            differences += [abs(h.score - float(s)) for h, s in zip(own, output.sequences_scores, strict=True)]
+    same = _same_tokens(found, expected)
+    return equal_within(largest(differences), TOLERANCE, same.figure) if same.passed else same
 
 
 @proof("beam scores", "the score of every hypothesis is the one that teacher forcing gives it", is_seq2seq)

@@ -11,7 +11,8 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from kit.data.examples import IGNORED
 from kit.data.tokenizer import Tokenizers
-from kit.training.objective import Batch
+from kit.search import chosen
+from kit.training.objective import Batch, decoder_inputs
 
 RECURRENT = ("rnn_seq2seq",)
 """Model types whose decoder has a state: they read padding on either side, and can be run cell by cell."""
@@ -51,13 +52,14 @@ class Subject:
             bos_token_id=own.bos_token_id,
             eos_token_id=own.eos_token_id,
             pad_token_id=own.pad_token_id,
-            decoder_start_token_id=own.decoder_start_token_id,
+            # the first mBART, trained on several directions, starts from a language; here any token will do
+            decoder_start_token_id=chosen(own.decoder_start_token_id, own.eos_token_id),
         )
         return model
 
     @cached_property
     def decoder_input_ids(self) -> Tensor:
-        return self.exact.prepare_decoder_input_ids_from_labels(self.batch["labels"])
+        return decoder_inputs(self.exact, self.batch["labels"])
 
     @cached_property
     def logits_alone(self) -> Tensor:
@@ -194,11 +196,12 @@ def trimmed(batch: Batch, rows: slice) -> Batch:
     }
 
 
-def small_batch(batch: Batch) -> Batch:
+def small_batch(batch: Batch, limit: int | None = None) -> Batch:
     """The first examples of a right-padded batch, cut to a length that keeps every proof short, on the CPU.
 
-    Too few are repeated: some proofs split a batch in four.
+    Too few are repeated: some proofs split a batch in four. Of `limit` positions half are left to padding.
     """
+    longest = min(LONGEST, (limit or 2 * LONGEST) // 2)
     rows = torch.arange(max(4, min(EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
-    cut = {name: batch[name].cpu()[rows, :LONGEST] for name in ("input_ids", "attention_mask", "labels")}
+    cut = {name: batch[name].cpu()[rows, :longest] for name in ("input_ids", "attention_mask", "labels")}
     return trimmed(cut, slice(None))

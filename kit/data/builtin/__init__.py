@@ -1,4 +1,4 @@
-"""Data that needs no download: `data.path: builtin:NAME`, made by seed from packages that kit depends on."""
+"""Data that needs no download: `data.path: builtin:NAME`, made by seed from what is on every machine that has kit."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -8,17 +8,23 @@ from kit.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMES = ("dates",)
+NAMES = ("dates", "docstrings")
 SPLITS = ("train", "validation", "test")
 
 
 def load_builtin(
-    name: str, languages: Sequence[str] | None = None, sizes: dict[str, int] | None = None, seed: int = 0
+    name: str,
+    languages: Sequence[str] | None = None,
+    sizes: dict[str, int] | None = None,
+    seed: int = 0,
+    source: str = "source",
+    target: str = "target",
 ) -> "dict[str, pa.Table]":
     """The splits train, validation and test of a built-in set. Equal arguments give equal rows.
 
-    `sizes` overrides the number of rows of the splits it names. Raises DataError if the name, a language or a
-    split is unknown, or if a size cannot be met.
+    `sizes` overrides the number of rows of the splits it names. `source` and `target` are the columns that will be
+    used: rows that lack them are not made. Raises DataError if the name, a language or a split is unknown, or if a
+    size cannot be met.
     """
     if name not in NAMES:
         raise DataError(
@@ -34,6 +40,12 @@ def load_builtin(
         if size < 1:
             raise DataError(f"data.sizes.{split}: expected at least 1 row, got {size}.")
 
-    from kit.data.builtin import dates
+    if name == "dates":
+        from kit.data.builtin import dates
 
-    return dates.generate(languages, sizes, seed)
+        return dates.generate(languages, sizes, seed)
+    if languages is not None:
+        raise DataError(f"data.languages: builtin:{name} has no languages to choose from. Remove it.")
+    from kit.data.builtin import docstrings
+
+    return docstrings.generate(source, target, sizes, seed)

@@ -1,7 +1,7 @@
 """Metrics on text: the table of their names, and one call that computes several of them, offline.
 
-Each metric is an `evaluate.Metric` in a file of its own, imported on first use: importing `evaluate` takes
-seconds, and a recipe is checked against this table long before anything is measured.
+Each metric is an `evaluate.Metric`, imported on first use: importing `evaluate` takes seconds, and a recipe is
+checked against this table long before anything is measured.
 """
 
 from __future__ import annotations
@@ -23,19 +23,27 @@ class MetricEntry:
 
     title: str
     """The name as papers write it."""
+    file: str
+    """The file of this folder that holds it."""
     class_name: str
-    """The `evaluate.Metric` class in the file of the metric's name."""
+    """The `evaluate.Metric` class in that file."""
     greater_is_better: bool = True
+    library: str | None = None
+    """The package that computes it, and signs it."""
 
 
 METRICS = {
-    "bleu": MetricEntry("BLEU", "Bleu"),
-    "chrf": MetricEntry("chrF", "Chrf"),
-    "ter": MetricEntry("TER", "Ter", greater_is_better=False),
-    "exact_match": MetricEntry("Exact match", "ExactMatch"),
-    "token_accuracy": MetricEntry("Token accuracy", "TokenAccuracy"),
+    "bleu": MetricEntry("BLEU", "bleu", "Bleu", library="sacrebleu"),
+    "chrf": MetricEntry("chrF", "chrf", "Chrf", library="sacrebleu"),
+    "ter": MetricEntry("TER", "ter", "Ter", greater_is_better=False, library="sacrebleu"),
+    "rouge1": MetricEntry("ROUGE-1", "rouge", "Rouge1", library="rouge-score"),
+    "rouge2": MetricEntry("ROUGE-2", "rouge", "Rouge2", library="rouge-score"),
+    "rougeL": MetricEntry("ROUGE-L", "rouge", "RougeL", library="rouge-score"),
+    "rougeLsum": MetricEntry("ROUGE-Lsum", "rouge", "RougeLsum", library="rouge-score"),
+    "exact_match": MetricEntry("Exact match", "exact_match", "ExactMatch"),
+    "token_accuracy": MetricEntry("Token accuracy", "token_accuracy", "TokenAccuracy"),
 }
-"""Metrics that compare texts: BLEU, chrF and TER go from 0 to 100 (TER beyond), the other two from 0 to 1."""
+"""Metrics that compare texts: exact match and token accuracy go from 0 to 1, the others from 0 to 100, TER beyond."""
 
 MODEL_METRICS = ("loss", "perplexity")
 """Figures that the model itself gives: always there, never computed from texts, lower is better."""
@@ -51,11 +59,11 @@ def greater_is_better(name: str) -> bool:
 def load_metric(name: str) -> TextMetric:
     """A fresh `evaluate.Metric` of this name."""
     entry = _entry(name, METRICS)
-    return getattr(importlib.import_module(f"{__name__}.{name}"), entry.class_name)()
+    return getattr(importlib.import_module(f"{__name__}.{entry.file}"), entry.class_name)()
 
 
 def compute_metrics(names: Sequence[str], predictions: Sequence[str], references: References) -> dict[str, float | str]:
-    """The value of each metric under its name, and sacrebleu's signature as in `bleu_signature`.
+    """The value of each metric under its name, and the signature of its library as in `bleu_signature`.
 
     `references` holds one text, or a list of equally right texts, for each prediction.
     """

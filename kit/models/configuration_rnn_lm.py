@@ -1,0 +1,102 @@
+"""Configuration of `rnn_lm`: a recurrent language model."""
+
+from typing import Any, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+
+@strict
+class RNNLMConfig(PreTrainedConfig):
+    """Word vectors, recurrent layers and an output layer that predicts the next token."""
+
+    model_type = "rnn_lm"
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the name and type are transformers')
+    attribute_map = {"num_hidden_layers": "layers"}  # noqa: RUF012
+
+    vocab_size: int = 8000
+    """Number of tokens."""
+
+    embedding_size: int | None = None
+    """Width of the word vectors; by default `hidden_size`."""
+
+    hidden_size: int = 256
+    """Width of the state of each layer."""
+
+    layers: int = 2
+    """Number of recurrent layers."""
+
+    cell: Literal["rnn", "lstm", "gru"] = "lstm"
+    """Kind of recurrent cell: `rnn` (tanh), `lstm` or `gru`."""
+
+    tie_word_embeddings: bool = True
+    """Use one matrix for the word vectors and the output layer; where their widths differ, the state is projected to
+    the width of the word vectors first."""
+
+    dropout: float | int = 0.0
+    """Dropout before the output layer, the same units at every position of a text."""
+
+    input_dropout: float | int | None = None
+    """Dropout on word vectors, the same units at every position of a text; by default `dropout`."""
+
+    layer_dropout: float | int | None = None
+    """Dropout between the recurrent layers, the same units at every position of a text; by default `dropout`."""
+
+    word_dropout: float | int = 0.0
+    """Share of the vocabulary whose word vectors are zero in a batch, wherever they occur."""
+
+    weight_dropout: float | int = 0.0
+    """Dropout on the weights from state to state (DropConnect), the same at every position."""
+
+    initializer_range: float | int = 0.1
+    """Standard deviation of the first word vectors."""
+
+    use_cache: bool = True
+    """Keep the state between the steps of `generate()`."""
+
+    bos_token_id: int | None = 0
+    """Id of START."""
+
+    pad_token_id: int | None = 1
+    """Id of PAD."""
+
+    eos_token_id: int | list[int] | None = 2
+    """Id of the end marker."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        self.check_combination()
+
+    @property
+    def word_vector_size(self) -> int:
+        """Width of the word vectors."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def output_size(self) -> int:
+        """Width of what the output layer sees."""
+        return self.word_vector_size if self.tie_word_embeddings else self.hidden_size
+
+    @property
+    def first_dropout(self) -> float:
+        """Dropout on word vectors."""
+        return self.dropout if self.input_dropout is None else self.input_dropout
+
+    @property
+    def middle_dropout(self) -> float:
+        """Dropout between layers."""
+        return self.dropout if self.layer_dropout is None else self.layer_dropout
+
+    def check_combination(self) -> None:
+        """Refuse values that make no sense, each with a message that says what to change."""
+        for name in ("vocab_size", "embedding_size", "hidden_size", "layers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, not {value}")
+        for name in ("dropout", "input_dropout", "layer_dropout", "word_dropout", "weight_dropout"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < 1:
+                raise ValueError(f"{name} is a probability below 1, not {value}")
+
+
+__all__ = ["RNNLMConfig"]

@@ -1,0 +1,209 @@
+"""The recurrent language model as a `PreTrainedModel`.
+
+tokens ─► word vectors ─► recurrent layers ─► (projection) ─► lm_head ─► logits of the next token
+                               ▲      │
+                               └ state ┘  carried from one call to the next in a `RecurrentCache`
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
+from transformers.utils.generic import can_return_tuple
+
+from .configuration_rnn_lm import RNNLMConfig
+from .encoder_decoder import cross_entropy
+from .recurrent import (
+    RecurrentCache,
+    RecurrentGeneration,
+    gather_time,
+    initialize_recurrent,
+    read_on,
+    real_tokens_first,
+    recurrent_layer,
+)
+
+
+class RNNLMPreTrainedModel(PreTrainedModel):
+    config: RNNLMConfig
+    config_class = RNNLMConfig
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    # a state does not hold its past, so assisted decoding cannot take tokens back: transformers then refuses it
+    _is_stateful = True
+    supports_gradient_checkpointing = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.RNNBase):
+            initialize_recurrent(module)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)
+
+
+class LockedDropout(nn.Module):
+    """Dropout that leaves out the same units at every position of a row."""
+
+    def __init__(self, probability: float):
+        super().__init__()
+        self.probability = probability
+
+    def forward(self, x: Tensor) -> Tensor:  # (batch, time, width)
+        if not self.training or self.probability == 0:
+            return x
+        return x * nn.functional.dropout(x.new_ones(x.shape[0], 1, x.shape[2]), self.probability)
+
+
+class RNNLMModel(RNNLMPreTrainedModel):
+    """Word vectors and recurrent layers, without the output layer.
+
+    Padding, on either side, changes nothing: real tokens are read one after the other.
+    """
+
+    def __init__(self, config: RNNLMConfig):
+        super().__init__(config)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.word_vector_size, config.pad_token_id)
+        self.layers = nn.ModuleList(
+            recurrent_layer(config.cell, config.word_vector_size if i == 0 else config.hidden_size, config.hidden_size)
+            for i in range(config.layers)
+        )
+        narrower = config.output_size != config.hidden_size
+        self.projection = nn.Linear(config.hidden_size, config.output_size) if narrower else nn.Identity()
+        self.first_dropout = LockedDropout(config.first_dropout)
+        self.middle_dropout = LockedDropout(config.middle_dropout)
+        self.last_dropout = LockedDropout(config.dropout)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.embed_tokens = value
+
+    def _word_vectors(self, input_ids: Tensor) -> Tensor:
+        if not self.training or self.config.word_dropout == 0:
+            return self.embed_tokens(input_ids)
+        weight = self.embed_tokens.weight
+        kept = nn.functional.dropout(weight.new_ones(weight.shape[0], 1), self.config.word_dropout)
+        return nn.functional.embedding(input_ids, weight * kept, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: RecurrentCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutputWithPast:
+        if (input_ids is None) == (inputs_embeds is None):
+            raise ValueError("the model needs exactly one of input_ids and inputs_embeds")
+        if inputs_embeds is None:
+            inputs_embeds = self._word_vectors(input_ids)
+        if use_cache is None:
+            use_cache = self.config.use_cache and not self.training
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        batch, time = inputs_embeds.shape[:2]
+        lengths = order = None
+        if attention_mask is not None and not bool(attention_mask[:, -time:].all()):
+            mask = attention_mask[:, -time:].bool()  # the mask may cover what the state has read, too
+            lengths, order = mask.sum(1), real_tokens_first(mask)
+        back = None if order is None else order.argsort(dim=1)
+
+        x = self.first_dropout(inputs_embeds)  # (batch, time, embedding)
+        if order is not None:
+            x = gather_time(x, order)
+        hidden_states = [inputs_embeds]
+        before = past_key_values.state if past_key_values is not None else {}
+        state: dict[str, Tensor] = {}
+        for i, layer in enumerate(self.layers):
+            if i > 0:
+                x = self.middle_dropout(x)
+            x, hidden, cell = read_on(
+                layer,
+                x,
+                lengths,
+                before.get(f"hidden_{i}", x.new_zeros(batch, self.config.hidden_size)),
+                before.get(f"cell_{i}", x.new_zeros(batch, self.config.hidden_size)),
+                self.config.weight_dropout if self.training else 0.0,
+            )  # (batch, time, hidden)
+            state[f"hidden_{i}"] = hidden
+            if cell is not None:
+                state[f"cell_{i}"] = cell
+            hidden_states.append(x if back is None else gather_time(x, back))
+        if use_cache or past_key_values is not None:
+            past_key_values = RecurrentCache() if past_key_values is None else past_key_values
+            past_key_values.store(state, time)
+        return BaseModelOutputWithPast(
+            last_hidden_state=self.projection(self.last_dropout(hidden_states[-1])),
+            past_key_values=past_key_values,
+            hidden_states=tuple(hidden_states) if output_hidden_states else None,
+        )
+
+
+class RNNLMForCausalLM(RecurrentGeneration, RNNLMPreTrainedModel, GenerationMixin):
+    """The language model with its output layer: train it with `labels`, write with `generate()`."""
+
+    _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: RNNLMConfig):
+        super().__init__(config)
+        self.model = RNNLMModel(config)
+        self.lm_head = nn.Linear(config.output_size, config.vocab_size)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        past_key_values: RecurrentCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits (batch, time, vocabulary), and with `labels` (batch, time; −100 is ignored) the loss of predicting
+        each label from the tokens before it.
+
+        `num_items_in_batch` is what the summed loss is divided by, when a step is more than this batch.
+        """
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            use_cache=use_cache,
+            return_dict=True,
+            **kwargs,
+        )
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, kept])  # (batch, time, vocabulary)
+        loss = None
+        if labels is not None:
+            loss = cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            hidden_states=outputs.hidden_states,
+        )
+
+
+RNNLMConfig.register_for_auto_class()
+RNNLMModel.register_for_auto_class("AutoModel")
+RNNLMForCausalLM.register_for_auto_class("AutoModelForCausalLM")
+
+__all__ = ["RNNLMForCausalLM", "RNNLMModel", "RNNLMPreTrainedModel"]

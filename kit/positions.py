@@ -1,0 +1,26 @@
+"""How many tokens a model can read or write at once, and texts that have more."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+GROWING = ("m2m_100", "nllb-moe")
+"""Model types whose `max_position_embeddings` is no limit: their sinusoids grow with the text."""
+
+
+def position_limit(config: Any) -> int | None:
+    """Most tokens of a sequence, special ones included, that a model with this configuration can take; None if any."""
+    if config.model_type == "transformer_seq2seq":
+        return config.max_positions if config.positions == "learned" else None
+    return None if config.model_type in GROWING else getattr(config, "max_position_embeddings", None)
+
+
+def encode_within(
+    limit: int | None, encode: Callable[..., list[list[int]]], texts: Sequence[str], *languages: str | None
+) -> tuple[list[list[int]], list[int]]:
+    """What `Tokenizers.encode_source` or `encode_target` make of the texts, with none longer than the limit, and the
+    places of those that had to be cut for it."""
+    ids = encode(texts, *languages)
+    long = [place for place, one in enumerate(ids) if limit is not None and len(one) > limit]
+    for place, cut in zip(long, encode([texts[place] for place in long], *languages, max_length=limit), strict=True):
+        ids[place] = cut
+    return ids, long

@@ -1,0 +1,77 @@
+"""Proof against a peer: transformers' own Marian, with the same weights."""
+
+import torch
+from transformers import MarianConfig, MarianMTModel, PreTrainedModel
+
+from kit.verify.check import Outcome, equal_within, proof
+from kit.verify.forward import TOLERANCE, difference
+from kit.verify.subject import Subject, logits_of
+
+NAMES = {".feed_forward.up_proj.": ".fc1.", ".feed_forward.down_proj.": ".fc2.", ".cross_attn.": ".encoder_attn."}
+NORMS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
+
+
+def fits_marian(model: PreTrainedModel) -> bool:
+    """Whether Marian can hold the weights of this model."""
+    config = model.config
+    return (
+        config.model_type == "transformer_seq2seq"
+        and (config.norm, config.positions) == ("post", "sinusoid")
+        and config.activation in ("relu", "gelu")
+        and config.share_embeddings
+        and config.tie_word_embeddings
+    )
+
+
+def as_marian(model: PreTrainedModel, longest: int = 512) -> MarianMTModel:
+    """The same weights in transformers' own class, for sequences up to a length; see `fits_marian`."""
+    config = model.config
+    sides = {
+        f"{side}_{name}": value
+        for side in ("encoder", "decoder")
+        for name, value in (("attention_heads", config.attention_heads), ("ffn_dim", config.feed_forward_size))
+    }
+    special = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
+    tokens = {name: getattr(config, name) for name in special}
+    marian = MarianMTModel(
+        MarianConfig(
+            vocab_size=config.vocab_size,
+            d_model=config.hidden_size,
+            encoder_layers=config.encoder_layers,
+            decoder_layers=config.decoder_layers,
+            activation_function=config.activation,
+            scale_embedding=config.scale_embedding,
+            max_position_embeddings=longest,
+            forced_eos_token_id=None,
+            **sides,
+            **tokens,
+        )
+    )
+    weights = {_marian_name(name): tensor for name, tensor in model.state_dict().items()}
+    weights["model.shared.weight"] = weights["model.decoder.embed_tokens.weight"] = weights["lm_head.weight"]
+    own = marian.state_dict()
+    # what Marian has beside: sinusoids, and biases that do nothing; the softmax cancels a bias of the keys
+    left = {name for name in own if name.endswith(("k_proj.bias", "embed_positions.weight", "final_logits_bias"))}
+    if own.keys() - weights.keys() != left or weights.keys() - own.keys():
+        raise ValueError("Marian cannot hold these weights: it is post-norm, with sinusoids and one tied vocabulary")
+    marian.load_state_dict({**{name: own[name] for name in left}, **weights})
+    return marian.to(model.dtype).eval()
+
+
+def _marian_name(name: str) -> str:
+    for mine, theirs in NAMES.items():
+        name = name.replace(mine, theirs)
+    for side, parts in NORMS.items():
+        for number, part in enumerate(parts):
+            if f".{side}." in name:
+                name = name.replace(f".norms.{number}.", f".{part}_layer_norm.")
+    return name
+
+
+@proof("Marian", "transformers' Marian gives the same logits with the same weights", lambda s: fits_marian(s.model))
+def logits_are_marians(subject: Subject) -> Outcome:
+    inputs = subject.inputs()
+    longest = max(tensor.shape[1] for tensor in inputs.values())
+    marian = as_marian(subject.model, longest).to("cpu", torch.float64)
+    found, expected = logits_of(subject.exact, inputs), logits_of(marian, inputs)
+    return equal_within(difference(found, expected), TOLERANCE, "logits")

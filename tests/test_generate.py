@@ -1,0 +1,324 @@
+"""`kit generate`: files of any size stream through in bounded memory, and a bad line never stops one."""
+
+import gzip
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunKit
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import kit.generate
+from kit import KitError, Translator, load_recipe, train
+from kit.bad_lines import BadLines
+from kit.errors import DataError
+from kit.generate import Output
+from kit.generate_files import LONGEST_LINE, count_lines, read_lines
+from kit.search import SearchSettings
+from kit.sentences import Sentence, join_sentences, split_sentences, two_letters
+
+GOOD = ["3. April 2021", "samedi 12 juin 1999", "May 5, 2030", "[de] 01.02.03"]
+QUICK = SearchSettings(max_new_tokens=2)
+
+
+@pytest.fixture(scope="module")
+def translator(trained: Path) -> Translator:
+    return Translator(trained)
+
+
+@pytest.fixture(scope="module")
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a model that has positions for 24 tokens."""
+    folder = tmp_path_factory.mktemp("limited")
+    (folder / "limited.yaml").write_text(
+        """
+task: translation
+model: {type: transformer_seq2seq, hidden_size: 16, encoder_layers: 1, decoder_layers: 1, attention_heads: 2,
+        feed_forward_size: 16, positions: learned, max_positions: 24}
+tokenizer: {train: char, min_frequency: 1}
+data: {path: builtin:dates, languages: [en], sizes: {train: 40, validation: 4, test: 4}}
+train: {max_steps: 2, batch_size: 32, learning_rate: 1e-2}
+eval: {steps: 0, max_new_tokens: 12}
+""",
+        encoding="utf-8",
+    )
+    return train(load_recipe(folder / "limited.yaml"), folder / "run").folder
+
+
+def texts_of(outputs: Iterator[list[Output]]) -> list[str]:
+    return [best[0].text for best in outputs]
+
+
+# ---- streams ---------------------------------------------------------------------------------------------------------
+
+
+class Line(str):
+    """A text that can be seen to die."""
+
+
+def test_no_more_than_a_portion_is_read_ahead_or_kept(translator: Translator) -> None:
+    """What 2,000 lines need is what a few portions of 50 need: this is why memory does not grow with the file."""
+    lines: weakref.WeakSet[Line] = weakref.WeakSet()
+    read = done = 0
+
+    def stream() -> Iterator[Line]:
+        nonlocal read
+        for number in range(2000):
+            read += 1
+            line = Line(f"{number % 28} May {number}")
+            lines.add(line)
+            yield line
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+
+    outputs: list[weakref.ref[Output]] = []
+    alive = 0
+    for written, best in enumerate(translator.translate(stream(), QUICK, lines_at_once=50, progress=count), start=1):
+        assert written <= done <= read <= written + 50
+        outputs.append(weakref.ref(best[0]))
+        if written % 200 == 0:
+            alive = sum(one() is not None for one in outputs)
+            assert alive <= 100
+            assert len(lines) <= 200
+    assert written == done == read == 2000
+
+
+def test_long_lines_make_small_portions(translator: Translator) -> None:
+    read = 0
+
+    def stream() -> Iterator[str]:
+        nonlocal read
+        for _ in range(8):
+            read += 1
+            yield "5. Mai " * 60_000  # 420,000 characters
+
+    next(translator.translate(stream(), QUICK, bad_lines=BadLines()))
+    assert read == 3
+
+
+def test_counting_and_order_over_portions(translator: Translator, tmp_path: Path) -> None:
+    lines = [f"{day} June {year}" if day % 5 else "" for day in range(1, 29) for year in (1999, 2021)]
+    expected = texts_of(translator.translate(lines))
+    assert texts_of(translator.translate(lines, lines_at_once=7, tokens_per_batch=40)) == expected
+    assert [expected[place] for place, line in enumerate(lines) if not line] == [""] * lines.count("")
+    for end in ("\n", ""):
+        (tmp_path / "in.txt").write_text("\n".join(lines) + end, encoding="utf-8")
+        assert count_lines(tmp_path / "in.txt") == len(lines)
+
+
+# ---- bad lines -------------------------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_bad_line(limited: Path, tmp_path: Path, kit_here: RunKit) -> None:
+    bad = {
+        b"\xff\xfe\xfa": "",  # nothing left
+        b"\x00\x01\x02": "",
+        b"5 June \xff2001": None,  # read, with a mark in place of the byte
+        b"June " * 20: None,  # longer than the positions
+        b"x" * (LONGEST_LINE + 10): None,
+        "é".encode() * LONGEST_LINE: None,
+        b"\x00" * (LONGEST_LINE + 10): "",
+    }
+    lines = [b"\xef\xbb\xbf3 May 1984", *bad, b"", b"7 June 2001\r", b"no end"]
+    (tmp_path / "in.txt").write_bytes(b"\n".join(lines))
+    done = kit_here("generate", limited, "in.txt", "--output", "out.txt")
+    assert done.returncode == 0, done.stderr
+    outputs = (tmp_path / "out.txt").read_text(encoding="utf-8").split("\n")
+    assert len(outputs) == len(lines) + 1
+    translator = Translator(limited)
+    good = texts_of(translator.translate(["3 May 1984", "7 June 2001", "no end", ("June " * 20)[:23]]))
+    assert [outputs[0], outputs[9], outputs[10], outputs[4]] == good
+    for place, wanted in enumerate(bad.values(), start=1):
+        assert (outputs[place] == "") == (wanted == "")
+    assert "2 lines had bytes that are not UTF-8, read as \ufffd: lines 2, 4" in done.stderr
+    assert (
+        "3 lines held nothing but control characters or broken bytes, the output is empty: lines 2, 3, 8" in done.stderr
+    )
+    assert "3 lines had more than 1,048,576 bytes, the rest was left out: lines 6, 7, 8" in done.stderr
+    assert "3 lines had more than 24 tokens, the rest was left out: lines 5, 6, 7" in done.stderr
+
+
+def test_only_the_first_few_bad_lines_are_named() -> None:
+    bad_lines = BadLines()
+    for line in range(1000, 1012):
+        bad_lines.add(kit.generate.NOTHING, line)
+    assert bad_lines.messages()[0].startswith("12 lines held nothing")
+    assert bad_lines.messages()[0].endswith(": lines 1,000, 1,001, 1,002, 1,003, 1,004, …")
+
+
+def test_from_python_a_bad_line_is_an_error(limited: Path) -> None:
+    translator = Translator(limited)
+    with pytest.raises(DataError, match="line 2 had more than 24 tokens"):
+        list(translator.translate(["3 May", "June " * 20]))
+    with pytest.raises(DataError, match="line 1 held nothing"):
+        list(translator.translate(["\x00"]))
+    with pytest.raises(KitError, match=r"max_new_tokens=25 .* at most 24"):
+        translator.settings(max_new_tokens=25)
+    assert translator.settings(max_new_tokens=24).max_new_tokens == 24
+
+
+def test_half_a_character_costs_one_line(translator: Translator) -> None:
+    bad_lines = BadLines()
+    lines = [GOOD[0], "a \ud800 b", GOOD[1]]
+    for split in (None, "de"):
+        found = texts_of(translator.translate(lines, bad_lines=bad_lines, split=split))
+        assert [found[0], found[2]] == texts_of(translator.translate([GOOD[0], GOOD[1]], split=split))
+        assert found[1] == ""
+    assert "line" in bad_lines.messages()[0]
+    assert "could not be translated" in bad_lines.messages()[0]
+
+
+Search = Any
+
+
+def test_a_batch_that_fails_is_tried_in_parts(
+    trained: Path, translator: Translator, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A machine with memory for two lines at a time, and a line of 19 characters that never goes through."""
+    lines = [*GOOD, "", *GOOD, "6 May 2002"]
+    expected = texts_of(translator.translate(lines))
+    search, sizes = kit.generate.search, []
+
+    def narrow(model: Any, batch: dict[str, Any], how: SearchSettings) -> Any:
+        rows, length = batch["input_ids"].shape
+        sizes.append(rows)
+        if rows > 2 or length == 20:  # with the end marker
+            raise RuntimeError("no memory\nfor so much")
+        return search(model, batch, how)
+
+    monkeypatch.setattr(kit.generate, "search", narrow)
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = kit_here("generate", trained, "in.txt")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split("\n")[:-1] == [
+        "" if len(line) == 19 else text for line, text in zip(lines, expected, strict=True)
+    ]
+    assert max(sizes) > 2
+    assert "2 lines could not be translated (RuntimeError: no memory), the output is empty: lines 2, 7" in done.stderr
+    with pytest.raises(RuntimeError, match="no memory"):
+        list(translator.translate(lines))
+
+
+def test_when_nothing_works_it_is_not_the_lines(
+    trained: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*arguments: Any) -> None:
+        raise TypeError("wrong")
+
+    monkeypatch.setattr(kit.generate, "search", broken)
+    (tmp_path / "in.txt").write_text("\n".join(GOOD), encoding="utf-8")
+    done = kit_here("generate", trained, "in.txt", "--output", "out.txt")
+    assert done.returncode == 2
+    assert "none of the 4 lines could be translated: TypeError: wrong" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
+
+
+def test_an_interrupted_file_leaves_nothing_behind(
+    trained: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search = kit.generate.search
+
+    def interrupted(model: Any, batch: dict[str, Any], how: SearchSettings) -> Any:
+        if batch["input_ids"].shape[1] < 12:  # the shortest lines come last
+            raise KeyboardInterrupt
+        return search(model, batch, how)
+
+    monkeypatch.setattr(kit.generate, "search", interrupted)
+    (tmp_path / "in.txt").write_text("\n".join([*GOOD, "5 May"]), encoding="utf-8")
+    (tmp_path / "out.txt").write_text("before", encoding="utf-8")
+    done = kit_here("generate", trained, "in.txt", "--output", "out.txt", "--tokens-per-batch", "20")
+    assert done.returncode == 130
+    assert "interrupted: out.txt is as it was before" in done.stderr
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
+
+
+def test_a_broken_gzip_file_is_named(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
+    whole = gzip.compress(("\n".join(GOOD) * 50).encode())
+    for number, data in enumerate((whole[:-20], b"no gzip at all")):
+        (tmp_path / f"{number}.gz").write_bytes(data)
+        done = kit_here("generate", trained, f"{number}.gz", "--max-new-tokens", "2", "--output", "out.txt")
+        assert done.returncode == 2
+        assert f"{number}.gz is not a whole gzip file" in done.stderr
+        assert not (tmp_path / "out.txt").exists()
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=12), max_size=9))
+@settings(max_examples=60, deadline=None)
+def test_lines_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
+    path = tmp_path_factory.mktemp("lines") / "in.txt"
+    path.write_bytes("".join(line + "\n" for line in lines).encode())
+    bad_lines = BadLines()
+    with read_lines(path, bad_lines) as found:
+        assert list(found) == [line.removeprefix("\ufeff") if not place else line for place, line in enumerate(lines)]
+    assert bad_lines.messages() == []
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3), st.integers(0, 3))
+@settings(max_examples=60, deadline=None)
+def test_a_cut_never_halves_a_character(tmp_path_factory: pytest.TempPathFactory, text: str, shift: int) -> None:
+    text = text.replace("\n", "-").replace("\r", "-")
+    line = "a" * (LONGEST_LINE - len(text.encode()) + shift - 1) + text + "bcdef"
+    path = tmp_path_factory.mktemp("cut") / "in.txt"
+    path.write_bytes(line.encode() + b"\nnext")
+    bad_lines = BadLines()
+    with read_lines(path, bad_lines) as found:
+        cut, after = found
+    assert after == "next"
+    assert line.startswith(cut)
+    assert LONGEST_LINE - 4 < len(cut.encode()) <= LONGEST_LINE
+    assert len(bad_lines.messages()) == (len(line.encode()) > LONGEST_LINE)
+
+
+# ---- sentences -------------------------------------------------------------------------------------------------------
+
+PARTS = st.lists(
+    st.sampled_from(["Eins. ", "Zwei!\t", "z.B. ", "  ", "\u3000", "猫です。", "Dr. ", "a", "?", "“"]), max_size=12
+)
+
+
+@given(PARTS.map("".join) | st.text(max_size=40), st.sampled_from(["de", "en_XX", "jpn_Jpan", "zz"]))
+@settings(max_examples=200, deadline=None)
+def test_nothing_is_lost_between_sentences(paragraph: str, language: str) -> None:
+    sentences = split_sentences(paragraph, language)
+    assert "".join(one.before + one.text + one.after for one in sentences) == paragraph
+    assert all(one.text == one.text.strip() or len(sentences) == 1 for one in sentences)
+    joined = join_sentences(sentences, [one.text for one in sentences])
+    assert "".join(joined.split()) == "".join(paragraph.split())
+
+
+def test_sentences_are_put_together_as_they_stood() -> None:
+    paragraph = "  Das ist Dr. Maier.  Er kommt z.B. heute!\tJa? "
+    sentences = split_sentences(paragraph, "de")
+    assert [one.text for one in sentences] == ["Das ist Dr. Maier.", "Er kommt z.B. heute!", "Ja?"]
+    assert join_sentences(sentences, ["A.", "B!", "C?"]) == "  A.  B!\tC? "
+    japanese = split_sentences("猫です。犬です。", "ja")
+    assert join_sentences(japanese, ["A cat.", "A dog."]) == "A cat. A dog."
+    assert join_sentences(japanese, ["这是猫。", "这是狗。"]) == "这是猫。这是狗。"
+    assert join_sentences([Sentence("", "a", "")], ["b"]) == "b"
+    assert [two_letters(code) for code in ("de", "en_XX", "eng_Latn", "pt-BR", "zz")] == ["de", "en", "en", "pt", "zz"]
+
+
+def test_paragraphs_on_request(translator: Translator, trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
+    paragraphs = ["Am 3. April 2021. Oder am 4. Mai!  Ja?", "", GOOD[2]]
+    parts = texts_of(translator.translate(["Am 3. April 2021.", "Oder am 4. Mai!", "Ja?", GOOD[2]]))
+    expected = [f"{parts[0]} {parts[1]}  {parts[2]}", "", parts[3]]
+    assert texts_of(translator.translate(paragraphs, split="de")) == expected
+    (tmp_path / "in.txt").write_text("\n".join(paragraphs), encoding="utf-8")
+    assert kit_here("generate", trained, "in.txt", "--split-sentences", "de").stdout.split("\n")[:-1] == expected
+    done = kit_here("generate", trained, "in.txt", "--split-sentences", "de", "--n-best", "2")
+    assert done.returncode == 2
+    assert "--n-best has no meaning with --split-sentences" in done.stderr
+
+
+def test_no_token_twice(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
+    (tmp_path / "in.txt").write_text("\n".join(GOOD), encoding="utf-8")
+    plain = kit_here("generate", trained, "in.txt").stdout.splitlines()
+    assert any(len(set(line)) < len(line) for line in plain)
+    for line in kit_here("generate", trained, "in.txt", "--no-repeat-ngram-size", "1").stdout.splitlines():
+        assert len(set(line)) == len(line) > 0  # a token is a character

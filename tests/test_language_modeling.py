@@ -1,0 +1,159 @@
+"""Sparse masked-LM heads and chunked causal losses equal the plain ones, in loss and in every gradient."""
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    BertConfig,
+    BertForPreTraining,
+    set_seed,
+)
+
+from kit.data.examples import IGNORED
+from kit.models import register_models
+from kit.training.chunked_loss import chunked_cross_entropy
+from kit.training.language_modeling import CausalLMObjective, MaskedLMObjective, is_plain_head
+
+SMALL = {
+    "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
+    "max_position_embeddings": 64, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0,
+}  # fmt: skip
+ENCODERS = {
+    "bert": SMALL,
+    "roberta": SMALL,
+    "electra": {**SMALL, "embedding_size": 8},
+    "modernbert": {
+        **SMALL,
+        "pad_token_id": 0,
+        "cls_token_id": 1,
+        "sep_token_id": 2,
+        "bos_token_id": 1,
+        "eos_token_id": 2,
+    },
+    "distilbert": {"vocab_size": 60, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24, "dropout": 0.0},
+}
+CAUSAL: dict[str, dict[str, Any]] = {
+    "gpt2": {"vocab_size": 60, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 64},
+    "llama": {**SMALL, "num_key_value_heads": 1},
+    "gemma2": {**SMALL, "num_key_value_heads": 1, "head_dim": 8, "final_logit_softcapping": 2.0},
+    "rnn_lm": {"vocab_size": 60, "hidden_size": 16, "embedding_size": 8},
+}
+
+
+def gradients(model: nn.Module, loss: Tensor) -> dict[str, Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+def relative(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
+    names = first.keys() | second.keys()
+    scale = max(float(grad.norm()) for grad in second.values())
+    zero = torch.zeros(())
+    return max(float((first.get(name, zero) - second.get(name, zero)).norm()) / scale for name in names)
+
+
+def masked_batch(with_pairs: bool) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    ids = torch.randint(5, 60, (3, 12), generator=generator)
+    labels = torch.where(torch.rand(3, 12, generator=generator) < 0.3, ids, IGNORED)
+    mask = torch.ones_like(ids)
+    mask[1, 9:], labels[1, 9:] = 0, IGNORED
+    batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
+    if with_pairs:
+        batch["token_type_ids"] = (torch.arange(12) > 5).long().expand(3, 12).contiguous()
+        batch["next_sentence_label"] = torch.tensor([0, 1, 1])
+    return batch
+
+
+def test_the_sparse_head_equals_stock_bert_for_pretraining() -> None:
+    set_seed(0)
+    model = BertForPreTraining(BertConfig(**SMALL)).double()
+    batch = masked_batch(with_pairs=True)
+    objective = MaskedLMObjective(model)
+    ours = objective(batch, objective.counts(batch))
+    stock = model(**batch).loss
+    assert float(ours) == pytest.approx(float(stock), rel=1e-6)
+    assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6
+
+
+@pytest.mark.parametrize("kind", ENCODERS)
+def test_the_sparse_head_equals_the_stock_class_of_other_encoders(kind: str) -> None:
+    set_seed(0)
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **ENCODERS[kind])).double().eval()
+    batch = masked_batch(with_pairs=False)
+    objective = MaskedLMObjective(model)
+    ours = objective(batch, objective.counts(batch))
+    logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    stock = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
+    assert float(ours) == pytest.approx(float(stock), rel=1e-6)
+    assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6
+
+
+def test_the_output_layer_sees_masked_positions_only() -> None:
+    model = BertForPreTraining(BertConfig(**SMALL))
+    batch = masked_batch(with_pairs=True)
+    shapes = []
+    model.get_output_embeddings().register_forward_hook(lambda module, given, out: shapes.append(out.shape))
+    objective = MaskedLMObjective(model)
+    objective(batch, objective.counts(batch))
+    assert shapes == [(int((batch["labels"] != IGNORED).sum()), 60)]
+
+
+def test_a_micro_batch_without_a_masked_token_adds_nothing() -> None:
+    model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", **SMALL))
+    batch = masked_batch(with_pairs=False)
+    batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    objective = MaskedLMObjective(model)
+    loss = objective(batch, torch.tensor([0.0]))
+    assert float(loss) == 0
+    loss.backward()
+
+
+@given(
+    positions=st.integers(1, 40), chunk=st.integers(1, 50), smoothing=st.sampled_from([0.0, 0.1]), bias=st.booleans(),
+    ignored=st.floats(0, 1),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_chunks_change_neither_loss_nor_gradients(
+    positions: int, chunk: int, smoothing: float, bias: bool, ignored: float
+) -> None:
+    generator = torch.Generator().manual_seed(positions)
+    head = nn.Linear(7, 33, bias=bias).double()
+    hidden = torch.randn(positions, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(0, 33, (positions,), generator=generator)
+    labels[torch.rand(positions, generator=generator) < ignored] = IGNORED
+    results = []
+    for loss in (
+        chunked_cross_entropy(hidden, head, labels, smoothing, chunk),
+        nn.functional.cross_entropy(
+            head(hidden), labels, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+        ),
+    ):
+        grads = torch.autograd.grad(3.0 * loss, [hidden, *head.parameters()])
+        results.append([loss.detach(), *grads])
+    for ours, plain in zip(*results, strict=True):
+        assert torch.allclose(ours, plain, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", CAUSAL)
+def test_the_causal_objective_equals_the_stock_loss(kind: str) -> None:
+    register_models()
+    set_seed(0)
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **CAUSAL[kind])).double().eval()
+    assert is_plain_head(model) == (kind != "gemma2")
+    ids = torch.randint(5, 60, (3, 10), generator=torch.Generator().manual_seed(2))
+    labels = torch.cat([ids[:, 1:], torch.full((3, 1), IGNORED)], 1)
+    objective = CausalLMObjective(model, chunk=4)
+    batch = {"input_ids": ids, "labels": labels}
+    ours = objective(batch, objective.counts(batch))
+    stock = model(input_ids=ids, labels=ids).loss
+    assert float(ours) == pytest.approx(float(stock), rel=1e-6)
+    assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6

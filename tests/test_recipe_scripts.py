@@ -1,0 +1,112 @@
+"""The scripts beside the recipes, run on made-up text for a moment."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kit.errors import RunError
+from kit.run_folder import RunFolder
+
+SCRIPTS = Path(__file__).parents[1] / "recipes" / "scripts"
+WORDS = {
+    "de": ("ein", "hund", "rennt", "schnell"),
+    "en": ("a", "dog", "runs", "fast"),
+    "fr": ("un", "chien", "court", "vite"),
+}
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Parallel text of four words in three languages."""
+    path = tmp_path / "text"
+    path.mkdir()
+    for split, size in (("train", 60), ("val", 8), ("test_2016_flickr", 24)):
+        for language, words in WORDS.items():
+            lines = (" ".join(words[n * step % 4] for step in range(1, 4 + n % 9)) for n in range(size))
+            (path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    return path
+
+
+TINY = ["train.tokens_per_batch=256", "eval.num_beams=1", "eval.max_new_tokens=12", "eval.examples=0", "eval.steps=0"]
+
+
+def test_the_length_experiment_trains_five_models_and_draws_them(folder: Path, tmp_path: Path, capsys) -> None:
+    experiment = script("length_experiment")
+    tiny = [*TINY, "model.hidden_size=8", "model.embedding_size=8", "train.max_steps=3", "tokenizer.vocab_size=60"]
+    arguments = [str(folder), *tiny, "--output", str(tmp_path / "out"), "--minutes", "5"]
+    experiment.main(arguments)
+    table = (tmp_path / "out" / "length.md").read_text()
+    assert capsys.readouterr().out == table
+    assert (tmp_path / "out" / "length.png").read_bytes().startswith(b"\x89PNG")
+
+    runs = {path.name: RunFolder.existing(path) for path in (tmp_path / "out").iterdir() if path.is_dir()}
+    assert set(runs) == {
+        "no_attention", "no_attention_reversed", "fixed_context", "attention", "attention_reversed",
+    }  # fmt: skip
+    recipes = {name: run.recipe() for name, run in runs.items()}
+    for name, recipe in recipes.items():
+        assert recipe.data.join == 5
+        assert recipe.train.max_minutes == 5
+        assert recipe.model.settings["reverse_source"] == name.endswith("_reversed")
+        differing = set(recipe.differences(recipes["attention"]))
+        assert differing <= {f"model.{key}" for key in ("attention", "attention_query", "context_to", "reverse_source")}
+    kinds = {name: recipe.model.settings["attention"] for name, recipe in recipes.items()}
+    assert kinds == {
+        "no_attention": "none", "no_attention_reversed": "none", "fixed_context": "fixed", "attention": "general",
+        "attention_reversed": "general",
+    }  # fmt: skip
+
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert head == ["source", "examples", *experiment.MODELS]
+    lengths = runs["fixed_context"].results()["test"]["by"]["length"]
+    assert [row[:2] for row in rows[:-1]] == [[name, str(group["count"])] for name, group in lengths.items()]
+    assert [float(row[4]) for row in rows[:-1]] == [
+        pytest.approx(group["bleu"], rel=1e-3) for group in lengths.values()
+    ]
+    assert rows[-1][:2] == ["all", str(sum(group["count"] for group in lengths.values()))]
+
+    # finished runs are left as they are
+    written = {name: run.results_file.stat().st_mtime_ns for name, run in runs.items()}
+    (tmp_path / "out" / "length.md").unlink()
+    experiment.main(arguments)
+    assert (tmp_path / "out" / "length.md").read_text() == table
+    assert written == {name: run.results_file.stat().st_mtime_ns for name, run in runs.items()}
+
+
+def test_a_direction_never_seen_is_compared_with_the_way_through_english(folder: Path, tmp_path: Path, capsys) -> None:
+    from kit import evaluate, load_recipe, train
+
+    small = ["hidden_size=16", "encoder_layers=1", "decoder_layers=1", "attention_heads=2", "feed_forward_size=16"]
+    overrides = [
+        *TINY, *(f"model.{value}" for value in small), f"data.path={folder}", "data.direction_sizes={fr-en: 20}",
+        "train.max_steps=3", "tokenizer.vocab_size=80",
+    ]  # fmt: skip
+    run = train(load_recipe("multilingual", overrides), tmp_path / "run")
+    assert set(run.results["test"]["by"]["direction"]) == {"de-en", "en-de", "en-fr", "fr-en"}
+    assert run.results["data"]["examples"] == {"train": 3 * 60 + 8 * 20, "validation": 4 * 8, "test": 4 * 24}
+
+    unseen = evaluate(run.folder, "test", ["data.directions=[de-fr]"])
+    assert [row["direction"] for row in unseen.rows] == ["de-fr"] * 24
+    assert unseen.rows[3]["target"] == (folder / "test_2016_flickr.fr").read_text().splitlines()[3]
+
+    script("pivot").main([str(run.folder), str(folder)])
+    lines = capsys.readouterr().out.splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:4]]
+    assert [row[:2] for row in rows] == [["de-fr", "no"], ["de-en-fr", "yes"]]
+    assert float(rows[0][2]) == pytest.approx(unseen.figures["bleu"], rel=1e-3)
+
+
+def test_a_run_with_one_direction_cannot_pivot(trained: Path, folder: Path) -> None:
+    with pytest.raises(RunError, match="has one direction"):
+        script("pivot").main([str(trained), str(folder)])
