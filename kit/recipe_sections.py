@@ -383,7 +383,8 @@ class TrainSection(Section):
     looks back over about 1,000 steps. Training itself goes on with the weights as they are."""
 
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
-    """Compute in 16 bits where it is safe: faster and smaller on GPUs that have it (bf16 on newer ones)."""
+    """Compute in 16 bits where it is safe: faster and smaller on GPUs that have it (bf16 on newer ones), and faster on
+    CPUs that have bf16 (avx512_bf16 or amx_bf16 among the flags of /proc/cpuinfo); on others it is slower."""
 
     dtype: Literal["float32", "float64"] = "float32"
     """Precision of the weights; float64 is for proofs that need exact arithmetic."""

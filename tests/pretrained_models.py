@@ -78,7 +78,7 @@ def t5() -> Family:
         vocab_size=len(tokenizer) + 3, d_model=32, d_kv=16, d_ff=64, num_layers=1, num_heads=2, dropout_rate=0.0,
         decoder_start_token_id=0,
     )  # fmt: skip
-    return Family(config, tokenizer, recipe={"data": {"source_prefix": "turn: "}})
+    return Family(config, tokenizer, recipe={"data": {"source_prefix": "turn: "}, "train": {"max_steps": 120}})
 
 
 def bart() -> Family:

@@ -19,6 +19,7 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
+from .dropout import Dropout
 from .encoder_decoder import EncoderDecoderBody, EncoderDecoderHead
 from .transformer_layers import DecoderLayer, EncoderLayer, MultiHeadAttention, Positions, initialize
 
@@ -49,7 +50,7 @@ class Embedded(TransformerSeq2SeqPreTrainedModel):
         self.layers = layers
         # post-norm layers end with a norm of their own
         self.norm = nn.LayerNorm(size) if config.norm == "pre" else nn.Identity()
-        self.dropout = nn.Dropout(config.first_dropout)
+        self.dropout = Dropout(config.first_dropout)
         self.gradient_checkpointing = False
 
     def get_input_embeddings(self) -> nn.Embedding:

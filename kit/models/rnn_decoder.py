@@ -15,6 +15,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention import Attention
 from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from .dropout import Dropout
 from .recurrent import RecurrentCache, cell_step, real_tokens_first, recurrent_layer, run_layer
 from .rnn_encoder import RNNEncoderOutput, add_noise
 
@@ -103,7 +104,7 @@ class Readout(nn.Module):
         # a tied output layer is as wide as a word vector
         self.size = config.word_vector_size if config.tie_word_embeddings else config.hidden_size
         self.join = nn.Linear(size, self.size) if size != self.size or self.sees_context else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def forward(self, state: Tensor, context: Tensor | None, embedding: Tensor) -> Tensor:
         if self.join is None:
@@ -161,7 +162,7 @@ class RNNSeq2SeqDecoder(nn.Module):
         )
         self.handover = StateHandover(config)
         self.readout = Readout(config)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @can_return_tuple
     def forward(

@@ -11,6 +11,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .attention import AttentionMemory
 from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from .dropout import Dropout
 from .recurrent import gather_time, read_padded, real_tokens_first, recurrent_layer
 
 
@@ -63,7 +64,7 @@ class RNNSeq2SeqEncoder(nn.Module):
             if config.uses_attention
             else None
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     @can_return_tuple
     def forward(

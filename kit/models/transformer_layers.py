@@ -12,6 +12,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
+from .dropout import Dropout
 
 
 @lru_cache(maxsize=8)
@@ -131,7 +132,7 @@ class FeedForward(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.feed_forward_size)
         self.gate_proj = nn.Linear(config.hidden_size, config.feed_forward_size) if self.kind == "swiglu" else None
         self.down_proj = nn.Linear(config.feed_forward_size, config.hidden_size)
-        self.dropout = nn.Dropout(config.activation_dropout)
+        self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.up_proj(x)
@@ -149,7 +150,7 @@ class Layer(GradientCheckpointingLayer):
         super().__init__()
         self.norm_first = config.norm == "pre"
         self.norms = nn.ModuleList(nn.LayerNorm(config.hidden_size) for _ in range(parts))
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
 
     def add(self, x: Tensor, number: int, part: Any) -> Tensor:
         """x with what part number `number` adds to it."""
