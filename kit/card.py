@@ -11,24 +11,37 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kit.evaluation.compare import read_predictions
-from kit.evaluation.metrics import METRICS, MODEL_METRICS
+from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
+from kit.recipe_translation import TranslationRecipe, has_directions
 from kit.shipped import model_cards_folder
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
 
-    from kit.recipe import Recipe
+    from kit.recipe_sections import Recipe
+
+PIPELINE_TAGS = {"translation": "translation", "masked_lm": "fill-mask", "causal_lm": "text-generation"}
+FAMILY_TAGS = {"translation": ("seq2seq",)}
+"""What the Hub calls each task, and tags beside it."""
 
 SPLITS = ("test", "validation")
 """The splits that a card reports on, the more important one first."""
 
-_TITLES = {name: entry.title for name, entry in METRICS.items()} | {"loss": "Loss", "perplexity": "Perplexity"}
+_TITLES = {name: entry.title for name, entry in METRICS.items()} | {
+    "loss": "Loss",
+    "perplexity": "Perplexity",
+    "bits_per_byte": "Bits per byte",
+    "masked_loss": "Loss of masked tokens",
+    "unigram_loss": "The same by the frequency of tokens alone",
+    "pair_loss": "Loss of pairs",
+    "masked_accuracy": "Accuracy at masked tokens",
+    "pair_accuracy": "Accuracy of pairs",
+}
 _LONGEST_TEXT = 300
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # characters that reverse the text around them
 
 
-def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> str:
+def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], template: str = "seq2seq") -> str:
     """The text of README.md for a run and its model: metadata for the Hub, then Markdown.
 
     `results` is what results.json holds; examples and pictures are taken from the run folder where they are there.
@@ -38,33 +51,21 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> 
     import jinja2
 
     run_folder = Path(run_folder)
-    examples_split, examples = _examples(run_folder, recipe.eval.examples)
     pictures = _pictures(run_folder)
-    longest = recipe.data.max_length
     # Strict, so that a name that the template misspells is an error and not a gap in the card.
-    template = jinja2.Template(
-        (model_cards_folder() / "seq2seq.md").read_text(encoding="utf-8"),
+    card = jinja2.Template(
+        (model_cards_folder() / f"{template}.md").read_text(encoding="utf-8"),
         trim_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    return template.render(
+    return card.render(
         card_data=_metadata(run_folder, recipe, results).to_yaml(),
         name=escape(_name(run_folder)),
-        pipeline=json.dumps(_clean(_pipeline_task(recipe)), ensure_ascii=False),
         summary=_summary(recipe, results),
         results_table=_results_table(results),
-        results_note=_results_note(recipe, results),
         group_tables=_group_tables(results),
-        examples_split=examples_split,
-        examples_table=table(("source", "reference", "output"), examples) if examples else "",
-        example=json.dumps(_clean(examples[0][0]) if examples else "…", ensure_ascii=False),
-        told_by_tokenizer=recipe.data.directions is None,
-        prefixed_example=json.dumps(
-            (recipe.data.source_prefix or "") + (_clean(examples[0][0]) if examples else "…"), ensure_ascii=False
-        ),
-        shared_vocabulary=recipe.tokenizer.shared,
-        own_code=recipe.model.type is not None,
+        own_code=recipe.model.type in type(recipe).own_types,
         data_sentence=_data_sentence(recipe),
         data_table=_data_table(recipe, results),
         data_notes=_data_notes(results),
@@ -73,9 +74,56 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> 
         attentions=[picture for picture in pictures if "attention" in picture["title"]],
         recipe_block=code_block(_recipe_yaml(recipe), "yaml"),
         versions_table=_figures_table(_figures(results, "versions"), ("package", "version")),
-        max_new_tokens=recipe.eval.max_new_tokens,
-        length_limit=f"; it was trained on texts of up to {longest} tokens" if longest else "",
+        **_of_family(recipe, results, run_folder),
     )
+
+
+def _of_family(recipe: Recipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+    """What only the cards of one family of tasks say."""
+    if isinstance(recipe, TranslationRecipe):
+        return _of_translation(recipe, results, run_folder)
+    return _of_language_model(recipe, run_folder)
+
+
+def _of_language_model(recipe: Recipe, run_folder: Path) -> dict[str, Any]:
+    split, rows = _predicted_rows(run_folder, recipe.eval.examples)
+    masked = recipe.task == "masked_lm"
+    examples: list[tuple[str, ...]] = [(row["prompt"], row["prediction"]) for row in rows if not masked]
+    examples += [(row["text"], " ".join(row["target"]), " ".join(row["prediction"])) for row in rows if masked]
+    headings = ("text", "masked", "filled in") if masked else ("beginning", "what the model writes")
+    note = "Loss is in nats a token; perplexity is its exponential."
+    if masked:
+        note = "The loss is that of masked tokens, in nats, plus that of pairs where there are any."
+    return {
+        "pipeline": _quoted("fill-mask" if masked else "text-generation"),
+        "results_note": note,
+        "examples_split": split,
+        "examples_table": table(headings, examples) if examples else "",
+        "example": _quoted("The [MASK] statement" if masked else "The "),
+    }
+
+
+def _of_translation(recipe: TranslationRecipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+    """What only the card of a model that turns text into text says."""
+    split, examples = _examples(run_folder, recipe.eval.examples)
+    example, longest = _clean(examples[0][0]) if examples else "…", recipe.data.max_length
+    return {
+        "pipeline": _quoted(_pipeline_task(recipe)),
+        "results_note": _results_note(recipe, results),
+        "examples_split": split,
+        "examples_table": table(("source", "reference", "output"), examples) if examples else "",
+        "example": _quoted(example),
+        "told_by_tokenizer": recipe.data.directions is None,
+        "prefixed_example": json.dumps((recipe.data.source_prefix or "") + example, ensure_ascii=False),
+        "shared_vocabulary": recipe.tokenizer.shared,
+        "max_new_tokens": recipe.eval.max_new_tokens,
+        "length_limit": f"; it was trained on texts of up to {longest} tokens" if longest else "",
+    }
+
+
+def _quoted(text: str) -> str:
+    """Text as a literal of Python."""
+    return json.dumps(_clean(text), ensure_ascii=False)
 
 
 def escape(text: str) -> str:
@@ -136,8 +184,8 @@ def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> M
         language=recipe.hub.language or None,
         license=recipe.hub.license,
         library_name="transformers",
-        pipeline_tag=recipe.task,
-        tags=list(dict.fromkeys(["seq2seq-kit", "seq2seq", *_model_tags(recipe), *recipe.hub.tags])),
+        pipeline_tag=PIPELINE_TAGS[recipe.task],
+        tags=_tags(recipe),
         datasets=recipe.hub.datasets or ([data] if data else None),
         base_model=_hub_id(recipe.model.pretrained),
         metrics=measured or None,
@@ -146,7 +194,7 @@ def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> M
     )
 
 
-def _pipeline_task(recipe: Recipe) -> str:
+def _pipeline_task(recipe: TranslationRecipe) -> str:
     """The task of a pipeline for the first example, which is in the first direction."""
     if not recipe.data.directions:
         return recipe.task
@@ -154,8 +202,9 @@ def _pipeline_task(recipe: Recipe) -> str:
     return f"translation_{source}_to_{target}"
 
 
-def _model_tags(recipe: Recipe) -> list[str]:
-    return [recipe.model.type] if recipe.model.type else []
+def _tags(recipe: Recipe) -> list[str]:
+    own = [recipe.model.type] if recipe.model.type else []
+    return list(dict.fromkeys(["seq2seq-kit", *FAMILY_TAGS.get(recipe.task, ()), *own, *recipe.hub.tags]))
 
 
 def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult]:
@@ -165,14 +214,14 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
     found = []
     for split in SPLITS:
         figures = _figures(results, split)
-        for name in (*METRICS, *MODEL_METRICS):
+        for name in (*METRICS, *MODEL_METRICS, *ACCURACIES):
             value = figures.get(name)
             if not isinstance(value, int | float) or not math.isfinite(value):
                 continue
             signature = figures.get(f"{name}_signature")
             found.append(
                 EvalResult(
-                    task_type=recipe.task,
+                    task_type=PIPELINE_TAGS[recipe.task],
                     dataset_type=_hub_id(recipe.data.path) or path,
                     dataset_name=path,
                     dataset_config=recipe.data.name,
@@ -211,7 +260,7 @@ def _titled(name: str) -> str:
     return f"{_TITLES[name]} (lower is better)" if lower else _TITLES[name]
 
 
-def _results_note(recipe: Recipe, results: Mapping[str, Any]) -> str:
+def _results_note(recipe: TranslationRecipe, results: Mapping[str, Any]) -> str:
     beams = recipe.eval.num_beams
     search = (
         "greedy search" if beams == 1 else f"beam search ({beams} beams, length penalty {recipe.eval.length_penalty})"
@@ -243,19 +292,20 @@ def _group_tables(results: Mapping[str, Any]) -> list[dict[str, str]]:
 
 def _examples(run_folder: Path, count: int) -> tuple[str, list[tuple[str, str, str]]]:
     """The split and a few of its predictions, evenly spread, so that no kind of example is favoured."""
+    split, rows = _predicted_rows(run_folder, count)
+    return split, [
+        (row["source"], row["target"] if isinstance(row["target"], str) else row["target"][0], row["prediction"])
+        for row in rows
+    ]
+
+
+def _predicted_rows(run_folder: Path, count: int) -> tuple[str, list[dict[str, Any]]]:
     for split in SPLITS:
         file = run_folder / "predictions" / f"{split}.jsonl"
         if count and file.exists() and file.stat().st_size:
-            rows = read_predictions(file)
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
             chosen = [rows[place * len(rows) // count] for place in range(count)] if count < len(rows) else rows
-            return split, [
-                (
-                    row["source"],
-                    row["target"] if isinstance(row["target"], str) else row["target"][0],
-                    row["prediction"],
-                )
-                for row in chosen
-            ]
+            return split, chosen
     return "", []
 
 
@@ -274,9 +324,10 @@ def _data_sentence(recipe: Recipe) -> str:
     details = {"configuration": data.name, "revision": data.revision}
     more = "".join(f", {what} {escape(value)}" for what, value in details.items() if value)
     languages = f" Languages: {escape(', '.join(data.languages))}." if data.languages else ""
-    columns = f"From `{_code(data.source)}` to `{_code(data.target)}`."
-    if data.directions:
-        columns = f"Directions: {', '.join(f'`{_code(direction)}`' for direction in data.directions)}."
+    columns = " to ".join(f"`{_code(column)}`" for column in data.text_columns)
+    columns = f"From {columns}." if len(data.text_columns) > 1 else f"Column {columns}."
+    if has_directions(data):
+        columns = f"Directions: {', '.join(f'`{_code(direction)}`' for direction in data.directions or ())}."
     return f"{escape(_short_path(data.path))}{more}. {columns}{languages}"
 
 

@@ -8,14 +8,11 @@ from kit.atomic import write_text
 from kit.card import write_card
 from kit.curves import draw_curves
 from kit.evaluation.metrics import greater_is_better
-from kit.evaluation.predict import Evaluation, search_settings
-from kit.generate import Translator
-from kit.hub import export_model
 from kit.machine import hardware, peak_memory_mb, versions
-from kit.plot import draw_sentence, first_question
 from kit.prepare import Prepared
 from kit.reporting import Reporter
 from kit.run_folder import RunFolder
+from kit.tasks.task import Evaluation, Task
 from kit.training.loop import Loop
 
 
@@ -72,24 +69,22 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
 
 def evaluate_finally(prepared: Prepared, loop: Loop, split: str, name: str, reporter: Reporter) -> Evaluation:
     """Evaluate the model as it is with the search of the recipe, and show the figures."""
-    section = prepared.recipe.eval
     with reporter.busy(f"final evaluation: {name}"):
         found = prepared.task.evaluate(
-            loop.objective, prepared.splits, prepared.encoded, prepared.tokenizers, split, section.num_beams,
-            loop.accelerator,
-        )  # fmt: skip
-    show_evaluation(reporter, name, found, section.examples)
+            loop.objective, prepared.splits, prepared.encoded, prepared.tokenizers, split, loop.accelerator
+        )
+    show_evaluation(reporter, prepared.task, name, found)
     return found
 
 
-def show_evaluation(reporter: Reporter, when: str, found: Evaluation, examples: int) -> None:
+def show_evaluation(reporter: Reporter, task: Task[Any], when: str, found: Evaluation) -> None:
     """One line of figures, then a few examples, spread over the split."""
     figures = {name: value for name, value in found.figures.items() if isinstance(value, float)}
     reporter.say(f"{when}: " + " · ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    examples = task.recipe.eval.examples
     every = max(1, len(found.rows) // max(1, examples))
     for row in found.rows[::every][:examples]:
-        mark = "=" if row["prediction"] == row["target"] else "≠"
-        reporter.say(f"    {row['source']} → {row['prediction']} {mark} {row['target']}")
+        reporter.say(f"    {task.shown(row)}")
 
 
 def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
@@ -127,16 +122,12 @@ def leave_behind(
     for split, evaluation in evaluations.items():
         lines = (json.dumps(row, ensure_ascii=False) for row in evaluation.rows)
         write_text(folder.predictions / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
-    settings = search_settings(prepared.recipe.eval, prepared.recipe.eval.num_beams)
-    generation = settings.generation_config(prepared.model)
-    export_model(folder.model, prepared.model, prepared.tokenizers, generation, prepared.task.pipelines)
+    prepared.task.export(folder.model, prepared.model, prepared.tokenizers)
     folder.plots.mkdir(exist_ok=True)
     draw_curves(folder.metrics_file, folder.plots)
-    # drawn by the exported model, so that a folder that cannot be loaded is noticed here
-    translator = Translator(folder.model)
-    if question := first_question(prepared.splits.datasets[list(evaluations)[-1]]):
-        draw_sentence(translator, question, folder.plots / "attention.png")
-    card = write_card(folder.path, prepared.recipe, results)
+    split, evaluation = list(evaluations.items())[-1]
+    prepared.task.draw(folder.model, prepared.splits, split, evaluation, folder.plots)
+    card = write_card(folder.path, prepared.recipe, results, prepared.task.card)
     write_text(folder.card, card)
     write_text(folder.model / "README.md", card)
     shutil.copytree(folder.plots, folder.model / "plots", dirs_exist_ok=True)  # the card shows them

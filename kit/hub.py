@@ -26,10 +26,15 @@ def model_place(name_or_path: str | Path) -> str:
 
 
 def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
+    """An encoder-decoder of a run folder, a model folder or a Hub id; `settings` change its configuration."""
+    return load_model(AutoModelForSeq2SeqLM, name_or_path, settings)
+
+
+def load_model(auto_class: Any, name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
     """The model of a run folder, a model folder or a Hub id; `settings` change its configuration."""
     config = load_config(name_or_path, settings)
     with told_in_one_line(name_or_path), without_progress_bars():
-        model = AutoModelForSeq2SeqLM.from_pretrained(model_place(name_or_path), config=config)
+        model = auto_class.from_pretrained(model_place(name_or_path), config=config)
     freeze_constants(model)
     return model
 
@@ -84,8 +89,8 @@ def export_model(
     folder: Path,
     model: PreTrainedModel,
     tokenizers: Tokenizers,
-    generation: GenerationConfig,
-    pipelines: tuple[str, ...],
+    generation: GenerationConfig | None = None,
+    pipelines: tuple[str, ...] = (),
 ) -> None:
     """Write what `from_pretrained` and `pipeline(..., trust_remote_code=True)` need, also where kit is not installed.
 
@@ -93,16 +98,19 @@ def export_model(
     """
     temporary = folder.with_name(f"{TEMPORARY}{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
-    model.config.custom_pipelines = custom_pipelines(pipelines)
+    entries = custom_pipelines(pipelines)
+    if entries:
+        model.config.custom_pipelines = entries
     for stale in ("prefix", "task_specific_params"):  # of a pretrained model: what counts now is in its tokenizer
         if getattr(model.config, stale, None) is not None:
             delattr(model.config, stale)
-    model.generation_config = generation
+    if generation is not None:
+        model.generation_config = generation
     try:
         with without_progress_bars():
             model.save_pretrained(temporary)
         tokenizers.save(temporary)
-        for file in {entry["impl"].split(".")[0] for entry in model.config.custom_pipelines.values()}:
+        for file in {entry["impl"].split(".")[0] for entry in entries.values()}:
             shutil.copyfile(Path(__file__).parent / "pipelines" / f"{file}.py", temporary / f"{file}.py")
         replace_folder(temporary, folder)
     except BaseException:

@@ -10,7 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import micro_batch_random
-from kit.data.columns import example_columns
+from kit.data.columns import identity
 from kit.data.examples import IGNORED, Pairs
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
@@ -18,8 +18,9 @@ from kit.inspection_tables import render
 from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
+from kit.recipe_translation import TranslationRecipe
 from kit.run import build_accelerator
-from kit.tasks.translation import encode_pairs, filter_name
+from kit.tasks.translation import Translation, encode_pairs
 from kit.training.estimate import Cost, estimate
 
 EXAMPLES = 3
@@ -117,11 +118,13 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     keep_freed_memory()  # as a run does: it changes the time of a step
     accelerator = build_accelerator(recipe)
     prepared = prepare(recipe).first_buffer()
-    train = training_texts(prepared)
+    task = prepared.task
+    assert isinstance(task, Translation)
+    train = training_texts(prepared, task)
     texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
-    splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
+    splits = {split: facts_of(prepared, task, split, texts[split]) for split in prepared.encoded.splits}
     others = {split: texts[split] for split in texts if split != "train"}
-    duplicates, overlaps = find_repeated(train, others, example_columns(recipe.data))
+    duplicates, overlaps = find_repeated(train, others, identity(recipe.data))
     try:
         cost = estimate(prepared, accelerator)
     except torch.OutOfMemoryError:
@@ -143,26 +146,25 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         parameters=count_parameters(prepared.model),
         cost=cost,
         notes=prepared.splits.report.notes,
-        warnings=list(find_warnings(recipe, splits, overlaps, cost)),
+        warnings=list(find_warnings(task.recipe, splits, overlaps, cost)),
     )
 
 
-def training_texts(prepared: Prepared) -> Dataset:
+def training_texts(prepared: Prepared, task: Translation) -> Dataset:
     """The rows of the training split that the length filters let through."""
     train = prepared.splits.datasets["train"]
     if not any(prepared.encoded.left_out.values()):
         return train
-    kept, _ = prepared.task.filter_lengths(encode_pairs(train, prepared.tokenizers), prepared.tokenizers)
+    kept, _ = task.filter_lengths(encode_pairs(train, prepared.tokenizers), prepared.tokenizers)
     return keep(train, kept)
 
 
-def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
+def facts_of(prepared: Prepared, task: Translation, split: str, texts: Dataset) -> SplitFacts:
     """Sizes, lengths and unknown tokens of a split."""
     pairs, report = prepared.encoded.splits[split], prepared.splits.report.splits[split]
-    refused = (
-        prepared.encoded.left_out if split == "train" else prepared.task.filter_lengths(pairs, prepared.tokenizers)[1]
-    )
-    by_filter = {filter_name(name): count for name, count in refused.items() if count}
+    left = prepared.encoded.left_out
+    refused = left if split == "train" else task.filter_lengths(pairs, prepared.tokenizers)[1]
+    by_filter = {task.filter_name(name): count for name, count in refused.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     return SplitFacts(
         read=report.read,
@@ -172,7 +174,7 @@ def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
         source=side_of(prepared, pairs, texts, "source"),
         target=side_of(prepared, pairs, texts, "target"),
         beyond_filters={} if split == "train" else by_filter,
-        cut_references=int((pairs.target.lengths > prepared.recipe.eval.max_new_tokens).sum()),
+        cut_references=int((pairs.target.lengths > task.recipe.eval.max_new_tokens).sum()),
     )
 
 
@@ -189,7 +191,7 @@ def side_of(prepared: Prepared, pairs: Pairs, texts: Dataset, name: str) -> Side
 
 def first_examples(prepared: Prepared) -> list[Example]:
     """A few examples of the first micro-batch of the first step, out of the very tensors that training would get."""
-    make_batch = prepared.task.batch_maker(prepared.encoded, prepared.tokenizers)
+    make_batch = prepared.batch_maker()
     batch = make_batch(prepared.plan.step(0)[0], micro_batch_random(prepared.recipe.train.seed, 0, 0))
     tokenizers = prepared.tokenizers
     labels = batch["labels"]
@@ -247,7 +249,7 @@ def count_parameters(model: PreTrainedModel) -> Parameters:
 
 
 def find_warnings(
-    recipe: Recipe, splits: dict[str, SplitFacts], overlaps: dict[str, Overlap], cost: Cost | None
+    recipe: TranslationRecipe, splits: dict[str, SplitFacts], overlaps: dict[str, Overlap], cost: Cost | None
 ) -> Iterator[str]:
     """What is likely to be a mistake, and what to do about it."""
     for split, facts in splits.items():

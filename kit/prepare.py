@@ -1,24 +1,22 @@
 """From a recipe to everything a training needs, before the first step: the stations from text to model."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-import numpy as np
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
 from kit.data.batches import BatchPlan, Plan
 from kit.data.report import DataReport
-from kit.data.sources import Splits, load_splits
-from kit.data.stream_plan import StreamPlan, buffer_seed
+from kit.data.sources import Splits
+from kit.data.stream_plan import buffer_seed
 from kit.data.streaming import START
 from kit.data.tokenizer import Tokenizers
 from kit.models import register_models
 from kit.recipe import Recipe
 from kit.tasks import task_of
-from kit.tasks.translation import Encoded, Translation, filter_name
-from kit.training.objective import Batch
+from kit.tasks.task import Encoded, MakeBatch, Task
 
 
 @dataclass(frozen=True)
@@ -26,10 +24,10 @@ class Prepared:
     """A recipe with its data read, its tokenizers trained and its model built."""
 
     recipe: Recipe  # with the fingerprints of the data
-    task: Translation
+    task: Task[Any]
     splits: Splits
     tokenizers: Tokenizers
-    encoded: Encoded
+    encoded: Encoded[Any]
     plan: Plan
     model: PreTrainedModel
 
@@ -45,12 +43,9 @@ class Prepared:
         assert isinstance(self.plan, BatchPlan)
         return self.plan.steps_per_epoch
 
-    def batch_maker(self) -> Callable[[np.ndarray, np.random.Generator], Batch]:
+    def batch_maker(self) -> MakeBatch:
         """From what the plan gives for a micro-batch to tensors."""
-        if isinstance(self.plan, StreamPlan):
-            streamed, pad = self.plan, self.tokenizers.source.pad_token_id
-            return lambda indices, random: streamed.examples.batch(indices, pad)
-        return self.task.batch_maker(self.encoded, self.tokenizers)
+        return self.task.batch_maker(self.encoded, self.tokenizers, self.plan)
 
     def first_buffer(self) -> "Prepared":
         """The beginning of a streaming run, as if its first buffer were all there is to train on."""
@@ -73,11 +68,15 @@ class Prepared:
         return [
             f"data: {sizes} examples",
             *(f"  {line}" for line in self.splits.report.lines()),
-            *(f"  train: {count:,} examples left out by {filter_name(name)}" for name, count in left_out if count),
             *(
-                f"  {name}: {pairs.cut:,} examples cut to what the model has positions for"
-                for name, pairs in self.encoded.splits.items()
-                if pairs.cut
+                f"  train: {count:,} examples left out by {self.task.filter_name(name)}"
+                for name, count in left_out
+                if count
+            ),
+            *(
+                f"  {name}: {examples.cut:,} examples cut to what the model has positions for"
+                for name, examples in self.encoded.splits.items()
+                if examples.cut
             ),
             f"model: {self.model.config.model_type}, {self.model.num_parameters():,} parameters",
             f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",
@@ -90,7 +89,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     Nothing is written. With several processes the main one makes the tokenizers for all.
     """
     register_models()
-    splits = load_splits(recipe.data)
+    splits = task_of(recipe).load()
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
     task = task_of(recipe)
     if tokenizers is None:

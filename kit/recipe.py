@@ -1,140 +1,48 @@
-"""The recipe: everything that decides the outcome of a run, as sections of documented fields.
+"""The recipe: everything that decides the outcome of a run. Each task has a kind of its own.
 
 `load_recipe` reads YAML and `key=value` overrides into a `Recipe`, or says in one message what is wrong where.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import (
-    ValidationError,
-)
+from pydantic import ValidationError
 
 from kit import recipe_model
 from kit.errors import RecipeError, did_you_mean
-from kit.recipe_file import printable, read_text, read_yaml, write_yaml
-from kit.recipe_model import Problem, field_problems
+from kit.recipe_file import printable, read_text, read_yaml
+from kit.recipe_language_model import CausalLMRecipe, MaskedLMRecipe
+from kit.recipe_model import Problem, field_problems, show
 from kit.recipe_sections import (
     DataSection,
     EvalSection,
     HubSection,
     ModelSection,
+    Recipe,
     Section,
     TokenizerSection,
     TrainSection,
 )
+from kit.recipe_translation import TranslationRecipe
 from kit.shipped import find_recipe
 
-
-class Recipe(Section):
-    """A whole recipe: the task and one section for each part of a run."""
-
-    task: Literal["translation"]
-    """What the model learns to do."""
-
-    model: ModelSection
-    """The model: a type of kit's and its settings, or a pretrained one."""
-
-    tokenizer: TokenizerSection = TokenizerSection()
-    """How text becomes numbers."""
-
-    data: DataSection
-    """The text: where it is and what to use of it."""
-
-    train: TrainSection
-    """Training: how long, how many examples at a time, and how the optimizer moves."""
-
-    eval: EvalSection = EvalSection()
-    """Evaluation: when, by which metrics, and how output is searched for."""
-
-    hub: HubSection = HubSection()
-    """What the model card says when the model is shared."""
-
-    measured: dict[str, int | float | str] | None = None
-    """Figures of a real run of this recipe, written by `kit record`; or `none: why` if there are none."""
-
-    def contradictions(self) -> Iterator[tuple[str, str]]:
-        if self.train.early_stopping_patience is not None and self.eval.steps == 0:
-            yield (
-                "train.early_stopping_patience",
-                "it counts evaluations, but eval.steps is 0: there is only the last.",
-            )
-        yield from self._language_contradictions()
-        if self.data.streaming:
-            yield from self._beyond_a_stream()
-        if self.measured and "none" in self.measured and len(self.measured) > 1:
-            yield "measured.none", "there are figures beside the reason why there are none. Keep one of both."
-
-    def _language_contradictions(self) -> Iterator[tuple[str, str]]:
-        """Keys about languages, and about a tokenizer that is not trained."""
-        fixed, several = ("source_language", "target_language"), self.data.directions is not None
-        given = [name for name in (*fixed, "language_codes") if getattr(self.tokenizer, name) is not None]
-        exists = self.tokenizer.pretrained is not None or self.model.pretrained is not None
-        for name in given:
-            if not exists:
-                yield f"tokenizer.{name}", "a tokenizer trained here has no language codes. Leave it out."
-            elif (name in fixed) == several:
-                beside = "beside data.directions, where every example has its own (tokenizer.language_codes)"
-                why = beside if several else "without data.directions"
-                yield f"tokenizer.{name}", f"it has no effect {why}. Leave it out."
-        for name in self.tokenizer.language_codes or () if several else ():
-            if name not in self.data.text_columns:
-                hint = did_you_mean(name, self.data.text_columns)
-                yield f"tokenizer.language_codes.{name}", f"no direction of data.directions has it.{hint}"
-        if self.model.pretrained is not None and self.tokenizer.pretrained is None:
-            for name in self.tokenizer.of_training:
-                if getattr(self.tokenizer, name) != TokenizerSection.model_fields[name].default:
-                    yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
-
-    def _beyond_a_stream(self) -> Iterator[tuple[str, str]]:
-        """What needs to know all of the training data before the first step."""
-        if self.train.num_train_epochs is not None:
-            yield (
-                "train.num_train_epochs",
-                "with data.streaming nobody knows how many steps an epoch has. Give train.max_steps instead.",
-            )
-        if self.train.tokens_per_batch is not None and self.data.max_length is None:
-            yield (
-                "data.max_length",
-                "with data.streaming a text longer than train.tokens_per_batch would only be met in the middle of "
-                "training. Give the longest that is to be used, such as 128.",
-            )
-        if self.tokenizer.bpe_dropout:
-            yield "tokenizer.bpe_dropout", "it needs all training data in memory. Leave it out, or data.streaming."
-
-    def to_yaml(self) -> str:
-        """The whole recipe, defaults included, as YAML that `load_recipe` reads as an equal recipe."""
-        parts = {name: getattr(self, name) for name in type(self).model_fields}
-        shown = {name: part.values() if isinstance(part, Section) else part for name, part in parts.items()}
-        return "".join(write_yaml({name: part}) for name, part in shown.items() if part is not None)
-
-    def differences(self, other: "Recipe") -> list[str]:
-        """The dotted keys ("train.max_steps") whose values differ, in the order of the recipe."""
-        mine, theirs = self.flat(), other.flat()
-        missing = object()
-        return [key for key in mine | theirs if mine.get(key, missing) != theirs.get(key, missing)]
-
-    def with_values(self, section: str, **values: Any) -> "Recipe":
-        """This recipe with other values in a section; they are the program's own, so they are not checked."""
-        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
-
-    def flat(self) -> dict[str, Any]:
-        """Every value by its dotted key; `task` and `measured` stand for themselves."""
-        found: dict[str, Any] = {}
-        for name, part in self.model_dump().items():
-            if isinstance(getattr(self, name), Section):
-                found |= {f"{name}.{key}": value for key, value in part.items()}
-            else:
-                found[name] = part
-        return found
-
-
-SECTIONS: dict[str, type[Section]] = {
-    name: field.annotation
-    for name, field in Recipe.model_fields.items()
-    if isinstance(field.annotation, type) and issubclass(field.annotation, Section)
+RECIPES: dict[str, type[Recipe]] = {
+    "translation": TranslationRecipe,
+    "masked_lm": MaskedLMRecipe,
+    "causal_lm": CausalLMRecipe,
 }
+"""The kind of recipe that each task has."""
+
+
+def sections_of(kind: type[Recipe]) -> dict[str, type[Section]]:
+    """The sections of a kind of recipe."""
+    annotations = {name: field.annotation for name, field in kind.model_fields.items()}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
+SECTIONS = sections_of(Recipe)
+"""The sections that every recipe has; those of a task have more keys."""
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -155,16 +63,17 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     # a section of which every line is commented out reads as null
     value = {name: {} if part is None and name in SECTIONS else part for name, part in document.value.items()}
 
-    recipe, problems = None, []
+    kind, problems = _kind_of_recipe(value)
+    recipe = None
     try:
-        recipe = Recipe.model_validate(value)
+        recipe = kind.model_validate(value)
     except ValidationError as error:
-        problems = field_problems(error, Recipe, value)
-    settings, more = _model_settings(value["model"]) if isinstance(value.get("model"), dict) else ({}, [])
+        problems += [problem for problem in field_problems(error, kind, value) if problem[0] != ("task",)]
+    settings, more = _model_settings(value["model"], kind) if isinstance(value.get("model"), dict) else ({}, [])
     problems += more
     if recipe is not None and recipe.model.type is not None and not problems:
-        config = recipe_model.config_class(recipe.model.type)
-        complaint = recipe_model.combination_problem(config, settings, recipe.tokenizer.shared)
+        config = recipe_model.config_class(recipe.model.type, kind.own_types, kind.mapping)
+        complaint = recipe_model.combination_problem(config, settings, recipe.tokenizer.one_vocabulary)
         problems = [(("model",), f"model: {complaint}")] if complaint else []
     if recipe is None or problems:
         problems.sort(key=lambda problem: document.order(problem[0]))
@@ -173,7 +82,21 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
     return recipe.model_copy(update={"model": model})
 
 
-def _model_settings(section: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
+def _kind_of_recipe(value: dict[str, Any]) -> tuple[type[Recipe], list[Problem]]:
+    """The kind of recipe that `task` asks for, and what is wrong with `task`; then the rest is checked as one of the
+    first kind."""
+    task = value.get("task")
+    if isinstance(task, str) and task in RECIPES:
+        return RECIPES[task], []
+    expected = f"expected one of {', '.join(RECIPES)}" if len(RECIPES) > 1 else f"expected {next(iter(RECIPES))}"
+    if "task" not in value:
+        problem = f"task is missing: {expected}."
+    else:
+        problem = f"task: {expected}, got {show(task)}.{did_you_mean(str(task), RECIPES)}"
+    return next(iter(RECIPES.values())), [(("task",), problem)]
+
+
+def _model_settings(section: dict[str, Any], kind: type[Recipe]) -> tuple[dict[str, Any], list[Problem]]:
     """The settings of a `model` section in the types of its config class, and what is wrong with them.
 
     The class of a pretrained model on the Hub is known only once it is loaded: whoever loads it checks then.
@@ -185,13 +108,14 @@ def _model_settings(section: dict[str, Any]) -> tuple[dict[str, Any], list[Probl
     if not isinstance(model_type, str):
         return settings, []
     try:
-        config = recipe_model.config_class(model_type)
+        config = recipe_model.config_class(model_type, kind.own_types, kind.mapping)
     except RecipeError as error:
         return settings, [(("model", "type"), str(error))]
     return recipe_model.check_settings(config, settings)
 
 
 __all__ = [
+    "RECIPES",
     "SECTIONS",
     "DataSection",
     "EvalSection",
@@ -202,4 +126,5 @@ __all__ = [
     "TokenizerSection",
     "TrainSection",
     "load_recipe",
+    "sections_of",
 ]

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 from kit import recipe_model
 from kit.atomic import write_text
 from kit.errors import RecipeError, RunError, did_you_mean
-from kit.recipe import SECTIONS, Recipe, load_recipe
+from kit.recipe import RECIPES, SECTIONS, Recipe, Section, load_recipe, sections_of
 from kit.recipe_file import printable, read_nodes, read_text, read_yaml, write_yaml
 from kit.recipe_model import describe, model_fields, show
 from kit.shipped import find_recipe, shipped_recipes
@@ -91,17 +91,30 @@ def explain(key: str = "") -> str:
     """What a recipe key means and accepts; for a section, its keys; for nothing, the sections."""
     if not key:
         return "\n".join(["A recipe has these sections:", *_listing("", Recipe.model_fields)])
+    if key == "task":
+        lines = [f"  {task}  {_one_line(kind.model_fields['task'].description)}" for task, kind in RECIPES.items()]
+        return "\n".join(["task", f"  expects: one of {', '.join(RECIPES)}", *lines])
     if key in Recipe.model_fields and key not in SECTIONS:
         return _explanation(key, Recipe.model_fields[key])
     if key in SECTIONS:
         lines = [f"{key}: {_one_line(SECTIONS[key].__doc__)}", *_listing(f"{key}.", SECTIONS[key].model_fields)]
+        for tasks, own in _fields_of_tasks(key):
+            lines += ["", f"with task: {' or '.join(tasks)}", *_listing(f"{key}.", own)]
         for model_type in recipe_model.CONFIG_CLASSES if key == "model" else ():
             lines += ["", f"with model.type: {model_type}", *_listing("model.", model_fields(model_type))]
         return "\n".join(lines)
 
     section, _, name = key.partition(".")
-    if section in SECTIONS and name in SECTIONS[section].model_fields:
-        return _explanation(key, SECTIONS[section].model_fields[name])
+    if section in SECTIONS:
+        told = [
+            _explanation(f"{key} (task: {' or '.join(tasks)})", fields[name])
+            for tasks, fields in _fields_of_tasks(section)
+            if name in fields
+        ]
+        if name in SECTIONS[section].model_fields and not told:
+            told = [_explanation(key, SECTIONS[section].model_fields[name])]
+        if told:
+            return "\n\n".join(told)
     if section == "model":
         fields = {kind: model_fields(kind) for kind in recipe_model.CONFIG_CLASSES}
         found = [_explanation(f"{key} (model.type: {kind})", own[name]) for kind, own in fields.items() if name in own]
@@ -112,10 +125,38 @@ def explain(key: str = "") -> str:
     raise RecipeError(f"{show(key)} is not a recipe key.{_nearest_key(key)}")
 
 
+def _fields_of_tasks(section: str) -> list[tuple[list[str], dict[str, FieldInfo]]]:
+    """The fields of a section that only some tasks have, or have in their own way, with the tasks that have them."""
+    shared = SECTIONS[section].model_fields
+    found: dict[type[Section], list[str]] = {}
+    for task, kind in RECIPES.items():
+        found.setdefault(sections_of(kind)[section], []).append(task)
+    return [
+        (tasks, fields)
+        for own, tasks in found.items()
+        if (fields := {name: field for name, field in own.model_fields.items() if _differs(field, shared.get(name))})
+    ]
+
+
+def _differs(field: FieldInfo, shared: FieldInfo | None) -> bool:
+    return shared is None or (field.annotation, field.default) != (shared.annotation, shared.default)
+
+
 def recipe_schema() -> dict[str, Any]:
     """The JSON schema of a recipe, with the settings of kit's model types, for editors to check and complete."""
-    schema = Recipe.model_json_schema()
-    schema |= {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "kit recipe"}
+    schema: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kit recipe",
+        "type": "object",
+        "properties": {"task": {"enum": [*RECIPES], "description": Recipe.model_fields["task"].description}},
+        "required": ["task"],
+        "allOf": [],
+        "$defs": {},
+    }
+    for task, kind in RECIPES.items():
+        own = kind.model_json_schema()
+        schema["$defs"] |= own.pop("$defs")
+        schema["allOf"].append({"if": {"properties": {"task": {"const": task}}, "required": ["task"]}, "then": own})
     model = schema["$defs"]["ModelSection"]
     model["properties"]["type"] = {**model["properties"]["type"], "enum": [*recipe_model.CONFIG_CLASSES, None]}
     model["allOf"] = []
@@ -313,7 +354,13 @@ def _one_line(text: str | None) -> str:
 def _nearest_key(key: str) -> str:
     """The keys that may have been meant, as a sentence."""
     known = [*Recipe.model_fields]
-    known += [f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields]
+    known += [
+        f"{section}.{name}"
+        for kind in RECIPES.values()
+        for section, model in sections_of(kind).items()
+        for name in model.model_fields
+    ]
+    known = list(dict.fromkeys(known))
     known += [f"model.{name}" for kind in recipe_model.CONFIG_CLASSES for name in model_fields(kind)]
     same = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
     if same:

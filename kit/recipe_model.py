@@ -19,7 +19,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from annotated_types import Ge, Gt, Le, Lt, MinLen
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
 from kit.errors import RecipeError, did_you_mean
@@ -29,6 +29,7 @@ Problem = tuple[tuple[str | int, ...], str]
 """A key path and what is wrong there."""
 
 CONFIG_CLASSES = {
+    "rnn_lm": "kit.models.configuration_rnn_lm:RNNLMConfig",
     "rnn_seq2seq": "kit.models.configuration_rnn_seq2seq:RNNSeq2SeqConfig",
     "transformer_seq2seq": "kit.models.configuration_transformer_seq2seq:TransformerSeq2SeqConfig",
 }
@@ -46,15 +47,23 @@ SET_BY_KIT = {
 """Config fields that no recipe gives, each with the reason."""
 
 
-def config_class(model_type: str) -> Any:
-    """The config class of one of kit's model types."""
-    if model_type not in CONFIG_CLASSES:
-        raise RecipeError(
-            f"model.type: {show(model_type)} is not a model type of kit ({', '.join(CONFIG_CLASSES)})."
-            f"{did_you_mean(model_type, CONFIG_CLASSES)}"
-        )
-    module, name = CONFIG_CLASSES[model_type].split(":")
-    return getattr(importlib.import_module(module), name)
+def config_class(model_type: str, own: Sequence[str] = tuple(CONFIG_CLASSES), mapping: str | None = None) -> Any:
+    """The config class of a model type: of one of kit's `own`, or one in a `mapping` of transformers, by its name."""
+    if model_type in own:
+        module, name = CONFIG_CLASSES[model_type].split(":")
+        return getattr(importlib.import_module(module), name)
+    theirs: dict[str, Any] = {}
+    if mapping is not None:
+        from transformers.models.auto import configuration_auto, modeling_auto
+
+        theirs = getattr(modeling_auto, mapping)
+        if model_type in theirs:
+            return configuration_auto.CONFIG_MAPPING[model_type]
+    among = f" or of transformers for this task ({len(theirs)} types)" if theirs else ""
+    kits = f" of kit ({', '.join(own)})" if own else ""
+    raise RecipeError(
+        f"model.type: {show(model_type)} is not a model type{kits}{among}.{did_you_mean(model_type, [*own, *theirs])}"
+    )
 
 
 def model_fields(model_type: str) -> dict[str, FieldInfo]:
@@ -78,9 +87,17 @@ def settings_model(config: type) -> type[BaseModel]:
         else:
             default = ... if item.default is dataclasses.MISSING else item.default
             info = Field(default=default, description=descriptions.get(item.name))
-        fields[item.name] = (item.type, info)
+        fields[item.name] = (_checkable(item.type), info)
     rules = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
     return create_model(config.__name__, __config__=rules, **fields)
+
+
+def _checkable(annotation: Any) -> Any:
+    """The annotation, or anything at all where transformers uses a type that pydantic cannot check."""
+    try:
+        return annotation if TypeAdapter(annotation).pydantic_complete else Any
+    except PydanticUserError:
+        return Any
 
 
 def check_settings(config: type, settings: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:

@@ -1,4 +1,4 @@
-"""The sections of a recipe: every key that decides the outcome of a run, with what it means."""
+"""The sections that every recipe has, with what their keys mean; what a task adds to them is in a file of its own."""
 
 import codecs
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from kit.errors import did_you_mean
+from kit.recipe_file import write_yaml
 from kit.recipe_model import show
 
-Metric = Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"]
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
 
@@ -87,13 +87,13 @@ class TokenizerSection(Section):
     """How text becomes numbers: a tokenizer trained on the training data, or one that exists."""
 
     of_training: ClassVar[tuple[str, ...]] = (
-        "train", "vocab_size", "min_frequency", "lowercase", "normalize", "bpe_dropout", "end_of_source",
-        "train_examples",
+        "train", "vocab_size", "min_frequency", "train_examples", "lowercase", "normalize",
     )  # fmt: skip
+    """Keys that concern tokenizers that are trained."""
 
-    train: Literal["word", "char", "bpe", "wordpiece", "unigram"] = "bpe"
-    """Kind of tokenizer to train. Subwords (bpe, wordpiece, unigram) know no unknown words; word and char are
-    the easiest to look into."""
+    train: Literal["word", "char", "bpe", "byte_bpe", "wordpiece", "unigram"] = "bpe"
+    """Kind of tokenizer to train. Subwords (bpe, wordpiece, unigram) know no unknown words; byte_bpe, as in GPT-2, no
+    unknown characters either, and keeps all white space; word and char are the easiest to look into."""
 
     pretrained: str | None = None
     """A Hub id or folder of a tokenizer to use instead of training one."""
@@ -107,9 +107,6 @@ class TokenizerSection(Section):
     train_examples: PositiveInt = 1_000_000
     """Most training examples to learn the vocabulary from, spread over the data; more of them change little."""
 
-    shared: bool = True
-    """One vocabulary for source and target (true), or one for each side (false)."""
-
     lowercase: bool = False
     """Turn all text into lower case; the model's output is lower case then, too."""
 
@@ -117,22 +114,10 @@ class TokenizerSection(Section):
     """Unicode normalization: nfc makes equal-looking characters equal; nfkc also unites variants such as full
     width letters; none leaves text as it is."""
 
-    bpe_dropout: Fraction = 0.0
-    """Leave out each merge with this probability while training, so that words are seen in many cuts; 0.1 is usual, and
-    helps where data are few and training is long. Evaluation cuts as ever."""
-
-    end_of_source: bool = True
-    """Put the end marker after the source too, so that the encoder sees where it ends."""
-
-    source_language: str | None = None
-    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART), de
-    (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
-
-    target_language: str | None = None
-    """Code of the target's language, with which output begins then."""
-
-    language_codes: dict[str, str] | None = None
-    """Code of each language of data.directions (de: deu_Latn), where a pretrained tokenizer has other names."""
+    @property
+    def one_vocabulary(self) -> bool:
+        """Whether all text of an example has the same vocabulary."""
+        return True
 
     def without_effect(self) -> dict[str, str]:
         if self.pretrained is not None:
@@ -140,13 +125,11 @@ class TokenizerSection(Section):
         idle = {}
         if self.train == "unigram":
             idle["min_frequency"] = "with tokenizer.train: unigram, which chooses tokens by likelihood"
-        if self.train != "bpe":
-            idle["bpe_dropout"] = f"with tokenizer.train: {self.train} (only bpe has merges)"
         return idle
 
 
 class DataSection(Section):
-    """The text: where it is, which columns and splits to use, and what to leave out of the training data."""
+    """The data: where it is, which splits to use, and what to leave out of the training data."""
 
     path: str
     """A Hub id, a folder, a file, or builtin:NAME for data that kit makes itself, offline."""
@@ -166,29 +149,6 @@ class DataSection(Section):
 
     test: str = "test"
     """Name of the test split, which is looked at once, at the end."""
-
-    source: str = "source"
-    """Column of the input text, or file suffix of parallel text (de for train.de)."""
-
-    target: str = "target"
-    """Column of the output text, or file suffix of parallel text (en for train.en)."""
-
-    source_prefix: str | None = None
-    """Text in front of every source, for models that read their task from it: "summarize: ", ">>fra<< ". It is saved
-    with the model. By default the one that a pretrained model was saved with by kit, if any."""
-
-    directions: Annotated[list[str], MinLen(1)] | None = None
-    """Directions that one model learns, such as [de-en, en-fr], instead of source and target: each names two columns
-    or file suffixes, and every row of the data is an example in each direction. A tag in front of the source tells the
-    model the target language. A row held out (validation_size, test_size) is held out in all directions."""
-
-    direction_sizes: dict[str, PositiveInt] | None = None
-    """Most training examples of a direction, such as {fr-en: 2000}; the others have all. Seed and text choose them, so
-    that both directions of a pair of languages keep the same ones, and fewer are a part of more."""
-
-    direction_repeats: dict[str, PositiveInt] | None = None
-    """How often a pass over the training data has each example of a direction, such as {fr-en: 8}; by default once. A
-    direction with few examples is hardly learned beside large ones unless it is seen more often."""
 
     columns: Annotated[list[str], MinLen(1)] | None = None
     """Names of the columns, in order, of files without a header line."""
@@ -215,26 +175,11 @@ class DataSection(Section):
     test_size: PositiveInt | None = None
     """Number of training examples held out for the test when the data has no such split."""
 
-    max_length: PositiveInt | None = None
-    """Leave out training examples with more tokens than this on a side; they are counted. Other splits
-    keep all."""
-
-    min_length: PositiveInt = 1
-    """Leave out training examples with fewer tokens than this on a side: 1 leaves out empty text."""
-
-    max_length_ratio: Annotated[float, Ge(1)] | None = None
-    """Leave out training examples of which one side is more than this many times as long as the other."""
-
     drop_duplicates: bool = False
     """Leave out training examples that occur before in the training data."""
 
     max_examples: PositiveInt | None = None
     """Use only this many training examples: for a quick trial, or to study the effect of the size."""
-
-    join: PositiveInt = 1
-    """Join up to this many consecutive examples into one, with a space between, to get longer texts: how many is drawn
-    anew, by data.seed, from 1 to this number for each. It applies to train, validation and test alike, after all other
-    choices of rows; 1 joins none."""
 
     streaming: bool = False
     """Read the training data while training, a buffer at a time, for data that is larger than memory and disk: files,
@@ -252,9 +197,12 @@ class DataSection(Section):
     @property
     def text_columns(self) -> dict[str, str]:
         """Columns (or file suffixes) that hold text, each with the key of the recipe that asks for it."""
-        if self.directions is None:
-            return {self.source: "source", self.target: "target"}
-        return {language: "directions" for direction in self.directions for language in direction.split("-")}
+        raise NotImplementedError
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The names by which the rest of kit knows these columns; the first is what an example is recognised by."""
+        return tuple(self.text_columns.values())
 
     def without_effect(self) -> dict[str, str]:
         if self.path.startswith("builtin:"):
@@ -263,55 +211,25 @@ class DataSection(Section):
             idle = dict.fromkeys(("languages", "sizes"), "on data that is not built in (data.path: builtin:NAME)")
         if not self.streaming:
             idle["buffer_size"] = "without data.streaming"
-        if self.directions is None:
-            return idle | dict.fromkeys(("direction_sizes", "direction_repeats"), "without data.directions")
-        return idle | dict.fromkeys(("source", "target"), "beside data.directions")
+        return idle
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        if self.source == self.target:
-            yield "target", f'source and target are both "{self.target}": the model would learn to copy.'
-        directions = self.directions or []
-        for direction in dict.fromkeys(directions):
-            languages = direction.split("-")
-            if len(languages) != 2 or not all(languages) or len(set(languages)) == 1:
-                yield (
-                    "directions",
-                    f"{show(direction)} does not name two languages as SOURCE-TARGET (de-en). A column or file suffix "
-                    "that has a hyphen itself cannot be named.",
-                )
-            if directions.count(direction) > 1:
-                yield "directions", f"{show(direction)} is there twice."
-        for name in ("direction_sizes", "direction_repeats") if directions else ():
-            for direction in (getattr(self, name) or {}).keys() - set(directions):
-                hint = did_you_mean(direction, directions)
-                yield name, f"{show(direction)} is not among data.directions.{hint}"
         for column, name in self.text_columns.items() if self.columns else ():
             if column not in (self.columns or ()):
                 yield name, f'"{column}" is not among data.columns.{did_you_mean(column, self.columns or ())}'
         if self.streaming:
-            yield from self._beyond_a_stream()
-        if self.max_length is not None and self.max_length < self.min_length:
-            yield (
-                "max_length",
-                f"{self.max_length} is below data.min_length ({self.min_length}): nothing is left.",
-            )
+            if self.path.startswith("builtin:"):
+                yield "streaming", "built-in data is made in memory. Leave it out."
+            for name in self.needing_all_data():
+                yield name, "it needs all training data in memory. Leave it out, or data.streaming."
         try:
             codecs.lookup(self.encoding)
         except (LookupError, ValueError):
             yield "encoding", f"Python knows no encoding {show(self.encoding)}; the usual one is utf-8."
 
-    def _beyond_a_stream(self) -> Iterator[tuple[str, str]]:
-        """What needs all of the training data at once."""
-        if self.path.startswith("builtin:"):
-            yield "streaming", "built-in data is made in memory. Leave it out."
-        wanted = {
-            "drop_duplicates": self.drop_duplicates,
-            "direction_sizes": self.direction_sizes is not None,
-            "direction_repeats": self.direction_repeats is not None,
-            "join": self.join > 1,
-        }
-        for name in (name for name, given in wanted.items() if given):
-            yield name, "it needs all training data in memory. Leave it out, or data.streaming."
+    def needing_all_data(self) -> list[str]:
+        """Keys that are given and need all of the training data at once."""
+        return ["drop_duplicates"] if self.drop_duplicates else []
 
 
 class TrainSection(Section):
@@ -430,46 +348,23 @@ class TrainSection(Section):
 
 
 class EvalSection(Section):
-    """Evaluation: when, by which metrics, and how output is searched for."""
+    """Evaluation: when, and by which metrics."""
 
     steps: NonNegativeInt = 500
     """Evaluate on the validation split every so many steps; 0 evaluates at the end only."""
 
-    metrics: list[Metric] = []
+    metrics: list[str] = []
     """What is computed on decoded output, besides loss and perplexity."""
 
-    select_by: Metric | Literal["loss"] = "loss"
+    select_by: str = "loss"
     """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
 
     average: Annotated[int, Ge(2)] | None = None
     """At the end the mean of the weights of this many last checkpoints (one every train.save_steps) competes with
     the best step on the validation split, and the better one becomes the model. So many checkpoints are kept."""
 
-    num_beams: PositiveInt = 1
-    """Width of the beam search of the final evaluation and of the saved model; 1 is greedy."""
-
-    num_beams_while_training: PositiveInt = 1
-    """Width of the beam search of evaluations during training; 1, greedy, is the fastest."""
-
-    length_penalty: float = 1.0
-    """Exponent of the length that a beam's score is divided by: above 0 favours longer output, below 0
-    shorter; 1 is the mean log-probability of a token."""
-
-    max_new_tokens: PositiveInt = 128
-    """Longest output, in tokens; what is not finished by then is cut."""
-
-    early_stopping: bool | Literal["never"] = False
-    """When beam search ends: true with num_beams finished outputs, false when better ones are unlikely, never
-    when better ones are impossible."""
-
-    no_repeat_ngram_size: NonNegativeInt = 0
-    """No sequence of this many tokens occurs twice in an output; 0 allows all."""
-
     tokens_per_batch: PositiveInt = 8192
     """Size of a batch for evaluation, in padded tokens: changes memory and speed, not results."""
-
-    group_by: list[str] = []
-    """Report metrics for groups too: by a column of the data, such as language, or by "length" (source)."""
 
     examples: NonNegativeInt = 4
     """Number of decoded examples that each evaluation shows."""
@@ -493,6 +388,89 @@ class HubSection(Section):
 
     datasets: list[str] = []
     """Hub ids of the data that the model was trained on."""
+
+
+class Recipe(Section):
+    """A whole recipe: the task and one section for each part of a run. Each task has sections of its own kind."""
+
+    own_types: ClassVar[tuple[str, ...]] = ()
+    """Model types of kit that suit the task."""
+
+    mapping: ClassVar[str | None] = None
+    """Name of transformers' mapping of model types that suit it."""
+
+    task: str
+    """What the model learns to do."""
+
+    model: ModelSection
+    """The model: a type and its settings, or a pretrained one."""
+
+    tokenizer: TokenizerSection = TokenizerSection()
+    """How text becomes numbers."""
+
+    data: DataSection
+    """The data: where it is and what to use of it."""
+
+    train: TrainSection
+    """Training: how long, how many examples at a time, and how the optimizer moves."""
+
+    eval: EvalSection = EvalSection()
+    """Evaluation: when, and by which metrics."""
+
+    hub: HubSection = HubSection()
+    """What the model card says when the model is shared."""
+
+    measured: dict[str, int | float | str] | None = None
+    """Figures of a real run of this recipe, written by `kit record`; or `none: why` if there are none."""
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.train.early_stopping_patience is not None and self.eval.steps == 0:
+            yield (
+                "train.early_stopping_patience",
+                "it counts evaluations, but eval.steps is 0: there is only the last.",
+            )
+        if self.model.pretrained is not None and self.tokenizer.pretrained is None:
+            for name in self.tokenizer.of_training:
+                if getattr(self.tokenizer, name) != type(self.tokenizer).model_fields[name].default:
+                    yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
+        if self.data.streaming:
+            yield from self.beyond_a_stream()
+        if self.measured and "none" in self.measured and len(self.measured) > 1:
+            yield "measured.none", "there are figures beside the reason why there are none. Keep one of both."
+
+    def beyond_a_stream(self) -> Iterator[tuple[str, str]]:
+        """What needs to know all of the training data before the first step."""
+        if self.train.num_train_epochs is not None:
+            yield (
+                "train.num_train_epochs",
+                "with data.streaming nobody knows how many steps an epoch has. Give train.max_steps instead.",
+            )
+
+    def to_yaml(self) -> str:
+        """The whole recipe, defaults included, as YAML that `load_recipe` reads as an equal recipe."""
+        parts = {name: getattr(self, name) for name in type(self).model_fields}
+        shown = {name: part.values() if isinstance(part, Section) else part for name, part in parts.items()}
+        return "".join(write_yaml({name: part}) for name, part in shown.items() if part is not None)
+
+    def differences(self, other: "Recipe") -> list[str]:
+        """The dotted keys ("train.max_steps") whose values differ, in the order of the recipe."""
+        mine, theirs = self.flat(), other.flat()
+        missing = object()
+        return [key for key in mine | theirs if mine.get(key, missing) != theirs.get(key, missing)]
+
+    def with_values(self, section: str, **values: Any) -> "Recipe":
+        """This recipe with other values in a section; they are the program's own, so they are not checked."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+
+    def flat(self) -> dict[str, Any]:
+        """Every value by its dotted key; `task` and `measured` stand for themselves."""
+        found: dict[str, Any] = {}
+        for name, part in self.model_dump().items():
+            if isinstance(getattr(self, name), Section):
+                found |= {f"{name}.{key}": value for key, value in part.items()}
+            else:
+                found[name] = part
+        return found
 
 
 def exactly_one(section: Section, name: str, first: str, second: str) -> Iterator[tuple[str, str]]:

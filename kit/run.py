@@ -113,10 +113,10 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     def evaluate(step: int) -> tuple[dict[str, Any], float, bool]:
         with reporter.busy(f"evaluating at step {step}"):
             found = task.evaluate(
-                objective, prepared.splits, prepared.encoded, prepared.tokenizers, "validation",
-                recipe.eval.num_beams_while_training, accelerator,
+                objective, prepared.splits, prepared.encoded, prepared.tokenizers, "validation", accelerator,
+                final=False,
             )  # fmt: skip
-        show_evaluation(reporter, f"step {step}", found, recipe.eval.examples)
+        show_evaluation(reporter, task, f"step {step}", found)
         return found.figures, found.figures[selected], greater_is_better(selected)
 
     return Loop(

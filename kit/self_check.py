@@ -27,7 +27,7 @@ from transformers.utils import logging
 from kit.data.batches import micro_batch_random, seed_micro_batch
 from kit.doctor import Finding
 from kit.models import register_models
-from kit.training.objective import Batch, Seq2SeqObjective
+from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 if TYPE_CHECKING:
     from kit.prepare import Prepared
@@ -63,10 +63,10 @@ RECIPE: dict[str, Any] = {
 def self_check_findings() -> Iterator[Finding]:
     """Run every check; one that cannot even be run has found a problem."""
     from kit.prepare import prepare
-    from kit.recipe import Recipe
+    from kit.recipe_translation import TranslationRecipe
 
     try:
-        prepared = prepare(Recipe.model_validate(RECIPE))
+        prepared = prepare(TranslationRecipe.model_validate(RECIPE))
     except Exception as error:
         yield failed("self-check", error)
         return
@@ -111,7 +111,7 @@ def no_progress_bars() -> Iterator[None]:
 
 
 def batch_of(prepared: "Prepared", indices: Any, device: torch.device | str = "cpu") -> Batch:
-    batch = prepared.task.batch_maker(prepared.encoded, prepared.tokenizers)(indices, micro_batch_random(0, 0, 0))
+    batch = prepared.batch_maker()(indices, micro_batch_random(0, 0, 0))
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
@@ -141,9 +141,7 @@ def learning(prepared: "Prepared", device: torch.device) -> Finding:
     return Finding(f"learning on {device}", "problem", f"{text}: it should have fallen further", GIVE_UP)
 
 
-def backward(
-    objective: Seq2SeqObjective, own: list[tuple[int, Batch]], everything: list[Batch], step: int = 0
-) -> Tensor:
+def backward(objective: Objective, own: list[tuple[int, Batch]], everything: list[Batch], step: int = 0) -> Tensor:
     """Add the gradients of some micro-batches of a step, each with its number; returns their share of the loss."""
     totals = torch.stack([objective.counts(batch).cpu() for batch in everything]).sum(0)
     shares = []
@@ -164,15 +162,12 @@ def logits(model: PreTrainedModel, batch: Batch) -> Tensor:
 def round_trip(prepared: "Prepared") -> Finding:
     """A model that is saved and loaded again computes the very same, and so does its tokenizer."""
     from kit.data.tokenizer import load_pretrained_tokenizers
-    from kit.evaluation.predict import search_settings
-    from kit.hub import export_model
 
     batch = batch_of(prepared, prepared.plan.step(0)[0])
     model, texts = copy.deepcopy(prepared.model), prepared.splits.datasets["validation"]["source"]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "model"
-        generation = search_settings(prepared.recipe.eval, num_beams=1).generation_config(model)
-        export_model(folder, model, prepared.tokenizers, generation, prepared.task.pipelines)
+        prepared.task.export(folder, model, prepared.tokenizers)
         with no_progress_bars():
             loaded = AutoModelForSeq2SeqLM.from_pretrained(folder)
         tokenizers = load_pretrained_tokenizers(str(folder))
@@ -222,7 +217,7 @@ def shared_step(prepared: "Prepared", patience: float | None = None) -> Finding:
     return compare_gradients(gradients(objective), theirs)
 
 
-def gradients(objective: Seq2SeqObjective) -> dict[str, Tensor]:
+def gradients(objective: Objective) -> dict[str, Tensor]:
     """The gradient of every parameter by its name."""
     named = objective.model.named_parameters()
     return {name: parameter.grad for name, parameter in named if parameter.grad is not None}

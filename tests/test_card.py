@@ -14,6 +14,7 @@ from markdown_it.token import Token
 
 from kit.card import code_block, escape, table, write_card
 from kit.recipe import Recipe
+from kit.recipe_translation import TranslationRecipe
 
 HOSTILE = [
     "a | b | c |\n| d",
@@ -36,7 +37,7 @@ def recipe(**changes: Any) -> Recipe:
         "eval": {"metrics": ["bleu", "exact_match"], "group_by": ["language"], "num_beams": 5, "examples": 8},
         "hub": {"license": "apache-2.0", "language": ["de", "no"], "tags": ["dates"], "datasets": ["owner/dates"]},
     }
-    return Recipe.model_validate(
+    return TranslationRecipe.model_validate(
         {key: value | changes.get(key, {}) if isinstance(value, dict) else value for key, value in sections.items()}
     )
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from kit.data.sources import Splits, load_splits
 from kit.errors import DataError, RecipeError
-from kit.recipe import DataSection, load_recipe
+from kit.recipe import load_recipe
+from kit.recipe_translation import TranslationData
 
 SIZES = {"train": 40, "val": 4, "test": 5}
 LANGUAGES = ("de", "en", "fr")
@@ -36,7 +37,7 @@ def folder(tmp_path):
 
 
 def load(path, *directions: str, **keys) -> Splits:
-    return load_splits(DataSection(path=str(path), directions=list(directions), **keys))
+    return load_splits(TranslationData(path=str(path), directions=list(directions), **keys))
 
 
 def pairs_by_direction(splits: Splits, split: str = "train") -> dict[str, list[tuple[str, str]]]:
@@ -77,7 +78,7 @@ def test_languages_without_a_direction_are_not_read(folder):
 
 
 def test_one_direction_is_the_same_pairs_as_source_and_target(folder):
-    plain = load_splits(DataSection(path=str(folder), source="fr", target="en"))
+    plain = load_splits(TranslationData(path=str(folder), source="fr", target="en"))
     tagged = load(folder, "fr-en")
     for split, rows in plain.datasets.items():
         assert rows["source"] == tagged.datasets[split]["source"]
@@ -233,7 +234,7 @@ def test_columns_in_the_way_are_left_out_and_noted(tmp_path):
 )
 def test_mistakes_about_a_folder_are_named(folder, keys, message):
     with pytest.raises(DataError, match=message):
-        load_splits(DataSection(path=str(folder), **keys))
+        load_splits(TranslationData(path=str(folder), **keys))
 
 
 def test_mistakes_about_tables_and_line_numbers_are_named(folder, tmp_path):
@@ -307,7 +308,7 @@ def parts_of(splits: Splits, split: str, role: str) -> list[list[str]]:
 @in_folder
 @given(most=st.integers(1, 7), seed=st.integers(0, 99))
 def test_joined_examples_hold_every_row_once_and_in_order(folder, most, seed):
-    splits = load_splits(DataSection(path=str(folder), source="de", target="en", join=most, seed=seed))
+    splits = load_splits(TranslationData(path=str(folder), source="de", target="en", join=most, seed=seed))
     for split, name in (("train", "train"), ("validation", "val"), ("test", "test")):
         parts = parts_of(splits, split, "source")
         assert [number for part in parts for number in part] == [str(n) for n in range(SIZES[name])]
@@ -322,7 +323,7 @@ def test_joined_examples_hold_every_row_once_and_in_order(folder, most, seed):
 def test_all_numbers_of_parts_are_equally_likely(tmp_path):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.tsv").write_text("source\ttarget\n" + "".join(f"x {n} y\tx {n} z\n" for n in range(6000)))
-    splits = load_splits(DataSection(path=str(tmp_path), join=4))
+    splits = load_splits(TranslationData(path=str(tmp_path), join=4))
     counts = Counter(map(len, parts_of(splits, "train", "source")))
     assert set(counts) == {1, 2, 3, 4}
     # 2,400 draws: each number is drawn 600 times, give or take 21 (one standard deviation)
@@ -332,7 +333,7 @@ def test_all_numbers_of_parts_are_equally_likely(tmp_path):
 
 def test_joining_follows_the_seed_and_changes_the_fingerprint(folder):
     def prints(**keys):
-        return load_splits(DataSection(path=str(folder), source="de", target="en", **keys)).fingerprints["train"]
+        return load_splits(TranslationData(path=str(folder), source="de", target="en", **keys)).fingerprints["train"]
 
     assert prints(join=3) == prints(join=3)
     assert len({prints(), prints(join=3), prints(join=4), prints(join=3, seed=1)}) == 4
@@ -353,7 +354,7 @@ def test_directions_are_joined_alike_and_never_with_each_other(folder):
 
 
 def test_held_out_rows_and_chosen_rows_are_joined_afterwards(folder):
-    data = DataSection(
+    data = TranslationData(
         path=str(folder / "train.tsv"), source="de", target="en", join=5, validation_size=10, max_examples=20
     )
     rows = [("de", "en"), *((text("x", n, "de"), text("x", n, "en")) for n in range(50))]
@@ -367,7 +368,7 @@ def test_held_out_rows_and_chosen_rows_are_joined_afterwards(folder):
 
 def test_columns_of_single_examples_are_left_out_of_joined_ones():
     sizes = {"train": 30, "validation": 5, "test": 5}
-    splits = load_splits(DataSection(path="builtin:dates", sizes=sizes, join=2))
+    splits = load_splits(TranslationData(path="builtin:dates", sizes=sizes, join=2))
     assert splits.datasets["train"].column_names == ["source", "target"]
     assert "left out, since joined examples have several of it: column language" in splits.report.notes
 

@@ -17,13 +17,13 @@ from kit.data.builtin import docstrings, load_builtin
 from kit.data.builtin.docstrings import COLUMNS, LONGEST_TEXT, documented, in_two, rows_of, signature
 from kit.data.sources import load_splits
 from kit.errors import DataError
-from kit.recipe import DataSection
+from kit.recipe_translation import TranslationData
 
 TASKS = (("body", "summary"), ("docstring", "signature"))
 
 
 def rows(source: str, target: str, seed: int = 0, **sizes: int) -> dict[str, list[dict[str, str | None]]]:
-    tables = load_builtin("docstrings", None, sizes, seed, source, target)
+    tables = load_builtin("docstrings", None, sizes, seed, (source, target))
     return {split: table.to_pylist() for split, table in tables.items()}
 
 
@@ -156,7 +156,7 @@ def test_a_python_without_sources_is_refused(tmp_path, monkeypatch):
     for library in (tmp_path, tmp_path / "python311.zip"):
         monkeypatch.setattr(sysconfig, "get_path", lambda name, library=library: str(library))
         with pytest.raises(DataError, match=r"builtin:docstrings .* there are none in .*Use another Python"):
-            docstrings.generate("body", "summary")
+            docstrings.generate(("body", "summary"))
 
 
 def test_rows_are_made_by_seed_alone():
@@ -164,7 +164,7 @@ def test_rows_are_made_by_seed_alone():
     first, same, other = (rows("body", "summary", seed, **sizes) for seed in (3, 3, 4))
     assert first == same
     assert all(first[split] != other[split] for split in first)
-    call = f"load_builtin('docstrings', None, {sizes}, 3, 'body', 'summary')['test'].to_pylist()"
+    call = f"load_builtin('docstrings', None, {sizes}, 3, ('body', 'summary'))['test'].to_pylist()"
     done = subprocess.run(
         [sys.executable, "-c", f"from kit.data.builtin import load_builtin; print({call})"],
         capture_output=True,
@@ -188,13 +188,13 @@ def test_sizes_are_met_and_do_not_change_other_splits():
 
 
 def test_columns_are_chosen_by_the_recipe():
-    splits = load_splits(DataSection(path="builtin:docstrings", source="body", target="summary"))
+    splits = load_splits(TranslationData(path="builtin:docstrings", source="body", target="summary"))
     assert splits.report.splits["train"].dropped.total() == 0
     assert splits.datasets["test"].column_names == ["source", "target", "docstring", "signature", "module", "name"]
     with pytest.raises(DataError, match=r'data\.target: .* has no column "sumary"\. Did you mean "summary"\?'):
-        load_splits(DataSection(path="builtin:docstrings", source="body", target="sumary"))
+        load_splits(TranslationData(path="builtin:docstrings", source="body", target="sumary"))
     with pytest.raises(DataError, match=r"data\.languages: builtin:docstrings has no languages"):
-        load_splits(DataSection(path="builtin:docstrings", source="body", target="summary", languages=["en"]))
+        load_splits(TranslationData(path="builtin:docstrings", source="body", target="summary", languages=["en"]))
 
 
 @settings(deadline=None)

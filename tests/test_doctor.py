@@ -21,7 +21,7 @@ from rich.console import Console
 from kit import doctor, self_check
 from kit.doctor import Finding, any_problem, diagnose, folder_findings, hub_findings, judge_requirement, render
 from kit.prepare import Prepared, prepare
-from kit.recipe import Recipe
+from kit.recipe_translation import TranslationRecipe
 
 
 def versions_are(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
@@ -281,7 +281,7 @@ def test_without_self_check_nothing_is_trained(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(scope="module")
 def prepared() -> Prepared:
-    return prepare(Recipe.model_validate(self_check.RECIPE))
+    return prepare(TranslationRecipe.model_validate(self_check.RECIPE))
 
 
 def test_a_healthy_machine_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:

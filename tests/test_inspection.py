@@ -27,6 +27,7 @@ from kit.inspection import Inspection, count_parameters, find_warnings, inspect_
 from kit.inspection_tables import visible
 from kit.prepare import prepare
 from kit.recipe import Recipe
+from kit.recipe_translation import TranslationRecipe
 from kit.training.estimate import Cost, Memory, PeakMemory, estimate, representative_micro_batches
 
 LONG = "ab" * 10
@@ -65,7 +66,9 @@ def tiny_recipe(path: Path | str, **changes: dict[str, Any]) -> Recipe:
         "train": {"num_train_epochs": 2, "batch_size": 4},
         "eval": {"steps": 4, "max_new_tokens": 8, "metrics": ["exact_match"]},
     }
-    return Recipe.model_validate({"task": "translation"} | {k: v | changes.get(k, {}) for k, v in sections.items()})
+    return TranslationRecipe.model_validate(
+        {"task": "translation"} | {k: v | changes.get(k, {}) for k, v in sections.items()}
+    )
 
 
 def printed(inspection: Inspection, width: int = 100) -> str:

@@ -14,7 +14,7 @@ from transformers import PreTrainedConfig
 from kit import recipe_model, shipped
 from kit.errors import RecipeError
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
-from kit.recipe import SECTIONS, Recipe, load_recipe
+from kit.recipe import RECIPES, Recipe, load_recipe, sections_of
 from kit.recipe_file import write_yaml
 
 VALID = """\
@@ -90,7 +90,10 @@ def test_recipes_cannot_be_changed(write):
 
 def test_every_field_is_explained():
     fields = {
-        f"{section}.{name}": field for section, model in SECTIONS.items() for name, field in model.model_fields.items()
+        f"{task}: {section}.{name}": field
+        for task, kind in RECIPES.items()
+        for section, model in sections_of(kind).items()
+        for name, field in model.model_fields.items()
     }
     fields |= Recipe.model_fields
     fields |= {f"model.{name}": field for name, field in recipe_model.model_fields("rnn_seq2seq").items()}
@@ -445,13 +448,19 @@ scalars = (
     | words
     | st.sampled_from(["no", "1e3", "adamw", "sgd", "bleu", "never", "builtin:x", "rnn_seq2seq", "utf-8", "none"])
 )
-keys = words | st.sampled_from(
-    [*Recipe.model_fields, *(name for model in SECTIONS.values() for name in model.model_fields), "cell", "none"]
+SECTIONS_AND_KEYS = sorted(
+    {
+        (section, name)
+        for kind in RECIPES.values()
+        for section, model in sections_of(kind).items()
+        for name in model.model_fields
+    }
 )
+keys = words | st.sampled_from([*Recipe.model_fields, *sorted({name for _, name in SECTIONS_AND_KEYS}), "cell", "none"])
 anything = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3), max_leaves=8
 )
-dotted = [f"{section}.{name}" for section, model in SECTIONS.items() for name in model.model_fields] + [
+dotted = [f"{section}.{name}" for section, name in SECTIONS_AND_KEYS] + [
     *Recipe.model_fields,
     *(f"model.{name}" for name in recipe_model.model_fields("rnn_seq2seq")),
 ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kit.data.rows import Texts, fingerprint
 from kit.data.sources import Splits, load_splits
 from kit.errors import DataError
-from kit.recipe import DataSection
+from kit.recipe_translation import TranslationData
 
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 words = st.text("ab\u2028", max_size=3)
@@ -45,13 +45,13 @@ def folder(tmp_path):
 
 
 def test_parallel_text_in_a_folder(folder):
-    splits = load_splits(DataSection(path=str(folder), source="de", target="en"))
+    splits = load_splits(TranslationData(path=str(folder), source="de", target="en"))
     assert isinstance(splits.datasets, DatasetDict)
     assert list(splits.datasets) == ["train", "validation", "test"]
     assert pairs_of(splits, "validation") == [(f"val {n} ä", f"val {n}") for n in range(4)]
     assert [len(dataset) for dataset in splits.datasets.values()] == [30, 4, 5]
     assert accounted(splits)
-    other_way = load_splits(DataSection(path=str(folder), source="en", target="de"))
+    other_way = load_splits(TranslationData(path=str(folder), source="en", target="de"))
     assert pairs_of(other_way, "test") == [(f"test {n}", f"test {n} ä") for n in range(5)]
 
 
@@ -64,7 +64,7 @@ def test_parallel_text_in_a_folder(folder):
 )
 def test_held_out_rows_share_no_source_and_none_is_lost(tmp_path, pairs, validation, test, seed):
     path = write_pairs(tmp_path / "a.tsv", pairs)
-    data = DataSection(path=path, validation_size=validation, test_size=test, seed=seed)
+    data = TranslationData(path=path, validation_size=validation, test_size=test, seed=seed)
     try:
         splits = load_splits(data)
     except DataError as error:
@@ -89,7 +89,7 @@ def test_held_out_rows_are_chosen_by_seed_and_not_by_order(tmp_path):
 
     def held(order, seed):
         path = write_pairs(tmp_path / "a.tsv", order)
-        return set(pairs_of(load_splits(DataSection(path=path, validation_size=20, seed=seed)), "validation"))
+        return set(pairs_of(load_splits(TranslationData(path=path, validation_size=20, seed=seed)), "validation"))
 
     assert len(held(pairs, 0)) == 20
     assert held(pairs, 0) == held(pairs[::-1], 0)
@@ -101,7 +101,7 @@ def test_held_out_rows_are_chosen_by_seed_and_not_by_order(tmp_path):
 def test_duplicates_and_surplus_are_left_out_of_train_alone(tmp_path, pairs, most):
     write_pairs(tmp_path / "train.tsv", pairs)
     write_pairs(tmp_path / "validation.tsv", pairs)
-    splits = load_splits(DataSection(path=str(tmp_path), drop_duplicates=True, max_examples=most))
+    splits = load_splits(TranslationData(path=str(tmp_path), drop_duplicates=True, max_examples=most))
     distinct = list(dict.fromkeys(pairs))
     kept = pairs_of(splits, "train")
     assert len(kept) == min(most, len(distinct))
@@ -127,7 +127,7 @@ def test_missing_values_are_counted_and_other_kinds_refused(tmp_path):
     ]
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    splits = load_splits(DataSection(path=str(tmp_path)))
+    splits = load_splits(TranslationData(path=str(tmp_path)))
     for split in ("train", "validation"):
         told = splits.report.splits[split]
         assert told.dropped == {"no source": 1, "no target": 1}
@@ -137,17 +137,17 @@ def test_missing_values_are_counted_and_other_kinds_refused(tmp_path):
     assert any("1 left out (no target)" in line for line in splits.report.lines())
     (tmp_path / "train.jsonl").write_text('{"source": "a", "target": 5}')
     with pytest.raises(DataError, match=r'data\.target: the column "target" .* holds int64, not text'):
-        load_splits(DataSection(path=str(tmp_path)))
+        load_splits(TranslationData(path=str(tmp_path)))
     (tmp_path / "train.jsonl").write_text('{"source": "a", "target": null}')
     with pytest.raises(DataError, match=r"no row of the train split can be used \(of 1: 1 no target\)"):
-        load_splits(DataSection(path=str(tmp_path)))
+        load_splits(TranslationData(path=str(tmp_path)))
 
 
 def test_undecodable_rows_of_every_split_are_in_the_report(tmp_path):
     for split in ("train", "validation"):
         body = b"".join(b"%d\t\xff\n" % n if n == 3 else b"%d\tx\n" % n for n in range(20))
         (tmp_path / f"{split}.tsv").write_bytes(b"source\ttarget\n" + body)
-    splits = load_splits(DataSection(path=str(tmp_path)))
+    splits = load_splits(TranslationData(path=str(tmp_path)))
     assert [told.dropped for told in splits.report.splits.values()] == [{"undecodable": 1}] * 2
     assert accounted(splits)
 
@@ -155,7 +155,7 @@ def test_undecodable_rows_of_every_split_are_in_the_report(tmp_path):
 def test_a_translation_column_is_opened(tmp_path):
     rows = [{"id": n, "translation": {"de": f"d{n}", "en": f"e{n}", "fr": f"f{n}"}} for n in range(9)]
     (tmp_path / "a.json").write_text(json.dumps(rows))
-    splits = load_splits(DataSection(path=str(tmp_path / "a.json"), source="de", target="fr", validation_size=2))
+    splits = load_splits(TranslationData(path=str(tmp_path / "a.json"), source="de", target="fr", validation_size=2))
     assert set(splits.datasets["train"].column_names) == {"source", "target", "en", "id"}
     both = pairs_of(splits, "train") + pairs_of(splits, "validation")
     assert sorted(both) == [(f"d{n}", f"f{n}") for n in range(9)]
@@ -164,7 +164,7 @@ def test_a_translation_column_is_opened(tmp_path):
 def test_other_columns_stay_if_all_splits_have_them_alike(tmp_path):
     (tmp_path / "train.csv").write_text("source,de,en,domain,only\nweb,a,b,law,x\n")
     (tmp_path / "dev.csv").write_text("source,de,en,domain\nweb,c,d,law\n")
-    splits = load_splits(DataSection(path=str(tmp_path), source="de", target="en"))
+    splits = load_splits(TranslationData(path=str(tmp_path), source="de", target="en"))
     assert splits.datasets["train"].to_list() == [{"source": "a", "target": "b", "domain": "law"}]
     assert splits.datasets["validation"].to_list() == [{"source": "c", "target": "d", "domain": "law"}]
     notes = " ".join(splits.report.notes)
@@ -190,32 +190,32 @@ def test_other_columns_stay_if_all_splits_have_them_alike(tmp_path):
 )
 def test_mistakes_about_a_folder_are_named(folder, keys, message):
     with pytest.raises(DataError, match=message):
-        load_splits(DataSection(path=str(folder), **keys))
+        load_splits(TranslationData(path=str(folder), **keys))
 
 
 def test_a_split_that_is_there_twice_is_refused(folder):
     (folder / "val.de.gz").write_bytes(gzip.compress(b"x\n"))
     with pytest.raises(DataError, match=r'"val" is there more than once \(val\.de, val\.de\.gz, val\.en\.gz\)'):
-        load_splits(DataSection(path=str(folder), source="de", target="en"))
+        load_splits(TranslationData(path=str(folder), source="de", target="en"))
     (folder / "val.de.gz").unlink()
     (folder / "test.tsv").write_text("de\ten\na\tb\n")
     with pytest.raises(DataError, match=r'"test" is there more than once'):
-        load_splits(DataSection(path=str(folder), source="de", target="en"))
+        load_splits(TranslationData(path=str(folder), source="de", target="en"))
 
 
 def test_mistakes_about_a_file_are_named(tmp_path):
     path = write_pairs(tmp_path / "a.tsv", [("a", "b"), ("c", "d")])
     with pytest.raises(DataError, match=r"no validation split.*data\.validation_size"):
-        load_splits(DataSection(path=path))
+        load_splits(TranslationData(path=path))
     with pytest.raises(DataError, match=r'no column "sorce"\. Did you mean "source"\? It has source, target'):
-        load_splits(DataSection(path=path, source="sorce", validation_size=1))
+        load_splits(TranslationData(path=path, source="sorce", validation_size=1))
     with pytest.raises(DataError, match=r"data\.validation_size: 2 rows cannot be held out of 2"):
-        load_splits(DataSection(path=path, validation_size=2))
+        load_splits(TranslationData(path=path, validation_size=2))
     write_pairs(tmp_path / "b.tsv", [("a", "b")] * 5)
     with pytest.raises(DataError, match=r"every source occurs more than 2 times"):
-        load_splits(DataSection(path=str(tmp_path / "b.tsv"), validation_size=2))
+        load_splits(TranslationData(path=str(tmp_path / "b.tsv"), validation_size=2))
     for builtin_only in ({"languages": ["de"]}, {"sizes": {"train": 5}}):
-        unchecked = DataSection.model_construct(**(dict(DataSection(path=path)) | builtin_only))
+        unchecked = TranslationData.model_construct(**(dict(TranslationData(path=path)) | builtin_only))
         with pytest.raises(DataError, match=r"has no meaning for local data"):
             load_splits(unchecked)
 
@@ -223,20 +223,22 @@ def test_mistakes_about_a_file_are_named(tmp_path):
 def test_a_missing_path_says_where_it_was_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
-        load_splits(DataSection(path="data/corpus.tsv"))
+        load_splits(TranslationData(path="data/corpus.tsv"))
     assert str(tmp_path / "data/corpus.tsv") in str(caught.value)
     assert "Hub" not in str(caught.value)
     with pytest.raises(DataError) as caught:
-        load_splits(DataSection(path="org/corpus"))
+        load_splits(TranslationData(path="org/corpus"))
     assert str(tmp_path / "org/corpus") in str(caught.value)
     assert "as a Hub id it could not be loaded" in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=r'no built-in data "dats"\. Did you mean "dates"\?'):
-        load_splits(DataSection(path="builtin:dats"))
+        load_splits(TranslationData(path="builtin:dats"))
 
 
 def test_builtin_data_goes_the_same_way():
-    data = DataSection(path="builtin:dates", sizes={"train": 50, "validation": 5, "test": 7}, languages=["de", "ja"])
+    data = TranslationData(
+        path="builtin:dates", sizes={"train": 50, "validation": 5, "test": 7}, languages=["de", "ja"]
+    )
     splits = load_splits(data)
     assert [len(dataset) for dataset in splits.datasets.values()] == [50, 5, 7]
     assert splits.datasets["train"].column_names == ["source", "target", "language"]
@@ -248,7 +250,7 @@ def test_fingerprints_are_checked(tmp_path):
     pairs = [(f"s{n}", f"t{n}") for n in range(20)]
     for split in ("train", "validation", "test"):
         write_pairs(tmp_path / f"{split}.tsv", pairs)
-    data = DataSection(path=str(tmp_path))
+    data = TranslationData(path=str(tmp_path))
     known = load_splits(data).fingerprints
     again = data.model_copy(update={"fingerprints": known})
     assert load_splits(again).fingerprints == known
@@ -307,8 +309,9 @@ def test_another_process_finds_the_same_fingerprints(tmp_path):
     path = write_pairs(tmp_path / "a.tsv", [(f"s{n % 50}", f"t{n % 70}") for n in range(300)])
     keys = {"path": path, "validation_size": 20, "drop_duplicates": True, "max_examples": 90}
     code = (
-        "import json, sys; from kit.recipe import DataSection; from kit.data.sources import load_splits; "
-        "print(json.dumps(load_splits(DataSection(**json.loads(sys.argv[1]))).fingerprints))"
+        "import json, sys; from kit.recipe_translation import TranslationData; "
+        "from kit.data.sources import load_splits; "
+        "print(json.dumps(load_splits(TranslationData(**json.loads(sys.argv[1]))).fingerprints))"
     )
     run = subprocess.run(
         [sys.executable, "-c", code, json.dumps(keys)],
@@ -317,7 +320,7 @@ def test_another_process_finds_the_same_fingerprints(tmp_path):
         check=True,
         env=os.environ | {"PYTHONHASHSEED": "7"},
     )
-    assert json.loads(run.stdout) == load_splits(DataSection(**keys)).fingerprints
+    assert json.loads(run.stdout) == load_splits(TranslationData(**keys)).fingerprints
     assert run.stderr == ""
 
 

@@ -33,7 +33,7 @@ from kit.data.streaming import CHUNK_ROWS, Chunk, Part, Reader, Stream
 from kit.data.text_files import Layout
 from kit.errors import DataError, RecipeError
 from kit.prepare import prepare
-from kit.recipe import DataSection
+from kit.recipe_translation import TranslationData
 
 # ---- the order of examples: shards of numbers, each an example that is as long as it says --------------------------
 
@@ -564,7 +564,7 @@ def test_a_line_that_cannot_be_read_leaves_a_run_that_goes_on(
 
 
 def streamed(path: str, **keys: Any) -> Splits:
-    return load_splits(DataSection(path=path, source="de", target="en", streaming=True, **keys))
+    return load_splits(TranslationData(path=path, source="de", target="en", streaming=True, **keys))
 
 
 def trained_on(splits: Splits) -> list[str]:
@@ -603,7 +603,7 @@ def test_shards_are_read_into_memory_as_well(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     corpus = tmp_path / "corpus"
     (corpus / "train-00001-of-00004.jsonl").write_text(json.dumps(pair(999)), encoding="utf-8")
-    data = DataSection(path=str(corpus), source="de", target="en")
+    data = TranslationData(path=str(corpus), source="de", target="en")
     assert load_splits(data).datasets["train"]["source"] == trained_on(streamed(str(corpus)))
     (corpus / "train-00002-of-00004.jsonl").rename(corpus / "elsewhere.jsonl")
     for streaming in (False, True):
@@ -627,12 +627,12 @@ def test_a_column_is_missing_in_a_chunk_or_in_all(tmp_path: Path) -> None:
     splits = streamed(str(tmp_path / "train.jsonl"), validation_size=5)
     assert trained_on(splits) == [str(n) for n in range(5, 500)]
     with pytest.raises(DataError, match=r'data\.target: the train split .* has no column "fr"'):
-        load_splits(DataSection(path=str(tmp_path / "train.jsonl"), source="de", target="fr", streaming=True))
+        load_splits(TranslationData(path=str(tmp_path / "train.jsonl"), source="de", target="fr", streaming=True))
 
 
 def test_directions_are_made_while_streaming(tmp_path: Path) -> None:
     write_corpus(tmp_path)
-    data = DataSection(path=str(tmp_path / "corpus"), directions=["de-en", "en-de"], streaming=True)
+    data = TranslationData(path=str(tmp_path / "corpus"), directions=["de-en", "en-de"], streaming=True)
     splits = load_splits(data)
     rows = splits.stream.sample(4)
     assert sorted(zip(rows["source"], rows["target"], rows["direction"], strict=True))[:1] == [("000", "000", "de-en")]
@@ -665,7 +665,7 @@ def test_a_hub_dataset_streams_shard_by_shard(
         id="wmt/wmt99", sha="c0ffee", private=False, downloads=0, likes=0, tags=[]
     )
     monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, path, revision: told)
-    data = DataSection(path="wmt/wmt99", name="de-en", source=names[0], target=names[1])
+    data = TranslationData(path="wmt/wmt99", name="de-en", source=names[0], target=names[1])
     splits = load_splits(data.model_copy(update={"streaming": True}))
     assert len(splits.stream.parts) == 3
     assert trained_on(splits) == load_splits(data).datasets["train"]["source"]

@@ -1,28 +1,36 @@
-"""From the columns of the data, whatever their names, to `source`, `target` and others that all splits share."""
+"""From the columns of the data, whatever their names, to those of the task (`source`, `target`) and others that all
+splits share."""
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import keep
 from kit.errors import DataError, did_you_mean
+from kit.recipe_translation import has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe import DataSection
+    from kit.recipe_sections import DataSection
 
-ROLES = ("source", "target")
 OF_DIRECTIONS = ("source_language", "target_language", "direction")
 """Columns beside source and target that tell the directions of `data.directions` apart."""
 
 
-def example_columns(data: "DataSection") -> list[str]:
+def needed_columns(data: "DataSection") -> tuple[str, ...]:
+    """The columns that the rest of kit reads."""
+    return (*data.roles, *OF_DIRECTIONS) if has_directions(data) else data.roles
+
+
+def identity(data: "DataSection") -> list[str]:
     """The columns that make two examples the same one if they are equal."""
-    return [*ROLES] if data.directions is None else [*ROLES, "direction"]
+    return [*data.roles, "direction"] if has_directions(data) else [*data.roles]
 
 
 def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: DataReport) -> "Dataset":
@@ -41,14 +49,14 @@ def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: Da
         # A column of type null has no values at all; its rows are counted as missing.
         if not is_text(kind) and kind != pa.null():
             raise DataError(f'data.{key}: the column "{name}" of {data.path} holds {kind}, not text.')
-    needed = ROLES if data.directions is None else ROLES + OF_DIRECTIONS
+    needed = needed_columns(data)
     shadowed = [name for name in dataset.column_names if name in needed and name not in chosen]
     if shadowed:
         dataset = dataset.remove_columns(shadowed)
         note_once(report, f"left out, since its name is needed: column {', '.join(shadowed)}")
     others = [name for name in dataset.column_names if name not in chosen]
     dataset = dataset.select_columns([*chosen, *others])
-    return dataset.rename_columns(chosen) if data.directions is None else dataset
+    return dataset.rename_columns(chosen) if needed == data.roles else dataset
 
 
 def unfold(dataset: "Dataset", names: set[str]) -> "Dataset":
@@ -79,21 +87,24 @@ def plain_text(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-def drop_missing(dataset: "Dataset", told: SplitReport) -> "Dataset":
-    """Leave out and count rows that have no source or no target. Empty text is a value, and stays."""
-    source, target = (pc.is_valid(dataset.data.column(role)).to_numpy() for role in ROLES)
-    told.dropped += Counter({"no source": int((~source).sum()), "no target": int((source & ~target).sum())})
-    return dataset if (source & target).all() else keep(dataset, source & target)
+def drop_missing(dataset: "Dataset", roles: Sequence[str], told: SplitReport) -> "Dataset":
+    """Leave out and count rows that lack a text. Empty text is a value, and stays."""
+    whole = np.ones(len(dataset), dtype=bool)
+    for role in roles:
+        there = pc.is_valid(dataset.data.column(role)).to_numpy()
+        told.dropped += Counter({f"no {role}": int((whole & ~there).sum())})
+        whole &= there
+    return dataset if whole.all() else keep(dataset, whole)
 
 
-def keep_common_columns(found: "dict[str, Dataset]", report: DataReport) -> None:
+def keep_common_columns(found: "dict[str, Dataset]", roles: Sequence[str], report: DataReport) -> None:
     """Leave out columns that are not the same in all splits, and note them."""
     features = [dataset.features for dataset in found.values()]
     first = features[0]
     common = [
         name
         for name in first
-        if name in ROLES or all(name in other and other[name] == first[name] for other in features)
+        if name in roles or all(name in other and other[name] == first[name] for other in features)
     ]
     for split, dataset in found.items():
         if others := [name for name in dataset.column_names if name not in common]:

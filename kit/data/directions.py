@@ -7,17 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kit.data.columns import OF_DIRECTIONS, ROLES
+from kit.data.columns import OF_DIRECTIONS
 from kit.data.report import SplitReport
 from kit.data.rows import Texts, digests, in_memory, keep
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe import DataSection
+    from kit.recipe_translation import TranslationData
 
 
-def in_directions(dataset: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
+def in_directions(dataset: "Dataset", data: "TranslationData", told: SplitReport) -> "Dataset":
     """Every row in each direction of the recipe, direction after direction, with the columns source, target,
     source_language, target_language, direction and those of the data that are no language."""
     table = dataset.with_format("arrow")[:]
@@ -28,7 +28,7 @@ def in_directions(dataset: "Dataset", data: "DataSection", told: SplitReport) ->
         texts = [table[language].cast(pa.string()) for language in (source, target)]
         constants = [pa.repeat(name, len(table)) for name in (source, target, direction)]
         columns = [*texts, *constants, *(table[name] for name in others)]
-        parts.append(pa.table(columns, names=[*ROLES, *OF_DIRECTIONS, *others]))
+        parts.append(pa.table(columns, names=[*data.roles, *OF_DIRECTIONS, *others]))
     # A row that was left out is missing in every direction.
     told.read *= len(parts)
     for reason in told.dropped:
@@ -36,7 +36,7 @@ def in_directions(dataset: "Dataset", data: "DataSection", told: SplitReport) ->
     return in_memory(pa.concat_tables(parts))
 
 
-def limit_directions(train: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
+def limit_directions(train: "Dataset", data: "TranslationData", told: SplitReport) -> "Dataset":
     """Apply `data.direction_sizes`: at most so many examples of each direction that it names.
 
     They are the first by a number made of both texts, whichever is the source, and the seed.
@@ -55,7 +55,7 @@ def limit_directions(train: "Dataset", data: "DataSection", told: SplitReport) -
     return keep(train, wanted)
 
 
-def repeat_directions(train: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
+def repeat_directions(train: "Dataset", data: "TranslationData", told: SplitReport) -> "Dataset":
     """Apply `data.direction_repeats`: so many copies of each example of a direction, one behind the other."""
     repeats = data.direction_repeats or {}
     times = np.array([repeats.get(direction, 1) for direction in Texts(train, "direction")])

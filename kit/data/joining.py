@@ -6,23 +6,23 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kit.data.columns import OF_DIRECTIONS, ROLES, note_once
+from kit.data.columns import needed_columns, note_once
 from kit.data.report import DataReport
 from kit.data.rows import Texts, in_memory
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe import DataSection
+    from kit.recipe_translation import TranslationData
 
 
-def join_examples(dataset: "Dataset", data: "DataSection", split: str, report: DataReport) -> "Dataset":
+def join_examples(dataset: "Dataset", data: "TranslationData", split: str, report: DataReport) -> "Dataset":
     """The split with 1 to `data.join` consecutive examples in each of its own; every example is in exactly one.
 
     Examples of different directions are not joined, and all directions are joined alike. Other columns are left out,
     since a joined example has several values of them.
     """
-    kept = ROLES if data.directions is None else ROLES + OF_DIRECTIONS
+    kept = needed_columns(data)
     if others := [name for name in dataset.column_names if name not in kept]:
         note_once(report, f"left out, since joined examples have several of it: column {', '.join(others)}")
     columns = {name: list(Texts(dataset, name)) for name in kept}
@@ -34,9 +34,9 @@ def join_examples(dataset: "Dataset", data: "DataSection", split: str, report: D
         for start in starts_of_parts(last - first, data.join, f"join/{data.seed}/{split}")
     ]
     parts = list(pairwise([*starts, len(dataset)]))
-    for role in ROLES:
+    for role in data.roles:
         columns[role] = [" ".join(filter(None, columns[role][first:last])) for first, last in parts]
-    for name in kept[len(ROLES) :]:
+    for name in kept[len(data.roles) :]:
         columns[name] = [columns[name][start] for start in starts]
     told = report.splits[split]
     told.joined = len(dataset) - len(parts)

@@ -19,7 +19,7 @@ from kit.errors import RecipeError, RunError, did_you_mean
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kit.recipe import TokenizerSection
+    from kit.recipe_translation import TranslationTokenizer
 
 TAGGED = "target_languages"
 """Note of tokenizers trained here: languages that have a tag."""
@@ -209,7 +209,7 @@ def nearest(language: str, known: Sequence[str]) -> str:
 
 
 def tell_languages(
-    tokenizer: "PreTrainedTokenizerBase", section: "TokenizerSection", directions: Sequence[Sequence[str]]
+    tokenizer: "PreTrainedTokenizerBase", section: "TranslationTokenizer", directions: Sequence[Sequence[str]]
 ) -> None:
     """Note in the source's tokenizer what a recipe says about languages; RecipeError if the tokenizer cannot do that.
 

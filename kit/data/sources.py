@@ -1,11 +1,12 @@
-"""From `data:` in the recipe to splits with the columns source and target, and a report of what was left out.
+"""From `data:` in the recipe to splits with the columns of the task (source and target), and a report of what was left
+out.
 
 The data is found as `builtin:NAME`, as a local file or folder, or on the Hub, in this order. Nothing is dropped in
 silence: the report accounts for every row that was read.
 """
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,8 @@ import numpy as np
 
 from kit.data.builtin import load_builtin
 from kit.data.columns import (
-    ROLES,
     drop_missing,
-    example_columns,
+    identity,
     keep_common_columns,
     name_columns,
     plain_text,
@@ -29,12 +29,13 @@ from kit.data.report import DataReport, SplitReport
 from kit.data.rows import Texts, digests, fingerprint, first_occurrences, hold_out, in_memory, keep
 from kit.data.text_files import ENDINGS, Layout, ending_of
 from kit.errors import DataError, did_you_mean
+from kit.recipe_translation import TranslationData, has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
     from kit.data.streaming import Stream
-    from kit.recipe import DataSection
+    from kit.recipe_sections import DataSection
 
 BUILTIN = "builtin:"
 SPLITS = ("train", "validation", "test")
@@ -53,7 +54,7 @@ class Splits:
     """The data of a run."""
 
     datasets: "DatasetDict"
-    """train, validation and, if there is one, test: each with the columns source, target and the same others."""
+    """train, validation and, if there is one, test: each with the columns of the task and the same others."""
 
     report: DataReport
     """What was left out, and why."""
@@ -82,22 +83,22 @@ def load_splits(data: "DataSection") -> Splits:
     for split, (dataset, dropped) in read_splits(data).items():
         report.splits[split] = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
         found[split] = name_columns(dataset, data, split, report)
-    if data.directions is not None:
+    if has_directions(data):
         # Before a row becomes several examples, so that it is held out in all directions.
         hold_out_missing(found, data, report)
         found = {split: in_directions(rows, data, report.splits[split]) for split, rows in found.items()}
-    found = {split: drop_missing(rows, report.splits[split]) for split, rows in found.items()}
+    found = {split: drop_missing(rows, data.roles, report.splits[split]) for split, rows in found.items()}
     refuse_empty(found, data, report)
-    if data.directions is None:
+    if not has_directions(data):
         hold_out_missing(found, data, report)
     found["train"] = choose_training_rows(found["train"], data, report.splits["train"])
     found = {split: found[split] for split in SPLITS if split in found}
-    if data.join > 1:
+    if isinstance(data, TranslationData) and data.join > 1:
         found = {split: join_examples(rows, data, split, report) for split, rows in found.items()}
-    if data.direction_repeats is not None:
+    if has_directions(data) and data.direction_repeats is not None:
         found["train"] = repeat_directions(found["train"], data, report.splits["train"])
-    keep_common_columns(found, report)
-    count_rows(found, report)
+    keep_common_columns(found, data.roles, report)
+    count_rows(found, data.roles, report)
     fingerprints = {split: fingerprint(dataset) for split, dataset in found.items()}
     check_fingerprints(fingerprints, data)
     return Splits(DatasetDict(found), report, fingerprints)
@@ -106,7 +107,8 @@ def load_splits(data: "DataSection") -> Splits:
 def refuse_empty(found: "dict[str, Dataset]", data: "DataSection", report: DataReport) -> None:
     """Raise DataError for a split without rows; note a direction that has none."""
     for split, dataset in found.items():
-        missing = set(data.directions or ()) - set(Texts(dataset, "direction") if data.directions else ())
+        asked = set(data.directions or ()) if has_directions(data) else set()
+        missing = asked - set(Texts(dataset, "direction") if asked else ())
         if missing and dataset:
             report.notes.append(f"{split}: no example in the direction {', '.join(sorted(missing))}")
         if not dataset:
@@ -121,7 +123,7 @@ def read_splits(data: "DataSection") -> dict[str, Read]:
     if kind == "built-in":
         sizes: dict[str, int] = dict((data.sizes or {}).items())
         name = data.path.removeprefix(BUILTIN)
-        tables = load_builtin(name, data.languages, sizes, data.seed, data.source, data.target)
+        tables = load_builtin(name, data.languages, sizes, data.seed, list(data.text_columns))
         return {split: (in_memory(tables[name]), Counter()) for split, name in split_names(data, tables).items()}
     if kind == "Hub":
         hub = load_from_hub(data, path)
@@ -225,18 +227,18 @@ def missing_splits(found: "Collection[str]", data: "DataSection") -> dict[str, i
 
 def hold_out_groups(train: "Dataset", data: "DataSection") -> np.ndarray:
     """A number for each row: rows of one number are held out together, or not at all."""
-    if data.directions is None:
-        return digests(train, ["source"], data.seed)
-    return linked_rows(train, list(data.text_columns), data.seed)
+    if has_directions(data):
+        return linked_rows(train, list(data.text_columns), data.seed)
+    return digests(train, data.roles[:1], data.seed)
 
 
 def choose_training_rows(train: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
     """Apply drop_duplicates, then direction_sizes, then max_examples."""
     if data.drop_duplicates:
-        first = first_occurrences(digests(train, example_columns(data)))
+        first = first_occurrences(digests(train, identity(data)))
         told.dropped += Counter({"duplicate": int((~first).sum())})
         train = keep(train, first)
-    if data.direction_sizes is not None:
+    if has_directions(data) and data.direction_sizes is not None:
         train = limit_directions(train, data, told)
     if data.max_examples is not None and data.max_examples < len(train):
         told.dropped["beyond data.max_examples"] = len(train) - data.max_examples
@@ -244,17 +246,18 @@ def choose_training_rows(train: "Dataset", data: "DataSection", told: SplitRepor
     return train
 
 
-def count_rows(found: "dict[str, Dataset]", report: DataReport) -> None:
+def count_rows(found: "dict[str, Dataset]", roles: Sequence[str], report: DataReport) -> None:
     """Complete the report by what was kept, split by split."""
-    trained = digests(found["train"], ["source"]) if "train" in found else np.empty(0)  # as of a stream
+    first = roles[0]
+    trained = digests(found["train"], [first]) if "train" in found else np.empty(0)  # as of a stream
     for split, dataset in found.items():
         told = report.splits[split]
         told.rows = len(dataset)
-        for role in ROLES:
+        for role in roles:
             told.noted += Counter({f"empty {role}": sum(not text for text in Texts(dataset, role))})
         if split != "train":
-            known = np.isin(digests(dataset, ["source"]), trained).sum()
-            told.noted += Counter({"a source that is in train": int(known)})
+            known = np.isin(digests(dataset, [first]), trained).sum()
+            told.noted += Counter({f"a {first} that is in train": int(known)})
     report.splits = {split: report.splits[split] for split in found}
 
 

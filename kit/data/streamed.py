@@ -31,11 +31,12 @@ from kit.data.sources import (
 )
 from kit.data.streaming import Chunk, Part, Stream
 from kit.errors import DataError
+from kit.recipe_translation import has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe import DataSection
+    from kit.recipe_sections import DataSection
 
 
 def load_streamed(data: "DataSection") -> Splits:
@@ -52,15 +53,16 @@ def load_streamed(data: "DataSection") -> Splits:
     for split, (dataset, dropped) in others.items():
         report.splits[split] = told = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
         rows = name_columns(dataset, data, split, report)
-        found[split] = drop_missing(rows if data.directions is None else in_directions(rows, data, told), told)
+        found[split] = drop_missing(in_directions(rows, data, told) if has_directions(data) else rows, data.roles, told)
     check_columns(shards[0], data, report)
     stream = Stream([Part(shard) for shard in shards], partial(rows_of, data))
     stream = hold_out_head(stream, found, data, report)
     if data.max_examples is not None:
-        stream = stream.only_head(max(1, data.max_examples // len(data.directions or [""])))
+        of_each_row = len(data.directions or ()) if has_directions(data) else 1
+        stream = stream.only_head(max(1, data.max_examples // of_each_row))
     refuse_empty(found, data, report)
-    keep_common_columns(found, report)
-    count_rows(found, report)
+    keep_common_columns(found, data.roles, report)
+    count_rows(found, data.roles, report)
     report.splits = {"train": SplitReport(0), **report.splits}
     fingerprints = {"train": stream_fingerprint(stream)} | {name: fingerprint(split) for name, split in found.items()}
     check_fingerprints(fingerprints, data)
@@ -111,14 +113,14 @@ def check_columns(shard: Shard, data: "DataSection", report: DataReport) -> None
 
 
 def rows_of(data: "DataSection", chunk: Chunk) -> tuple["Dataset", SplitReport]:
-    """The rows of a chunk with no other columns than source and target, and those of directions."""
+    """The rows of a chunk with no other columns than those of the task."""
     table = unfold(in_memory(chunk.table), set(data.text_columns)).data.table
     # where a chunk of JSON lines never has a key, there is no column
     absent = pa.nulls(table.num_rows, pa.string())
     columns = {name: table[name] if name in table.column_names else absent for name in data.text_columns}
     rows = name_columns(in_memory(plain_text(pa.table(columns))), data, "train", DataReport())
     told = SplitReport(chunk.table.num_rows + chunk.dropped.total(), dropped=Counter(chunk.dropped))
-    rows = drop_missing(rows if data.directions is None else in_directions(rows, data, told), told)
+    rows = drop_missing(in_directions(rows, data, told) if has_directions(data) else rows, data.roles, told)
     told.rows = len(rows)
     return rows, told
 

@@ -8,21 +8,23 @@ trained with. When the two sides have vocabularies of their own, that of the tar
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kit.data.hub_names import reason
 from kit.data.languages import PREFIX, Languages, languages_of
-from kit.data.vocabulary import END, PAD, START, UNKNOWN, train_vocabulary
+from kit.data.vocabulary import END, OF_BERT, PAD, START, UNKNOWN, train_vocabulary
 from kit.errors import RecipeError, RunError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kit.recipe import TokenizerSection
+    from kit.recipe_sections import TokenizerSection
+    from kit.recipe_translation import TranslationTokenizer
 
 TARGET_FOLDER = "target_tokenizer"
 GENERAL_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -202,7 +204,7 @@ def end_id(tokenizer: "PreTrainedTokenizerBase") -> int:
     return token
 
 
-def train_tokenizers(section: "TokenizerSection", sources: Iterable[str], targets: Iterable[str]) -> Tokenizers:
+def train_tokenizers(section: "TranslationTokenizer", sources: Iterable[str], targets: Iterable[str]) -> Tokenizers:
     """Train one tokenizer for both sides, or one for each. The same text gives the same ids in every process."""
     # Some kinds read the text twice.
     sources, targets = reusable(sources), reusable(targets)
@@ -250,6 +252,60 @@ def train_one(section: "TokenizerSection", texts: Iterable[str], side: str, ends
         clean_up_tokenization_spaces=False,
         model_input_names=["input_ids", "attention_mask"],
     )
+
+
+def train_tokenizer(
+    section: "TokenizerSection", texts: Iterable[str], kind: Literal["masked", "causal"]
+) -> "PreTrainedTokenizerBase":
+    """The tokenizer of a language model: a causal one adds nothing to a text, a masked one [CLS] A [SEP] B [SEP]."""
+    from tokenizers.processors import TemplateProcessing
+    from transformers import PreTrainedTokenizerFast
+
+    texts = reusable(texts)
+    if kind == "causal":
+        backend = train_vocabulary(section, texts, "training")
+        return PreTrainedTokenizerFast(
+            tokenizer_object=backend,
+            bos_token=START,
+            pad_token=PAD,
+            eos_token=END,
+            unk_token=UNKNOWN,
+            split_special_tokens=True,
+            clean_up_tokenization_spaces=False,
+            model_input_names=["input_ids", "attention_mask"],
+        )
+    backend = train_vocabulary(section, texts, "training", OF_BERT)
+    first, pad, separator, unknown, mask = OF_BERT
+    backend.post_processor = TemplateProcessing(
+        single=f"{first} $A {separator}",
+        pair=f"{first} $A {separator} $B:1 {separator}:1",
+        special_tokens=[(token, backend.token_to_id(token)) for token in (first, separator)],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        cls_token=first,
+        pad_token=pad,
+        sep_token=separator,
+        unk_token=unknown,
+        mask_token=mask,
+        clean_up_tokenization_spaces=False,
+        # without the segments, next-sentence prediction would in silence see one text
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+    )
+
+
+@contextmanager
+def taken_literally(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
+    """Within the block text that looks like a special token is text."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        yield
+        return
+    before, backend.encode_special_tokens = backend.encode_special_tokens, True
+    try:
+        yield
+    finally:
+        backend.encode_special_tokens = before
 
 
 def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:

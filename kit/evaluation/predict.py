@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,17 +16,10 @@ from kit.data.examples import Pairs
 from kit.data.tokenizer import Tokenizers
 from kit.evaluation.groups import by_group
 from kit.evaluation.metrics import compute_metrics
-from kit.recipe import EvalSection
+from kit.recipe_translation import TranslationEval
 from kit.search import Hypothesis, SearchSettings, search
+from kit.tasks.task import Evaluation
 from kit.training.objective import Seq2SeqObjective
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Figures of a split and the predictions they were computed from, in the order of the data."""
-
-    figures: dict[str, Any]
-    rows: list[dict[str, Any]]
 
 
 def own_batches(lengths: np.ndarray, tokens: int, accelerator: Accelerator) -> list[np.ndarray]:
@@ -85,7 +78,7 @@ def evaluate_split(
     examples: Pairs,
     texts: Dataset,
     tokenizers: Tokenizers,
-    section: EvalSection,
+    section: TranslationEval,
     num_beams: int,
     accelerator: Accelerator,
 ) -> Evaluation:
@@ -124,7 +117,7 @@ def by_language(settings: SearchSettings, examples: Pairs, tokenizers: Tokenizer
     return {language: replace(settings, **needed) for language, needed in tokens.items()}
 
 
-def search_settings(section: EvalSection, num_beams: int) -> SearchSettings:
+def search_settings(section: TranslationEval, num_beams: int) -> SearchSettings:
     """The search that a recipe asks for."""
     return SearchSettings(
         num_beams=num_beams,

@@ -4,15 +4,12 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from kit.data.sources import load_splits
+from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError, RunError, did_you_mean
-from kit.evaluation.predict import Evaluation, evaluate_split
-from kit.generate import Translator
-from kit.positions import position_limit
 from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
-from kit.tasks.translation import encode_pairs
-from kit.training.objective import Seq2SeqObjective
+from kit.tasks import task_of
+from kit.tasks.task import Encoded, Evaluation
 
 
 def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None = None) -> Evaluation:
@@ -30,14 +27,13 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     recipe = load_recipe(folder.recipe_file, changed)
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
-    translator = Translator(folder.path)
-    datasets = load_splits(recipe.data).datasets
-    if split not in datasets:
-        raise DataError(f"the data has no split {split!r}, only {', '.join(datasets)}.{did_you_mean(split, datasets)}")
+    task, tokenizers = task_of(recipe), Tokenizers.load(folder.model)
+    model = task.load_model(folder.path)
+    splits = task.load()
+    if split not in splits.datasets:
+        names = list(splits.datasets)
+        raise DataError(f"the data has no split {split!r}, only {', '.join(names)}.{did_you_mean(split, names)}")
     accelerator = Accelerator()
-    objective = Seq2SeqObjective(translator.model.to(accelerator.device))
-    limit = position_limit(translator.model.config)
-    examples = encode_pairs(datasets[split], translator.tokenizers, limit)
-    return evaluate_split(
-        objective, examples, datasets[split], translator.tokenizers, recipe.eval, recipe.eval.num_beams, accelerator
-    )
+    objective = task.objective(model.to(accelerator.device).eval())
+    encoded = Encoded({split: task.encode_split(splits.datasets[split], tokenizers, model.config)})
+    return task.evaluate(objective, splits, encoded, tokenizers, split, accelerator)

@@ -1,11 +1,20 @@
 """One small file per task: what it does to data, model and loss. All else is the same for every task."""
 
+import importlib
+from typing import Any
+
 from kit.recipe import Recipe
-from kit.tasks.translation import Translation
+from kit.tasks.task import Task
 
-TASKS = {"translation": Translation}
+TASKS = {
+    "translation": "translation:Translation",
+    "masked_lm": "masked_lm:MaskedLM",
+    "causal_lm": "causal_lm:CausalLM",
+}
+"""File and class of each task: imported when asked for, since each imports what it alone needs."""
 
 
-def task_of(recipe: Recipe) -> Translation:
+def task_of(recipe: Recipe) -> Task[Any]:
     """The task that a recipe names."""
-    return TASKS[recipe.task](recipe)
+    file, name = TASKS[recipe.task].split(":")
+    return getattr(importlib.import_module(f"kit.tasks.{file}"), name)(recipe)

@@ -1,9 +1,9 @@
 """Translation, in the widest sense: from one text to another."""
 
 import copy
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
-from kit.data.batches import BatchPlan
+from kit.data.batches import BatchPlan, Plan
 from kit.data.bpe_dropout import CutAnew
 from kit.data.examples import Pairs, TokenLists
 from kit.data.languages import PREFIX, TAGGED, Codes, tell_languages
@@ -21,33 +21,40 @@ from kit.data.sources import Splits
 from kit.data.stream_plan import Making, StreamPlan, Tally, alone
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError
-from kit.evaluation.predict import Evaluation, evaluate_split
-from kit.hub import load_config, load_seq2seq
+from kit.evaluation.predict import evaluate_split, search_settings
+from kit.generate import Translator
+from kit.hub import export_model, load_config, load_seq2seq
 from kit.pipelines import PIPELINES
+from kit.plot import draw_sentence, first_question
 from kit.positions import encode_within, position_limit
 from kit.recipe import Recipe
 from kit.recipe_model import config_class
+from kit.recipe_translation import TranslationRecipe
 from kit.search import SearchSettings
-from kit.training.objective import Batch, Objective, Seq2SeqObjective
+from kit.tasks.task import Encoded, Evaluation, MakeBatch, Task
+from kit.training.objective import Objective, Seq2SeqObjective
 
 POSITIONS = "positions"
 """Name of the filter that leaves out what is too long for the model."""
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """Examples of each split as token ids, and how many training examples each filter left out."""
+class EncodedPairs(Encoded[Pairs]):
+    """Source and target of each example."""
 
-    splits: dict[str, Pairs]
-    left_out: dict[str, int] = field(default_factory=dict)
-    cut_anew: CutAnew | None = None  # training examples under tokenizer.bpe_dropout
+    cut_anew: CutAnew | None = None
+    """Training examples under tokenizer.bpe_dropout."""
 
 
-class Translation:
+class Translation(Task[Pairs]):
     """What a recipe of this task does at each station on the way of the data."""
 
+    card: ClassVar[str] = "seq2seq"
+    recipe: TranslationRecipe
+
     def __init__(self, recipe: Recipe):
-        self.recipe = recipe
+        assert isinstance(recipe, TranslationRecipe)
+        super().__init__(recipe)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -85,7 +92,7 @@ class Translation:
         train = splits.datasets["train"]
         return train if len(train) <= most else train.select(np.arange(most) * len(train) // most)
 
-    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded:
+    def encode(self, splits: Splits, tokenizers: Tokenizers) -> EncodedPairs:
         """Token ids of every split; the length filters apply to the training split only. A stream is encoded as it is
         read."""
         limit = position_limit(self.config(tokenizers))
@@ -94,7 +101,7 @@ class Translation:
             for name, dataset in splits.datasets.items()
         }
         if splits.stream is not None:
-            return Encoded(encoded)
+            return EncodedPairs(encoded)
         keep, left_out = self.filter_lengths(encoded["train"], tokenizers)
         if not keep.any():
             raise DataError(
@@ -108,7 +115,13 @@ class Translation:
             texts = splits.datasets["train"].select(kept)
             sources = (tokenizers.prefix + source for source in Texts(texts, "source"))
             cut_anew = CutAnew(encoded["train"], sources, Texts(texts, "target"), tokenizers, dropout, limit)
-        return Encoded(encoded, left_out, cut_anew)
+        return EncodedPairs(encoded, left_out, cut_anew)
+
+    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Pairs:
+        return encode_pairs(rows, tokenizers, position_limit(config))
+
+    def filter_name(self, name: str) -> str:
+        return "the positions of the model" if name == POSITIONS else super().filter_name(name)
 
     def filter_lengths(self, pairs: Pairs, tokenizers: Tokenizers) -> tuple[np.ndarray, dict[str, int]]:
         """Which examples the recipe trains on, and how many each filter leaves out (the first that applies counts)."""
@@ -142,9 +155,9 @@ class Translation:
 
     # ---- tokens → batches --------------------------------------------------------------------------------------------
 
-    def plan(self, pairs: Pairs, seed: int | None = None) -> BatchPlan:
+    def plan(self, examples: Pairs, seed: int | None = None) -> BatchPlan:
         """The plan of training batches, by the seed of the recipe or another."""
-        return self.plan_lengths([pairs.source.lengths, pairs.target.lengths], seed)
+        return self.plan_lengths([examples.source.lengths, examples.target.lengths], seed)
 
     def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
         """The same for examples of which only the lengths are known."""
@@ -159,7 +172,7 @@ class Translation:
         )
 
     def stream_plan(
-        self, splits: Splits, encoded: Encoded, tokenizers: Tokenizers, process: int = 0, processes: int = 1
+        self, splits: Splits, encoded: Encoded[Pairs], tokenizers: Tokenizers, process: int = 0, processes: int = 1
     ) -> StreamPlan[Pairs]:
         """The plan of training batches over a stream; it counts in `splits` and `encoded` what is left out."""
         assert splits.stream is not None
@@ -187,11 +200,12 @@ class Translation:
             exchange=(lambda mine: gather_object([mine])) if processes > 1 else alone,
         )
 
-    def batch_maker(
-        self, encoded: Encoded, tokenizers: Tokenizers
-    ) -> Callable[[np.ndarray, np.random.Generator], Batch]:
-        """From indices of training examples to tensors; what is random in them comes from the generator."""
-        pairs, cut_anew, pad = encoded.splits["train"], encoded.cut_anew, tokenizers.source.pad_token_id
+    def batch_maker(self, encoded: Encoded[Pairs], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        pad = tokenizers.source.pad_token_id
+        if isinstance(plan, StreamPlan):
+            return lambda indices, random: plan.examples.batch(indices, pad)
+        assert isinstance(encoded, EncodedPairs)
+        pairs, cut_anew = encoded.splits["train"], encoded.cut_anew
         if cut_anew is not None:
             return lambda indices, random: cut_anew.batch(indices, pad, random)
         return lambda indices, random: pairs.batch(indices, pad)
@@ -217,31 +231,43 @@ class Translation:
             model = AutoModelForSeq2SeqLM.from_config(self.config(tokenizers))
         return model.to(getattr(torch, train.dtype))
 
+    def load_model(self, place: str | Path) -> PreTrainedModel:
+        return load_seq2seq(place)
+
     def objective(self, model: PreTrainedModel) -> Seq2SeqObjective:
         train = self.recipe.train
         return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by)
 
-    # ---- evaluation --------------------------------------------------------------------------------------------------
+    # ---- evaluation and what is left behind --------------------------------------------------------------------------
 
     def evaluate(
         self,
         objective: Objective,
         splits: Splits,
-        encoded: Encoded,
+        encoded: Encoded[Pairs],
         tokenizers: Tokenizers,
         split: str,
-        num_beams: int,
         accelerator: Accelerator,
+        final: bool = True,
     ) -> Evaluation:
-        """Figures and predictions of a split."""
         assert isinstance(objective, Seq2SeqObjective)
-        examples, texts = encoded.splits[split], splits.datasets[split]
-        return evaluate_split(objective, examples, texts, tokenizers, self.recipe.eval, num_beams, accelerator)
+        examples, texts, section = encoded.splits[split], splits.datasets[split], self.recipe.eval
+        num_beams = section.num_beams if final else section.num_beams_while_training
+        return evaluate_split(objective, examples, texts, tokenizers, section, num_beams, accelerator)
 
+    def shown(self, row: dict[str, Any]) -> str:
+        mark = "=" if row["prediction"] == row["target"] else "≠"
+        return f"{row['source']} → {row['prediction']} {mark} {row['target']}"
 
-def filter_name(name: str) -> str:
-    """A filter of training examples as a message names it."""
-    return "the positions of the model" if name == POSITIONS else f"data.{name}"
+    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).generation_config(model)
+        export_model(folder, model, tokenizers, generation, self.pipelines)
+
+    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
+        """The attention of the first example, drawn by the exported model: one that cannot be loaded is noticed."""
+        translator = Translator(model_folder)
+        if question := first_question(splits.datasets[split]):
+            draw_sentence(translator, question, plots / "attention.png")
 
 
 def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> Pairs:

@@ -17,6 +17,7 @@ from kit.data.batches import BatchPlan, micro_batch_random, reading_batches
 from kit.data.examples import Pairs
 from kit.evaluation.predict import by_language, predict, search_settings, teacher_forced_loss
 from kit.prepare import Prepared
+from kit.recipe_translation import TranslationEval
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.training.optim import build_optimizer
 
@@ -108,7 +109,7 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     resident = psutil.Process().memory_info().rss
     task, train = prepared.task, prepared.recipe.train
     objective = task.objective(copy.deepcopy(prepared.model)).to(device)
-    make_batch = task.batch_maker(prepared.encoded, prepared.tokenizers)
+    make_batch = prepared.batch_maker()
     optimizer = build_optimizer(objective, train)
     trial = _Trial(objective, optimizer, make_batch, train.max_grad_norm, accelerator)
     longest, strata = representative_micro_batches(prepared)
@@ -120,7 +121,8 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     parts = trial.seconds(strata, SECONDS_OF_STEPS)
     seconds_per_step = parts * train.micro_batches + trial.seconds_of_update
 
-    lengths = prepared.encoded.splits["train"].source.lengths
+    assert isinstance(prepared.plan, BatchPlan)
+    lengths = prepared.plan.sides[0]
     tokens = max(1.0, float(np.mean([lengths[indices].sum() for indices in strata])))
     evaluations, seconds = estimate_evaluations(prepared, objective, accelerator, parts / tokens)
     weights = sum(tensor.nbytes for tensor in (*objective.parameters(), *objective.buffers()))
@@ -221,31 +223,38 @@ def _finish_work(accelerator: Accelerator) -> None:
 
 
 def estimate_evaluations(
-    prepared: Prepared, objective: Seq2SeqObjective, accelerator: Accelerator, seconds_per_token: float
+    prepared: Prepared, objective: Objective, accelerator: Accelerator, seconds_per_token: float
 ) -> tuple[int, float]:
     """Number of evaluations while training, and the seconds of these and of the final ones.
 
-    They are reckoned from a piece of the validation split, as if every output were as long as its reference.
+    Where output is searched for, they are reckoned from a piece of the validation split, as if every output were as
+    long as its reference; elsewhere an evaluation is a forward pass, a third of a training step.
     """
-    section, steps = prepared.recipe.eval, prepared.total_steps
+    section, steps, splits = prepared.recipe.eval, prepared.total_steps, prepared.encoded.splits
     evaluations = -(-steps // section.steps) if section.steps else 1
+    finally_evaluated = [split for name, split in splits.items() if name != "train"]
+    if not isinstance(section, TranslationEval) or not isinstance(objective, Seq2SeqObjective):
+        per_token = seconds_per_token / 3
+        tokens = evaluations * int(splits["validation"].lengths.sum())
+        return evaluations, per_token * (tokens + sum(int(split.lengths.sum()) for split in finally_evaluated))
     beams = {section.num_beams, section.num_beams_while_training}
-    seconds = SECONDS_OF_EVALUATION / len(beams)
-    piece = {n: time_evaluation(prepared, objective, accelerator, n, int(seconds / seconds_per_token)) for n in beams}
-    splits = prepared.encoded.splits
+    most = int(SECONDS_OF_EVALUATION / len(beams) / seconds_per_token)
+    piece = {n: time_evaluation(prepared, section, objective, accelerator, n, most) for n in beams}
     total = evaluations * piece[section.num_beams_while_training](splits["validation"])
-    for split in ("validation", "test"):
-        if split in splits:
-            total += piece[section.num_beams](splits[split])
-    return evaluations, total
+    return evaluations, total + sum(piece[section.num_beams](split) for split in finally_evaluated)
 
 
 def time_evaluation(
-    prepared: Prepared, objective: Seq2SeqObjective, accelerator: Accelerator, num_beams: int, most_tokens: int
+    prepared: Prepared,
+    section: TranslationEval,
+    objective: Seq2SeqObjective,
+    accelerator: Accelerator,
+    num_beams: int,
+    most_tokens: int,
 ) -> Callable[[Pairs], float]:
     """Time one batch of an evaluation, or as much of it as has so many source tokens over all beams; returns a function
     that reckons the seconds of a whole split from it."""
-    section, examples = prepared.recipe.eval, prepared.encoded.splits["validation"]
+    examples = prepared.encoded.splits["validation"]
     pad = prepared.tokenizers.source.pad_token_id
     budget = max(1, section.tokens_per_batch // num_beams)
     batches = reading_batches(examples.source.lengths, budget)

@@ -39,6 +39,10 @@ class MaskedLMObjective(Objective):
             counts.append(torch.tensor(len(batch["labels"])))
         return torch.stack([count.cpu() for count in counts]).to(torch.float64)
 
+    def sizes(self, batch: Batch) -> Tensor:
+        real = batch["attention_mask"].sum()
+        return torch.stack([real, real, torch.full_like(real, batch["labels"].numel())]).to(torch.float64)
+
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
         totals = totals.to(batch["labels"].device)
         masked, pairs = self.summed_losses(batch)
@@ -79,6 +83,10 @@ class CausalLMObjective(Objective):
 
     def counts(self, batch: Batch) -> Tensor:
         return (batch["labels"] != IGNORED).sum().to(torch.float64).reshape(1)
+
+    def sizes(self, batch: Batch) -> Tensor:
+        real = (batch["labels"] != IGNORED).sum()
+        return torch.stack([real, real, torch.full_like(real, batch["labels"].numel())]).to(torch.float64)
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
         return self.summed_loss(batch) / totals[0].to(batch["labels"].device)

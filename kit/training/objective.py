@@ -36,11 +36,8 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def sizes(self, batch: Batch) -> Tensor:
-        """Target tokens, real tokens and padded tokens of a micro-batch, for the log."""
-        target = (batch["labels"] != IGNORED).sum()
-        real = target + batch["attention_mask"].sum()
-        padded = batch["labels"].numel() + batch["attention_mask"].numel()
-        return torch.stack([target, real, torch.full_like(real, padded)]).to(torch.float64)
+        """Tokens that the speed is measured in, real tokens and padded tokens of a micro-batch, for the log."""
+        raise NotImplementedError
 
 
 class Seq2SeqObjective(Objective):
@@ -60,6 +57,13 @@ class Seq2SeqObjective(Objective):
         labels = batch["labels"]
         count = (labels != IGNORED).sum() if self.normalize_by == "tokens" else torch.tensor(len(labels))
         return count.to(torch.float64).reshape(1)
+
+    def sizes(self, batch: Batch) -> Tensor:
+        """The speed is that of target tokens; both sides are padded."""
+        target = (batch["labels"] != IGNORED).sum()
+        real = target + batch["attention_mask"].sum()
+        padded = batch["labels"].numel() + batch["attention_mask"].numel()
+        return torch.stack([target, real, torch.full_like(real, padded)]).to(torch.float64)
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
         return self.summed_loss(batch, self.label_smoothing) / totals[0].to(batch["labels"].device)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from transformers import PreTrainedModel
 
-from kit.data.sources import Splits, load_splits
+from kit.data.sources import Splits
 from kit.data.tokenizer import Tokenizers
 from kit.errors import KitError, RunError
 from kit.hub import load_seq2seq
@@ -69,13 +69,13 @@ def verify(target: str | Path) -> list[Check]:
         tokenizers = Tokenizers.load(folder.model)
         model = load_seq2seq(folder.model)
         try:
-            batch, origin = real_batch(load_splits(recipe.data), tokenizers)
+            batch, origin = real_batch(task_of(recipe).load(), tokenizers)
         except KitError as error:
             batch, origin = random_batch(model, recipe.train.seed), f"random tokens, because {error}"
     else:
         recipe = load_recipe(target)
-        splits = load_splits(recipe.data)
         task = task_of(recipe)
+        splits = task.load()
         tokenizers = task.build_tokenizers(splits)
         model = task.build_model(tokenizers)
         batch, origin = real_batch(splits, tokenizers)

@@ -8,7 +8,7 @@ from kit.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMES = ("dates", "docstrings")
+NAMES = ("dates", "docstrings", "pydocs")
 SPLITS = ("train", "validation", "test")
 
 
@@ -17,13 +17,12 @@ def load_builtin(
     languages: Sequence[str] | None = None,
     sizes: dict[str, int] | None = None,
     seed: int = 0,
-    source: str = "source",
-    target: str = "target",
+    columns: Sequence[str] = ("source", "target"),
 ) -> "dict[str, pa.Table]":
     """The splits train, validation and test of a built-in set. Equal arguments give equal rows.
 
-    `sizes` overrides the number of rows of the splits it names. `source` and `target` are the columns that will be
-    used: rows that lack them are not made. Raises DataError if the name, a language or a split is unknown, or if a
+    `sizes` overrides the number of rows of the splits it names. `columns` are those that will be used:
+    rows that lack them are not made. Raises DataError if the name, a language or a split is unknown, or if a
     size cannot be met.
     """
     if name not in NAMES:
@@ -46,6 +45,10 @@ def load_builtin(
         return dates.generate(languages, sizes, seed)
     if languages is not None:
         raise DataError(f"data.languages: builtin:{name} has no languages to choose from. Remove it.")
+    if name == "pydocs":
+        from kit.data.builtin import pydocs
+
+        return pydocs.generate(sizes, seed)
     from kit.data.builtin import docstrings
 
-    return docstrings.generate(source, target, sizes, seed)
+    return docstrings.generate(columns, sizes, seed)

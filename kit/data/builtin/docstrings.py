@@ -43,16 +43,16 @@ Definition = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 Row = dict[str, str]
 
 
-def generate(source: str, target: str, sizes: dict[str, int] | None = None, seed: int = 0) -> dict[str, pa.Table]:
-    """Train, validation and test, each with all columns and the rows that have text in `source` and `target`.
+def generate(columns: Sequence[str], sizes: dict[str, int] | None = None, seed: int = 0) -> dict[str, pa.Table]:
+    """Train, validation and test, each with all columns and the rows that have text in `columns`.
 
-    No source is in two rows, no top-level module in two splits, and equal arguments give equal rows on the same Python.
-    Raises DataError if this Python comes without the sources of its library.
+    No text of the first of them is in two rows, no top-level module in two splits, and equal arguments give equal rows
+    on the same Python. Raises DataError if this Python comes without the sources of its library.
     """
     rows: dict[object, Row] = {}
     for number, row in enumerate(documented(Path(sysconfig.get_path("stdlib")))):
-        if all(row.get(column) for column in (source, target) if column in COLUMNS):
-            rows.setdefault(row.get(source, number), row)
+        if all(row.get(column) for column in columns if column in COLUMNS):
+            rows.setdefault(row.get(columns[0], number), row)
     splits = deal(list(rows.values()), random.Random(f"docstrings/{seed}/modules"))
     return {split: sample(rows, (sizes or {}).get(split), split, seed) for split, rows in splits.items()}
 

@@ -45,14 +45,17 @@ METRICS = {
 }
 """Metrics that compare texts: exact match and token accuracy go from 0 to 1, the others from 0 to 100, TER beyond."""
 
-MODEL_METRICS = ("loss", "perplexity")
-"""Figures that the model itself gives: always there, never computed from texts, lower is better."""
+MODEL_METRICS = ("loss", "perplexity", "bits_per_byte", "masked_loss", "pair_loss", "unigram_loss")
+"""Figures that the model itself gives, lower is better; they are never computed from texts."""
+
+ACCURACIES = ("masked_accuracy", "pair_accuracy")
+"""Figures of masked language models, higher is better."""
 
 
 def greater_is_better(name: str) -> bool:
     """Whether a higher value of the metric means a better model."""
-    if name in MODEL_METRICS:
-        return False
+    if name in MODEL_METRICS or name in ACCURACIES:
+        return name in ACCURACIES
     return _entry(name, (*MODEL_METRICS, *METRICS)).greater_is_better
 
 

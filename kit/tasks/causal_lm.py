@@ -1,0 +1,153 @@
+"""Causal language models: predict the next token of documents that are packed into full blocks."""
+
+from dataclasses import dataclass
+from math import log
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.batches import Plan
+from kit.data.packing import CausalBlocks, document_positions
+from kit.data.rows import Texts
+from kit.data.sources import Splits
+from kit.data.tokenizer import Tokenizers
+from kit.errors import RecipeError
+from kit.recipe import Recipe
+from kit.recipe_language_model import CausalLMRecipe
+from kit.tasks.language_model import LanguageModel, encode_texts, perplexity, summed_over
+from kit.tasks.task import Encoded, Evaluation, MakeBatch
+from kit.training.language_modeling import CausalLMObjective
+from kit.training.objective import Batch, Objective
+
+
+@dataclass(frozen=True)
+class TextBlocks:
+    """The blocks of a split."""
+
+    blocks: CausalBlocks
+    bytes: int
+    """Length of the text in UTF-8, by which models with different tokenizers are compared."""
+    separate: bool
+    """Whether documents do not see each other."""
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.blocks.lengths
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        """`input_ids` and `labels`, which are shifted already."""
+        tokens, labels = self.blocks.batch(indices)
+        batch = {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}
+        if self.separate:
+            batch["position_ids"] = torch.from_numpy(document_positions(tokens, self.blocks.separator))
+        return batch
+
+
+class CausalLM(LanguageModel[TextBlocks]):
+    """GPT's pretraining, and recurrent language models."""
+
+    auto_class: ClassVar[Any] = AutoModelForCausalLM
+    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "causal"
+    recipe: CausalLMRecipe
+
+    def __init__(self, recipe: Recipe):
+        assert isinstance(recipe, CausalLMRecipe)
+        if recipe.data.separate_documents and recipe.model.type in recipe.own_types:
+            raise RecipeError(
+                f"data.separate_documents: a {recipe.model.type} has no attention that could be kept within a "
+                "document. Leave it out."
+            )
+        super().__init__(recipe)
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if tokenizer.eos_token_id is None:
+            raise RecipeError("tokenizer.pretrained: it has no end token, which separates documents. Use another one.")
+
+    def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> TextBlocks:
+        tokenizer, data = tokenizers.source, self.recipe.data
+        blocks = CausalBlocks.of(encode_texts(rows, tokenizer), tokenizer.eos_token_id, data.block_size)
+        size = sum(len(text.encode("utf-8", "replace")) for text in Texts(rows, "text"))
+        return TextBlocks(blocks, size, data.separate_documents)
+
+    def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        return lambda indices, random: encoded.splits["train"].batch(indices)
+
+    def objective(self, model: PreTrainedModel) -> CausalLMObjective:
+        return CausalLMObjective(model)
+
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[TextBlocks],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """Loss and perplexity of a token, bits of a byte, and a few samples."""
+        assert isinstance(objective, CausalLMObjective)
+        examples, device = encoded.splits[split], accelerator.device
+
+        def sums(indices: np.ndarray) -> Tensor:
+            batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
+            return torch.stack([objective.summed_loss(batch), objective.counts(batch).sum().to(device)])
+
+        nats, tokens = summed_over(objective, examples.lengths, self.recipe.eval.tokens_per_batch, accelerator, sums)
+        loss = nats / tokens
+        figures = {
+            "loss": loss,
+            "perplexity": perplexity(loss),
+            "bits_per_byte": nats / log(2) / max(1, examples.bytes),
+            "examples": len(examples),
+            "tokens": int(tokens),
+        }
+        return Evaluation(figures, self.samples(objective.model, examples, tokenizers.source))
+
+    def samples(
+        self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase
+    ) -> list[dict[str, Any]]:
+        """Texts that the model writes, the same ones for the same weights."""
+        section, rows = self.recipe.eval, []
+        places = np.linspace(0, len(examples) - 1, section.examples).astype(int)
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.inference_mode():
+            torch.manual_seed(self.recipe.train.seed)
+            for place in places:
+                beginning = examples.batch(np.array([place]))["input_ids"][0, : section.prompt_tokens]
+                separator = torch.tensor([tokenizer.eos_token_id])
+                prompt = beginning if len(beginning) else separator
+                written = model.generate(
+                    input_ids=prompt[None].to(model.device),
+                    attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=model.device),
+                    generation_config=self.sampling(tokenizer),
+                )[0, len(prompt) :]
+                rows.append({"prompt": tokenizer.decode(beginning), "prediction": tokenizer.decode(written)})
+        return rows
+
+    def sampling(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
+        """How samples are written."""
+        section = self.recipe.eval
+        pad = tokenizer.pad_token_id
+        return GenerationConfig(
+            do_sample=True,
+            temperature=section.temperature,
+            top_p=section.top_p,
+            top_k=0,
+            max_new_tokens=section.max_new_tokens,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.eos_token_id if pad is None else pad,
+        )
+
+    def shown(self, row: dict[str, Any]) -> str:
+        return f"{row['prompt']}│{row['prediction']}"

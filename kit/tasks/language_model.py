@@ -1,0 +1,183 @@
+"""What the pretraining of masked and of causal language models has in common."""
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.batches import BatchPlan, reading_batches
+from kit.data.documents import load_documents
+from kit.data.examples import TokenLists
+from kit.data.rows import Texts
+from kit.data.sources import Splits
+from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, taken_literally, train_tokenizer
+from kit.errors import DataError, RecipeError
+from kit.hub import export_model, load_config, load_model
+from kit.positions import position_limit
+from kit.recipe_language_model import CausalLMRecipe, MaskedLMRecipe
+from kit.recipe_model import config_class
+from kit.tasks.task import Encoded, Task
+from kit.training.objective import Objective
+
+TEXTS_AT_ONCE = 1000
+
+
+class Blocks(Protocol):
+    """Examples of about the same length."""
+
+    @property
+    def cut(self) -> int: ...
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of tokens of each."""
+
+    def __len__(self) -> int: ...
+
+
+B = TypeVar("B", bound=Blocks)
+
+
+class LanguageModel(Task[B]):
+    """A task that learns from documents alone."""
+
+    card: ClassVar[str] = "language_model"
+    auto_class: ClassVar[Any]
+    """transformers' class that builds and loads models of this task."""
+
+    recipe: CausalLMRecipe | MaskedLMRecipe
+
+    def load(self) -> Splits:
+        return load_documents(self.recipe.data)
+
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        section = self.recipe.tokenizer
+        pretrained = section.pretrained or self.recipe.model.pretrained
+        if pretrained is not None:
+            tokenizers = load_pretrained_tokenizers(pretrained)
+        else:
+            texts = Texts(
+                splits.datasets["train"].select(range(min(section.train_examples, self.size(splits)))), "text"
+            )
+            tokenizer = train_tokenizer(section, texts, self.kind_of_tokenizer)
+            tokenizers = Tokenizers(tokenizer, tokenizer)
+        self.check_tokenizer(tokenizers.source)
+        return tokenizers
+
+    @staticmethod
+    def size(splits: Splits) -> int:
+        return len(splits.datasets["train"])
+
+    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]]
+    """Which special tokens a trained tokenizer has: those of "masked" or of "causal" models."""
+
+    @abstractmethod
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise RecipeError if a tokenizer lacks a token that the task needs."""
+
+    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[B]:
+        config = self.config(tokenizers)
+        limit, wanted = position_limit(config), self.recipe.data.block_size
+        if limit is not None and wanted > limit:
+            raise RecipeError(f"data.block_size: {wanted} tokens are more than the model has positions for ({limit}).")
+        encoded = Encoded(
+            {name: self.encode_documents(rows, tokenizers, name) for name, rows in splits.datasets.items()}
+        )
+        if not len(encoded.splits["train"]):
+            raise DataError(f"{self.recipe.data.path}: the training text is too short for a single example.")
+        return encoded
+
+    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> B:
+        return self.encode_documents(rows, tokenizers, "evaluated")
+
+    @abstractmethod
+    def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> B:
+        """Documents as examples; what is random in making them follows the seed of the data."""
+
+    def plan(self, examples: B, seed: int | None = None) -> BatchPlan:
+        train = self.recipe.train
+        return BatchPlan(
+            [examples.lengths],
+            seed=train.seed if seed is None else seed,
+            size=train.tokens_per_batch or train.batch_size or 1,
+            unit="tokens" if train.tokens_per_batch is not None else "examples",
+            micro_batches=train.micro_batches,
+        )
+
+    # ---- model -------------------------------------------------------------------------------------------------------
+
+    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The configuration of the model, new or pretrained."""
+        section, tokenizer = self.recipe.model, tokenizers.source
+        if section.pretrained is not None:
+            return load_config(section.pretrained, section.settings)
+        assert section.type is not None
+        kind = config_class(section.type, self.recipe.own_types, self.recipe.mapping)
+        tokens = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad", "sep_token_id": "sep",
+                  "cls_token_id": "cls", "mask_token_id": "mask"}  # fmt: skip
+        told = {name: getattr(tokenizer, f"{token}_token_id") for name, token in tokens.items()}
+        known = {name: value for name, value in told.items() if value is not None and hasattr(kind, name)}
+        return kind(**section.settings, vocab_size=len(tokenizer), **known)
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        section, train = self.recipe.model, self.recipe.train
+        torch.manual_seed(train.seed)
+        if section.pretrained is None:
+            model = self.auto_class.from_config(self.config(tokenizers))
+        else:
+            model = load_model(self.auto_class, section.pretrained, section.settings)
+            if model.get_input_embeddings().num_embeddings < len(tokenizers.source):
+                raise RecipeError(
+                    f"tokenizer.pretrained has {len(tokenizers.source)} tokens, more than model.pretrained knows: use "
+                    "the model's own tokenizer by leaving tokenizer.pretrained out"
+                )
+        return model.to(getattr(torch, train.dtype))
+
+    def load_model(self, place: str | Path) -> PreTrainedModel:
+        return load_model(self.auto_class, place)
+
+    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+        export_model(folder, model, tokenizers)
+
+
+def encode_texts(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> TokenLists:
+    """The tokens of each document, without anything that stands around them."""
+
+    def encoded() -> Iterator[list[int]]:
+        texts = iter(Texts(rows, "text"))
+        with taken_literally(tokenizer):
+            while portion := list(islice(texts, TEXTS_AT_ONCE)):
+                yield from tokenizer(portion, add_special_tokens=False, verbose=False)["input_ids"]
+
+    return TokenLists(encoded())
+
+
+@torch.inference_mode()
+def summed_over(
+    objective: Objective,
+    lengths: np.ndarray,
+    tokens: int,
+    accelerator: Accelerator,
+    sums: Callable[[np.ndarray], Tensor],
+) -> list[float]:
+    """What `sums(indices)` gives for batches of examples, added up over all examples and processes."""
+    objective.eval()
+    batches = reading_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
+    found = [sums(indices).double().cpu() for indices in batches]
+    width = len(sums(np.array([0]))) if not found else len(found[0])
+    total = torch.stack([torch.zeros(width, dtype=torch.float64), *found]).sum(0)
+    return accelerator.reduce(total.to(accelerator.device)).cpu().tolist()
+
+
+def perplexity(loss: float) -> float:
+    """e to the loss, without an overflow."""
+    return math.exp(min(loss, 700))

@@ -1,0 +1,279 @@
+"""Masked language models: fill in masked tokens of packed blocks or of pairs of segments, as BERT learns."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.batches import Plan
+from kit.data.documents import PARAGRAPHS
+from kit.data.examples import IGNORED, TokenLists
+from kit.data.masking import Masking
+from kit.data.packing import packed_rows
+from kit.data.rows import Texts
+from kit.data.sentence_pairs import make_pairs
+from kit.data.sources import Splits
+from kit.data.tokenizer import Tokenizers, taken_literally
+from kit.errors import DataError, RecipeError
+from kit.recipe import Recipe
+from kit.recipe_language_model import MaskedLMRecipe
+from kit.sentences import split_sentences
+from kit.tasks.language_model import LanguageModel, perplexity, summed_over
+from kit.tasks.task import Encoded, Evaluation, MakeBatch
+from kit.training.language_modeling import MaskedLMObjective
+from kit.training.objective import Batch, Objective
+
+
+@dataclass(frozen=True)
+class MaskedExamples:
+    """Rows of tokens with all that stands around them, before anything is masked."""
+
+    rows: TokenLists
+    """Each token as 2 · id + whether it begins a word."""
+    first_lengths: np.ndarray | None
+    """Of pairs: the number of tokens up to and with the first separator."""
+    pair_labels: np.ndarray | None
+    """Of pairs: 0 where the second segment follows the first."""
+    masking: Masking
+    special: np.ndarray
+    pad: int
+    whole_words: bool
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.rows.lengths
+
+    @cached_property
+    def token_counts(self) -> np.ndarray:
+        """How often each token that can be masked occurs."""
+        ids = np.concatenate([self.rows[i] >> 1 for i in range(len(self))])
+        return np.bincount(ids[~np.isin(ids, self.special)])
+
+    def batch(self, indices: np.ndarray, random: np.random.Generator) -> Batch:
+        """Masked `input_ids`, `attention_mask` and `labels`; of pairs the segments and the label too."""
+        packed = self.rows.padded(indices, self.pad << 1).numpy()
+        ids, begins = packed >> 1, (packed & 1).astype(bool)
+        real = np.arange(ids.shape[1]) < self.rows.lengths[indices][:, None]
+        words = np.cumsum(begins, axis=1) if self.whole_words else None
+        masked, labels = self.masking(ids, real & ~np.isin(ids, self.special), random, words)
+        batch = {
+            "input_ids": torch.from_numpy(masked),
+            "attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "labels": torch.from_numpy(labels),
+        }
+        if self.first_lengths is not None and self.pair_labels is not None:
+            second = (np.arange(ids.shape[1]) >= self.first_lengths[indices][:, None]) & real
+            batch["token_type_ids"] = torch.from_numpy(second.astype(np.int64))
+            batch["next_sentence_label"] = torch.from_numpy(self.pair_labels[indices])
+        return batch
+
+
+class MaskedLM(LanguageModel[MaskedExamples]):
+    """BERT's pretraining."""
+
+    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "masked"
+    recipe: MaskedLMRecipe
+
+    def __init__(self, recipe: Recipe):
+        assert isinstance(recipe, MaskedLMRecipe)
+        super().__init__(recipe)
+
+    @property
+    def auto_class(self) -> Any:
+        return AutoModelForMaskedLM if self.recipe.data.pairs == "none" else AutoModelForPreTraining
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        for name in ("mask", "cls", "sep", "pad"):
+            if getattr(tokenizer, f"{name}_token_id") is None:
+                raise RecipeError(f"tokenizer.pretrained: it has no {name} token, as masked language models need it.")
+
+    # ---- documents → examples ----------------------------------------------------------------------------------------
+
+    def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> MaskedExamples:
+        tokenizer, data = tokenizers.source, self.recipe.data
+        special = np.array(sorted(tokenizer.all_special_ids))
+        ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
+        masking = Masking(tokenizer.mask_token_id, ordinary, data.mask_probability)
+        about: dict[str, Any] = {
+            "masking": masking,
+            "special": special,
+            "pad": tokenizer.pad_token_id,
+            "whole_words": data.whole_words,
+        }
+        first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
+        if data.pairs == "none":
+            documents = TokenLists(marked_tokens(list(Texts(rows, "text")), tokenizer))
+            return MaskedExamples(packed_rows(documents, first, separator, data.block_size), None, None, **about)
+        documents_of_sentences = [self.sentences(text, tokenizer) for text in Texts(rows, "text")]
+        passes = data.pair_passes if split == "train" else 1
+        pairs = [
+            pair
+            for number in range(passes)
+            for pair in make_pairs(
+                documents_of_sentences,
+                data.block_size - 3,
+                np.random.default_rng([data.seed, number]),
+                swap=data.pairs == "sentence_order",
+            )
+        ]
+        if not pairs or (data.pairs == "next_sentence" and len(documents_of_sentences) < 2):
+            raise DataError(
+                f"data.pairs: {data.path} has {len(documents_of_sentences)} documents in {split}, too few to take a "
+                "second segment from another one. Use data.pairs: sentence_order, or see data.documents."
+            )
+        return MaskedExamples(
+            TokenLists([first, *pair.first, separator, *pair.second, separator] for pair in pairs),
+            np.array([len(pair.first) + 2 for pair in pairs]),
+            np.array([pair.label for pair in pairs]),
+            **about,
+        )
+
+    def sentences(self, text: str, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+        """The sentences of a document as marked tokens."""
+        language = self.recipe.data.language
+        texts = [
+            sentence.text
+            for paragraph in text.split(PARAGRAPHS)
+            if paragraph.strip()
+            for sentence in split_sentences(paragraph, language)
+        ]
+        return marked_tokens(texts, tokenizer)
+
+    def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        return encoded.splits["train"].batch
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        model = super().build_model(tokenizers)
+        if self.recipe.data.pairs != "none" and not MaskedLMObjective(model).with_pairs:
+            raise RecipeError(
+                f"data.pairs: a {model.config.model_type} does not tell whether two segments belong together. Use "
+                "model.type: bert, or data.pairs: none."
+            )
+        return model
+
+    def objective(self, model: PreTrainedModel) -> MaskedLMObjective:
+        return MaskedLMObjective(model)
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[MaskedExamples],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """Loss and accuracy at masked positions and of pairs; what is masked is the same in every evaluation.
+
+        `unigram_loss` is what a model would have that knows only how frequent tokens are in this split.
+        """
+        assert isinstance(objective, MaskedLMObjective)
+        examples, device = encoded.splits[split], accelerator.device
+        counts = examples.token_counts
+        surprise = torch.from_numpy(-np.log(np.maximum(counts, 1) / counts.sum()))
+
+        def sums(indices: np.ndarray) -> Tensor:
+            batch = self.evaluated_batch(examples, indices)
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            logits, pair_logits = objective.logits(batch)
+            labels = batch["labels"][batch["labels"] != IGNORED]
+            right = (logits.argmax(-1) == labels).sum()
+            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+            found = [loss, right, surprise[labels.cpu()].sum(), torch.tensor(len(labels))]
+            if pair_logits is not None:
+                order = batch["next_sentence_label"]
+                found += [
+                    nn.functional.cross_entropy(pair_logits, order, reduction="sum"),
+                    (pair_logits.argmax(-1) == order).sum(),
+                ]
+            return torch.stack([figure.double().cpu() for figure in found])
+
+        tokens = self.recipe.eval.tokens_per_batch
+        loss, right, unigram, masked, *pairs = summed_over(objective, examples.lengths, tokens, accelerator, sums)
+        figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
+        figures |= {"masked_accuracy": right / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
+        if pairs:
+            figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": pairs[1] / len(examples)}
+            figures["loss"] += figures["pair_loss"]
+        return Evaluation(figures, self.filled_in(objective, examples, tokenizers.source, device))
+
+    def evaluated_batch(self, examples: MaskedExamples, indices: np.ndarray) -> Batch:
+        """A batch in which each example is masked by its own number, whichever others are there."""
+        parts = [
+            examples.batch(indices[i : i + 1], np.random.default_rng([0, int(indices[i])])) for i in range(len(indices))
+        ]
+        longest = max(part["input_ids"].shape[1] for part in parts)
+        fill = {"input_ids": examples.pad, "labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
+        return {
+            name: torch.cat(
+                [
+                    part[name] if name not in fill else nn.functional.pad(
+                        part[name], (0, longest - part[name].shape[1]), value=fill[name]
+                    )
+                    for part in parts
+                ]
+            )
+            for name in parts[0]
+        }  # fmt: skip
+
+    @torch.inference_mode()
+    def filled_in(
+        self,
+        objective: MaskedLMObjective,
+        examples: MaskedExamples,
+        tokenizer: PreTrainedTokenizerBase,
+        device: torch.device,
+    ) -> list[dict[str, Any]]:
+        """A few masked texts with what the model fills in."""
+        number = min(self.recipe.eval.examples, len(examples))
+        rows = []
+        for place in np.linspace(0, len(examples) - 1, number).astype(int):
+            batch = self.evaluated_batch(examples, np.array([place]))
+            logits, pair_logits = objective.logits({name: tensor.to(device) for name, tensor in batch.items()})
+            labels = batch["labels"][batch["labels"] != IGNORED]
+            row = {
+                "text": tokenizer.decode(batch["input_ids"][0]),
+                "target": tokenizer.convert_ids_to_tokens(labels.tolist()),
+                "prediction": tokenizer.convert_ids_to_tokens(logits.argmax(-1).tolist()),
+            }
+            if pair_logits is not None:
+                row["pair"] = int(batch["next_sentence_label"][0])
+                row["pair_prediction"] = int(pair_logits.argmax(-1)[0])
+            rows.append(row)
+        return rows
+
+    def shown(self, row: dict[str, Any]) -> str:
+        words = [
+            f"{found} =" if found == wanted else f"{found} ≠ {wanted}"
+            for found, wanted in zip(row["prediction"], row["target"], strict=True)
+        ]
+        return f"{row['text'][:200]} → {', '.join(words[:8])}"
+
+
+def marked_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """The tokens of each text, each as 2 · id + whether it begins a word."""
+    if not texts:
+        return []
+    with taken_literally(tokenizer):
+        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)
+    found = []
+    for number, ids in enumerate(encoded["input_ids"]):
+        words = encoded.word_ids(number) if tokenizer.is_fast else list(range(len(ids)))
+        begins = [place == 0 or words[place] != words[place - 1] for place in range(len(ids))]
+        found.append([(token << 1) + begin for token, begin in zip(ids, begins, strict=True)])
+    return found

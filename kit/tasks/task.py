@@ -1,0 +1,145 @@
+"""What a task is to the rest of kit: all that differs between tasks, station by station on the way of the data."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+from accelerate import Accelerator
+from datasets import Dataset
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from kit.data.batches import BatchPlan, Plan
+from kit.data.sources import Splits, load_splits
+from kit.data.stream_plan import StreamPlan
+from kit.data.tokenizer import Tokenizers
+from kit.errors import RecipeError
+from kit.recipe import Recipe
+from kit.training.objective import Batch, Objective
+
+MakeBatch = Callable[[np.ndarray, np.random.Generator], Batch]
+"""From what the plan gives for a micro-batch to tensors; what is random in them comes from the generator."""
+
+
+class Examples(Protocol):
+    """The encoded examples of a split."""
+
+    @property
+    def cut(self) -> int:
+        """Number of examples that were too long for the model, and end early."""
+
+    def __len__(self) -> int: ...
+
+
+E = TypeVar("E", bound=Examples)
+
+
+@dataclass(frozen=True)
+class Encoded(Generic[E]):
+    """The examples of each split as token ids, and how many training examples each filter left out."""
+
+    splits: dict[str, E]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures of a split and the predictions they were computed from, in the order of the data."""
+
+    figures: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+class Task(ABC, Generic[E]):
+    """What a recipe of this task does at each station."""
+
+    card: ClassVar[str]
+    """Template of the model card, in model_cards/."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """Tasks of `pipeline()` whose code is saved with the model, because transformers does not have them."""
+        return ()
+
+    # ---- text → tokens → batches -------------------------------------------------------------------------------------
+
+    def load(self) -> Splits:
+        """The data of the recipe."""
+        return load_splits(self.recipe.data)
+
+    @abstractmethod
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        """Train them on the training split, or load those that the recipe names."""
+
+    @abstractmethod
+    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[E]:
+        """Every split as examples; a stream is encoded as it is read."""
+
+    @abstractmethod
+    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> E:
+        """The rows of a split that is evaluated as examples, for a model of this configuration; all of them."""
+
+    @abstractmethod
+    def plan(self, examples: E, seed: int | None = None) -> BatchPlan:
+        """The plan of training batches, by the seed of the recipe or another."""
+
+    def stream_plan(
+        self, splits: Splits, encoded: Encoded[E], tokenizers: Tokenizers, process: int = 0, processes: int = 1
+    ) -> StreamPlan[Any]:
+        """The plan of training batches over a stream; it counts in `splits` and `encoded` what is left out."""
+        raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
+
+    @abstractmethod
+    def batch_maker(self, encoded: Encoded[E], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        """How training batches are made of examples."""
+
+    def filter_name(self, name: str) -> str:
+        """A filter of training examples as a message names it."""
+        return f"data.{name}"
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        """A new model with weights by `train.seed`, or a pretrained one; in the precision of the recipe."""
+
+    @abstractmethod
+    def load_model(self, place: str | Path) -> PreTrainedModel:
+        """A trained model of this task, from a run folder, a model folder or a Hub id."""
+
+    @abstractmethod
+    def objective(self, model: PreTrainedModel) -> Objective:
+        """What is minimised."""
+
+    # ---- evaluation and what is left behind --------------------------------------------------------------------------
+
+    @abstractmethod
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[E],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """Figures and predictions of a split; while training (not `final`) in a cheaper way where there is one. The
+        figures are the same on every process, and "loss" is among them."""
+
+    @abstractmethod
+    def shown(self, row: dict[str, Any]) -> str:
+        """One of an evaluation's predictions as a line of the terminal."""
+
+    @abstractmethod
+    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+        """Write the model as a folder that stands on its own."""
+
+    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
+        """Pictures of a finished model that go beside its training curves."""
+        return None
