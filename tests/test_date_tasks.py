@@ -37,13 +37,13 @@ def test_rows_are_made_by_seed_alone_and_none_is_there_twice(name: str) -> None:
     assert load_builtin(name, sizes=SMALL | {"train": 5}, seed=3)["test"] == first["test"]
 
 
-def texts_of_day(languages: list[str], seed: int = 0) -> dict[str, dict[str, set[str]]]:
-    """Every text that the days of a split have, and the languages that write it."""
+def texts_of_day(languages: list[str]) -> dict[str, dict[str, set[str]]]:
+    """Every text that the days of the two smaller splits have, and the languages that write it."""
     found: dict[str, dict[str, set[str]]] = {}
-    for split, days in days_of_splits(seed).items():
-        known = found.setdefault(split, {})
+    for split in ("validation", "test"):
+        known, days = found.setdefault(split, {}), days_of_splits(0)[split]
         for language in languages:
-            for style in formats(language):
+            for style in untagged(language):
                 for day in days:
                     known.setdefault(style.write(day), set()).add(language)
     return found
@@ -52,8 +52,8 @@ def texts_of_day(languages: list[str], seed: int = 0) -> dict[str, dict[str, set
 def test_a_date_has_one_language_and_its_day_one_split() -> None:
     some = ["ja", "nl", "sv", "zh"]  # sv has dates of nl, and zh of ja
     known = texts_of_day(some)
-    assert any(len(languages) > 1 for languages in known["train"].values())
-    for split in SMALL:
+    assert any(len(languages) > 1 for languages in known["test"].values())
+    for split in ("validation", "test"):
         rows = rows_of("date_language", split, languages=some)
         assert balanced(row["label"] for row in rows)
         assert {row["label"] for row in rows} == set(some)
@@ -105,8 +105,9 @@ def test_questions_have_the_answer_that_is_marked() -> None:
     dates = {
         split: {style.write(day) for day in days for language in SOME for style in untagged(language)}
         for split, days in days_of_splits(0).items()
+        if split != "train"
     }
-    for split in SMALL:
+    for split in dates:
         rows = rows_of("date_questions", split, languages=SOME)
         assert len({row["id"] for row in rows}) == len(rows)
         assert Counter(row["is_impossible"] for row in rows)[True] == len(rows) // 3
@@ -130,13 +131,20 @@ def test_questions_have_the_answer_that_is_marked() -> None:
     [
         ({"languages": ["deu"]}, r'builtin:date_tags has no language "deu"\. Did you mean "de"\?'),
         ({"languages": []}, "the list is empty"),
-        ({"sizes": {"train": 9, "validation": 10**6}, "languages": ["de"]}, r"data\.sizes\.validation: 1000000 rows"),
         ({"sizes": {"tst": 1}}, 'Did you mean "test"'),
     ],
 )
 def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_builtin("date_tags", **arguments)
+
+
+def test_a_size_that_cannot_be_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = {split: days[:5] for split, days in days_of_splits(0).items()}
+    monkeypatch.setattr("kit.data.builtin.date_tasks.days_of_splits", lambda seed: few)
+    most = len({style.write(day) for style in formats("de") for day in few["test"]})
+    with pytest.raises(DataError, match=rf"data\.sizes\.test: 999 rows asked for, but .* hardly more than {most} for"):
+        load_builtin("date_tags", languages=["de"], sizes={"train": 9, "validation": 9, "test": 999})
 
 
 def test_every_language_has_dates_of_its_own() -> None:

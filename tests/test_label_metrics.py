@@ -51,7 +51,7 @@ AVERAGES = [name for name in METRICS if name.endswith(("_macro", "_micro", "_wei
 
 
 @given(PAIRS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_single_labels_are_counted(pairs: list[tuple[str, str]]) -> None:
     predictions, references = map(list, zip(*pairs, strict=True))
     values = compute_metrics(["accuracy", *AVERAGES], predictions, references)
@@ -61,7 +61,7 @@ def test_single_labels_are_counted(pairs: list[tuple[str, str]]) -> None:
 
 
 @given(SETS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_several_labels_are_counted(pairs: list[tuple[set[str], set[str]]]) -> None:
     predictions, references = [list(pair[0]) for pair in pairs], [sorted(pair[1]) for pair in pairs]
     values = compute_metrics(["accuracy", *AVERAGES], predictions, references)
@@ -146,7 +146,7 @@ def test_numbers_by_hand() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=12))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_roc_auc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, bool]]) -> None:
     scores, right = [row[0] / 5 for row in rows], [int(row[1]) for row in rows]
     pairs = [

@@ -206,6 +206,36 @@ def test_the_best_answers_are_those_of_trying_all(
     assert math.log(ratio) == pytest.approx(found.null_score)
 
 
+@given(KIND, st.sampled_from(sorted(TEXTS)), st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_model_that_is_sure_gives_the_answer_it_was_trained_on(kind: str, language: str, data: st.DataObject) -> None:
+    """From a row to labels, from labels to logits, and back to the text: the same characters."""
+    tokenizer, context = TOKENIZERS[kind], TEXTS[language]
+    (whole,) = question_windows(tokenizer, "2 ?", context, 10**6)
+    offsets = [offset for offset in whole.offsets if offset]
+    first = data.draw(st.integers(0, len(offsets) - 1))
+    start, end = offsets[first][0], offsets[min(first + data.draw(st.integers(0, 5)), len(offsets) - 1)][1]
+    row = {"question": "2 ?", "context": context, "answers": {"text": [context[start:end]], "answer_start": [start]}}
+    found = label_question(row, tokenizer, max_seq_len=30, doc_stride=8)
+    assert not found.lost
+    sides = []
+    for labels in (found.starts, found.ends):
+        logits = [torch.zeros(len(window.offsets)) for window in found.windows]
+        for side, label in zip(logits, labels, strict=True):
+            side[label] = 9.0
+        sides.append(logits)
+    answers = find_answers(context, found.windows, *sides, align_to_words=False)
+    # A token of bytes may reach into the next character.
+    (place,) = answer_places([whole], start, end)
+    assert place is not None
+    start, end = whole.offsets[place[0]][0], whole.offsets[place[1]][1]  # type: ignore[index]
+    text = context[start:end]
+    if text.strip():
+        assert answers.best[0]["answer"] == text.strip()
+        assert answers.best[0]["start"] == start + len(text) - len(text.lstrip())
+        assert answers.null_score < 0 or len(found.windows) == 1
+
+
 def test_scores_are_those_of_transformers_4(pipe: QuestionAnsweringPipeline) -> None:
     """Of one window: the product of the softmax of start and of end over the text and [CLS]."""
     context = "May 5, 2030 and June 7"
