@@ -27,6 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "max_question_len": 64,
     "max_answer_len": 15,
     "align_to_words": True,
+    "handle_impossible_answer": None,  # if there is a threshold
     "null_threshold": None,
 }
 
@@ -132,7 +133,7 @@ class Answers:
     null_probability: float
     """The score of no answer, comparable to those above."""
     null_score: float
-    """By how much the logits of no answer exceed those of the best one; infinite if there is none."""
+    """By how much the logits of no answer exceed those of the best one; 0 if there is none to choose."""
 
 
 def find_answers(
@@ -176,7 +177,7 @@ def find_answers(
             for place in ranked
         ],
         null_probability=math.exp(null - total),
-        null_score=null - found[ranked[0]] if ranked else math.inf,
+        null_score=null - found[ranked[0]] if ranked else 0.0,
     )
 
 
@@ -248,15 +249,15 @@ class QuestionAnsweringPipeline(ChunkPipeline):
 
     For every answer `context[start:end] == answer`. An input may also be a dict with `question` and `context`, an
     object with `question_text` and `context_text`, or two texts; several are a list of these, or a list of questions
-    with a list of contexts or one context for all, and give a list. A generator or a dataset gives an iterator, and is
-    read as it goes. `top_k=n` gives a list of up to n answers for each question, best first.
+    with a list of contexts or one context for all, and give a list. A generator or a dataset of torch gives an
+    iterator, and is read as it goes. `top_k=n` gives a list of up to n answers for each question, best first.
 
     `max_seq_len`, `doc_stride` and `max_question_len` say, in tokens, how a long text is cut into windows and how much
     neighbours have in common; `max_answer_len` is the most tokens of an answer, before `align_to_words=True` makes
     whole words of its ends (as the tokenizer sees words). With `handle_impossible_answer=True` no answer is one, too:
     the empty text, from 0 to 0, first if its logits exceed those of the best other one by more than `null_threshold`
     (0 unless told). All of these can be given in a call, when the pipeline is made, or in the model's config.json under
-    `question_answering`; if a `null_threshold` is there, impossible answers are handled unless told otherwise.
+    `question_answering`; where a `null_threshold` is given, impossible answers are handled unless told otherwise.
     """
 
     default_input_names = "question,context"
@@ -272,7 +273,6 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         own = getattr(self.model.config, SETTINGS, None) or {}
         self.longest = longest_input(self.model, self.tokenizer)
         self.settings = DEFAULTS | {"max_seq_len": min(self.longest, DEFAULTS["max_seq_len"])} | own
-        self.settings.setdefault("handle_impossible_answer", self.settings["null_threshold"] is not None)
 
     def _sanitize_parameters(
         self,
@@ -349,8 +349,9 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         )
         answers = found.best
         none = {"score": found.null_probability, "start": 0, "end": 0, "answer": ""}
-        if chosen["handle_impossible_answer"]:
-            if found.null_score > (chosen["null_threshold"] or 0.0):
+        threshold, handle = chosen["null_threshold"], chosen["handle_impossible_answer"]
+        if handle or (handle is None and threshold is not None):
+            if found.null_score > (threshold or 0.0):
                 answers = [none, *answers]
             else:  # never before the best one, which the threshold has preferred to it
                 answers = answers[:1] + sorted([none, *answers[1:]], key=lambda answer: -answer["score"])
