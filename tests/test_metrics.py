@@ -15,8 +15,9 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from kit.errors import DataError, KitError
 from kit.evaluation.groups import by_group
-from kit.evaluation.metrics import METRICS, compute_metrics, greater_is_better, load_metric
+from kit.evaluation.metrics import METRICS, compute_metrics, greater_is_better, load_metric, metrics_of
 
+TEXT_METRICS = metrics_of("text")
 WORDS = st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ".", "Größe", "日本", "привет"])
 SENTENCES = st.lists(WORDS, max_size=9).map(" ".join)
 LONG_SENTENCES = st.lists(WORDS, min_size=4, max_size=9).map(" ".join)
@@ -92,7 +93,7 @@ def test_exact_match_and_token_accuracy_are_plain_counts(pairs: list[tuple[str, 
     assert values["token_accuracy"] == pytest.approx(equal / positions if positions else 1.0)
 
 
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", TEXT_METRICS)
 def test_a_perfect_output_gets_the_best_score_even_when_texts_are_short(name: str) -> None:
     texts = ["one", "two words", "drei"]
     if name == "rouge2":  # as its authors have it, a text of one word has no pair of words to get right
@@ -110,14 +111,14 @@ def test_several_references_of_varying_number() -> None:
         ["a dog barked at me"],
         ["no", "oh", "yes"],
     ]
-    values = compute_metrics(list(METRICS), predictions, references)
+    values = compute_metrics(TEXT_METRICS, predictions, references)
     assert values["exact_match"] == values["token_accuracy"] == 1
     assert values["bleu"] == pytest.approx(100)
     assert "nrefs:var" in str(values["bleu_signature"])
 
 
 def test_empty_predictions_count_as_wrong_and_empty_references_do_not_break() -> None:
-    values = compute_metrics(list(METRICS), ["", "", "a b c d"], ["one two three four", "", "a b c d"])
+    values = compute_metrics(TEXT_METRICS, ["", "", "a b c d"], ["one two three four", "", "a b c d"])
     assert values["exact_match"] == pytest.approx(2 / 3)
     assert values["token_accuracy"] == pytest.approx(4 / 8)
     assert values["ter"] == pytest.approx(50)
@@ -148,7 +149,7 @@ def test_metrics_work_like_any_other_of_evaluate() -> None:
 def test_the_random_state_of_the_caller_is_left_alone() -> None:
     np.random.seed(7)
     before = np.random.get_state()[1].tolist()
-    compute_metrics(list(METRICS), ["a b"], ["a c"])
+    compute_metrics(TEXT_METRICS, ["a b"], ["a c"])
     assert np.random.get_state()[1].tolist() == before
 
 
@@ -163,7 +164,7 @@ def test_the_random_state_of_the_caller_is_left_alone() -> None:
         ("a text", "a text", "list of predictions"),
     ],
 )
-@pytest.mark.parametrize("name", METRICS)
+@pytest.mark.parametrize("name", TEXT_METRICS)
 def test_bad_input_is_named(name: str, predictions: list[str], references: list[str], said: str) -> None:
     with pytest.raises(DataError, match=said):
         compute_metrics([name], predictions, references)
@@ -182,6 +183,7 @@ def test_unknown_names_get_a_suggestion() -> None:
 def test_which_way_is_better() -> None:
     assert {name for name in (*METRICS, "loss", "perplexity") if not greater_is_better(name)} == {
         "loss",
+        "mse",
         "perplexity",
         "ter",
     }
@@ -205,14 +207,16 @@ def refuse(*arguments, **named):
     raise AssertionError("network")
 
 socket.getaddrinfo = socket.create_connection = socket.socket.connect = refuse
-from kit.evaluation.metrics import METRICS, compute_metrics
+from kit.evaluation.metrics import compute_metrics, metrics_of
+
+TEXT_METRICS = metrics_of("text")
 
 def work(number):
     texts = [f"sentence {i} of process number {number} is here" for i in range(20)]
     wrong = [text.replace("1", "2") for text in texts]
-    return [compute_metrics(list(METRICS), texts, wrong)["chrf"] for _ in range(3)]
+    return [compute_metrics(TEXT_METRICS, texts, wrong)["chrf"] for _ in range(3)]
 
-compute_metrics(list(METRICS), ["a"], ["a"])
+compute_metrics(TEXT_METRICS, ["a"], ["a"])
 with multiprocessing.get_context("fork").Pool(4) as pool:
     print(json.dumps(pool.map(work, range(4))))
 """

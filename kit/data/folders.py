@@ -49,7 +49,8 @@ def read_shards(shards: Sequence[ShardFiles], layout: Layout) -> FileTable:
         table = pa.concat_tables([shard.table for shard in read], promote_options="permissive")
     except pa.ArrowException as error:
         raise DataError(f"{shards[0]} and its other shards do not have the same columns ({error}).") from error
-    return FileTable(table, sum((shard.dropped for shard in read), Counter()))
+    dropped = sum((shard.dropped for shard in read), Counter[str]())
+    return FileTable(table, dropped, sum((shard.noted for shard in read), Counter[str]()))
 
 
 def split_files(folder: Path, split: str, files: Files, suffixes: dict[str, str], layout: Layout) -> list[ShardFiles]:

@@ -1,4 +1,5 @@
-"""Local files to tables of columns: parallel text, tsv, csv, json lines, parquet and txt, each plain or as .gz.
+"""Local files to tables of columns: parallel text, tsv, csv, json lines, parquet, txt, CoNLL columns and SQuAD JSON,
+each plain or as .gz.
 
 What cannot be used is left out and counted by reason (undecodable rows, blank lines between rows); what points to a
 mistake in the file (a row with a column too many, files of different length, broken JSON) is refused with its line.
@@ -21,7 +22,7 @@ from kit.data.tables import ObjectBuilder, TableBuilder
 from kit.data.text_lines import SURROGATE, Decoding, read_lines, strip_line_end
 from kit.errors import DataError
 
-ENDINGS = ("tsv", "csv", "jsonl", "json", "parquet", "txt")
+ENDINGS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "conll")
 UNDECODABLE = "undecodable"
 BLANK = "blank line"
 
@@ -44,6 +45,8 @@ class FileTable:
 
     table: pa.Table
     dropped: Counter[str] = field(default_factory=Counter)
+    noted: Counter[str] = field(default_factory=Counter)
+    """Rows that are in the table but worth knowing about, by what they have."""
 
 
 def ending_of(path: Path) -> str:
@@ -72,10 +75,19 @@ class Rows:
 
 def read_table(path: Path, layout: Layout) -> FileTable:
     """Read a file by its ending. Raises DataError, with the line where there is one, if it is not what it should be."""
-    if check_ending(path, layout) == "parquet":
+    # Imported here, since these two take from this file what a table and a layout are.
+    from kit.data.conll import read_conll
+    from kit.data.squad import is_squad, read_squad
+
+    ending = check_ending(path, layout)
+    if ending == "parquet":
         table, decoding = read_parquet(path)
         return finish([decoding], lambda: table, Counter({UNDECODABLE: decoding.undecodable}))
-    rows = open_rows(path, layout, numbered_lines(path, layout), may_be_list=ending_of(path) == "json")
+    if ending == "conll":
+        return read_conll(path, layout)
+    if ending == "json" and is_squad(path):
+        return read_squad(path, layout)
+    rows = open_rows(path, layout, numbered_lines(path, layout), may_be_list=ending == "json")
     return finish(rows.files, rows.take().table, rows.dropped)
 
 
@@ -112,6 +124,8 @@ def check_ending(path: Path, layout: Layout) -> str:
 def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = False) -> Rows:
     """The rows in the lines of a text file; the line that names the columns, if it has one, is taken at once."""
     ending, decoding, dropped = ending_of(path), Decoding(path, layout.encoding), Counter[str]()
+    if ending == "conll":
+        raise DataError(f"{path}: CoNLL columns can only be read as a whole. Leave out data.streaming.")
     if ending in ("json", "jsonl"):
         entries = usable_entries(json_rows(path, lines, may_be_list), decoding, dropped)
         return Rows(entries, partial(ObjectBuilder, path), [decoding], dropped)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import KitError, RunError
-from kit.evaluation.metrics import METRICS, greater_is_better, load_metric
+from kit.evaluation.metrics import METRICS, by_kind, greater_is_better, load_metric, metrics_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -134,6 +134,9 @@ def compare_runs(
     for other, file in zip(rows[1:], files[1:], strict=True):
         _check_same_examples(rows[0], other, files[0], file)
     names = tuple(dict.fromkeys(metrics)) if metrics else _measured(folders, split)
+    for kind, others in by_kind(names).items():
+        if kind != "text":
+            raise KitError(f"Runs are compared by their texts, and {', '.join(others)} compares {kind}.")
     runs = _labels(folders)
     targets = [_as_list(row["target"]) for row in rows[0]]
     statistics: dict[str, list[Statistics]] = {}
@@ -243,7 +246,7 @@ def _short(value: Any) -> str:
 
 def _measured(folders: Sequence[Path], split: str) -> tuple[str, ...]:
     """The metrics that all runs were measured by on this split, or the default ones if that is not known."""
-    found = set(METRICS)
+    found = set(metrics_of("text"))
     for folder in folders:
         file = Path(folder) / "results.json"
         if not file.exists():

@@ -1,16 +1,21 @@
 """The pipelines that transformers 5 removed, back: as `kit.pipeline(...)`, or as stock ones after `kit.register()`."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForSeq2SeqLM
+from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
 from transformers import pipeline as transformers_pipeline
 from transformers.pipelines import PIPELINE_REGISTRY, Pipeline
 
 from kit.models import register_models
-from kit.pipelines.text_to_text import DIRECTION, PIPELINES, custom_pipelines
+from kit.pipelines import question_answering, text_to_text
+from kit.pipelines.text_to_text import DIRECTION
 
 __all__ = ["PIPELINES", "custom_pipelines", "pipeline", "register"]
+
+PIPELINES: dict[str, type[Pipeline]] = {**text_to_text.PIPELINES, **question_answering.PIPELINES}
+"""The classes of the tasks that kit has pipelines for."""
 
 
 class TaskNames(dict):
@@ -25,6 +30,15 @@ class TaskNames(dict):
         raise KeyError(task)
 
 
+def custom_pipelines(tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """What `config.custom_pipelines` says about these tasks; the file of each travels with the model."""
+    found: dict[str, dict[str, Any]] = {}
+    for task in tasks:
+        home = question_answering if task in question_answering.PIPELINES else text_to_text
+        found |= home.custom_pipelines([task])
+    return found
+
+
 def register() -> None:
     """Make transformers know kit's models (Auto classes) and pipelines (`transformers.pipeline`)."""
     import transformers.pipelines
@@ -35,7 +49,9 @@ def register() -> None:
     for task, pipeline_class in PIPELINES.items():
         removed.pop(task, None)
         if task not in PIPELINE_REGISTRY.supported_tasks:
-            PIPELINE_REGISTRY.register_pipeline(task, pipeline_class=pipeline_class, pt_model=AutoModelForSeq2SeqLM)
+            answers = task in question_answering.PIPELINES
+            model = AutoModelForQuestionAnswering if answers else AutoModelForSeq2SeqLM
+            PIPELINE_REGISTRY.register_pipeline(task, pipeline_class=pipeline_class, pt_model=model)
     if not isinstance(PIPELINE_REGISTRY.task_aliases, TaskNames):
         PIPELINE_REGISTRY.task_aliases = TaskNames(PIPELINE_REGISTRY.task_aliases)
 

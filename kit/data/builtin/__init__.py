@@ -8,7 +8,8 @@ from kit.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMES = ("dates", "docstrings", "pydocs")
+DATE_TASKS = ("date_language", "date_pairs", "date_tags", "date_questions")
+NAMES = ("dates", *DATE_TASKS, "docstrings", "pydocs")
 SPLITS = ("train", "validation", "test")
 
 
@@ -43,6 +44,10 @@ def load_builtin(
         from kit.data.builtin import dates
 
         return dates.generate(languages, sizes, seed)
+    if name in DATE_TASKS:
+        from kit.data.builtin import date_tasks
+
+        return date_tasks.generate(name, languages, sizes, seed)
     if languages is not None:
         raise DataError(f"data.languages: builtin:{name} has no languages to choose from. Remove it.")
     if name == "pydocs":

@@ -122,18 +122,23 @@ def generate(
     The languages have equally many rows (to within one), no source occurs twice in a split, and equal arguments
     give equal rows.
     """
-    chosen = list(dict.fromkeys(LANGUAGES if languages is None else languages))
-    for language in chosen:
-        if language not in LANGUAGES:
-            raise DataError(
-                f'data.languages: builtin:dates has no language "{language}".{did_you_mean(language, LANGUAGES)} '
-                f"It has {', '.join(LANGUAGES)}."
-            )
-    if not chosen:
-        raise DataError("data.languages: the list is empty; name at least one, or leave the key out for all.")
+    chosen = chosen_languages(LANGUAGES if languages is None else languages, "dates")
     days = days_of_splits(seed)
     sizes = DEFAULT_SIZES | (sizes or {})
     return {split: sample(days[split], chosen, sizes[split], split, seed) for split in DEFAULT_SIZES}
+
+
+def chosen_languages(languages: Sequence[str], name: str) -> list[str]:
+    """The languages, each once. Raises DataError if the set of this name has not all of them."""
+    for language in languages:
+        if language not in LANGUAGES:
+            raise DataError(
+                f'data.languages: builtin:{name} has no language "{language}".{did_you_mean(language, LANGUAGES)} '
+                f"It has {', '.join(LANGUAGES)}."
+            )
+    if not languages:
+        raise DataError("data.languages: the list is empty; name at least one, or leave the key out for all.")
+    return list(dict.fromkeys(languages))
 
 
 def sample(days: Sequence[date], languages: Sequence[str], size: int, split: str, seed: int) -> pa.Table:

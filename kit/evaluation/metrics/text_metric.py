@@ -1,15 +1,15 @@
-"""The base of all metrics on text: an `evaluate.Metric` that needs no network and leaves no files."""
+"""The base of all metrics on text, as rows of numbers that add up to the score."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import datasets
-import evaluate
 import numpy as np
 
 from kit.errors import DataError
+from kit.evaluation.metrics.local_metric import LocalMetric, check_pairs
 
 References = Sequence[str] | Sequence[Sequence[str]]
 """For each prediction the right text, or a list of texts that are all right."""
@@ -25,17 +25,13 @@ class Statistics:
     signature: str | None = None
 
 
-class TextMetric(ABC, evaluate.Metric):
+class TextMetric(LocalMetric):
     """Compares predicted with right texts: `compute(predictions=…, references=…)` gives `{"score": …}`."""
 
     inputs = """
     predictions: the texts to judge, a list of strings.
     references: for each prediction the right text, or a list of texts that are all right.
     """
-
-    def __init__(self, config_name: str | None = None, keep_in_memory: bool = True, **kwargs: Any) -> None:
-        # In memory by default: all processes of a user share a cache folder, and a crash leaves litter.
-        super().__init__(config_name=config_name, keep_in_memory=keep_in_memory, **kwargs)
 
     @abstractmethod
     def statistics(self, predictions: Sequence[str], references: Sequence[Sequence[str]]) -> Statistics:
@@ -49,18 +45,9 @@ class TextMetric(ABC, evaluate.Metric):
         """Add one prediction and its reference."""
         super().add(prediction=prediction, reference=as_lists([prediction], [reference])[0], **kwargs)
 
-    def _build_data_dir(self) -> str:
-        # evaluate makes this folder even when it keeps everything in memory.
-        return super()._build_data_dir() if not self.keep_in_memory else self._data_dir_root
-
-    def _info(self) -> evaluate.MetricInfo:
+    def columns(self) -> dict[str, Any]:
         text = datasets.Value("string")
-        return evaluate.MetricInfo(
-            description=type(self).__doc__,
-            citation="",
-            inputs_description=self.inputs,
-            features=datasets.Features({"predictions": text, "references": datasets.List(text)}),
-        )
+        return {"predictions": text, "references": datasets.List(text)}
 
     def _compute(
         self, predictions: Sequence[str], references: Sequence[Sequence[str]], **options: Any
@@ -74,14 +61,7 @@ class TextMetric(ABC, evaluate.Metric):
 
 def as_lists(predictions: Sequence[str], references: References) -> list[list[str]]:
     """The references as one list for each prediction, once it is clear that all is text and fits together."""
-    if isinstance(predictions, str) or isinstance(references, str):
-        raise DataError("A single text was given: a metric takes a list of predictions and a list of references.")
-    if len(predictions) != len(references):
-        raise DataError(
-            f"{len(predictions)} predictions and {len(references)} references: each prediction needs its own."
-        )
-    if len(predictions) == 0:
-        raise DataError("No predictions: a metric needs at least one prediction and its reference.")
+    check_pairs(predictions, references)
     lists: list[list[Any]] = [
         list(reference) if isinstance(reference, list | tuple) else [reference] for reference in references
     ]

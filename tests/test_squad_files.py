@@ -1,0 +1,186 @@
+"""SQuAD files: every answer that is handed on stands where it says; a file that is none is refused with the place."""
+
+import gzip
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kit.data.squad import IGNORED, MOVED, NO_ANSWER_LEFT, WITHOUT_ANSWER, place_answer
+from kit.data.text_files import FileTable, Layout, read_table
+from kit.errors import DataError
+
+CONTEXT = "Zoë met Bo in 1990. Bo left — in 1991 — for 東京."
+
+
+def answer(text: str, start: int) -> dict[str, Any]:
+    return {"text": text, "answer_start": start}
+
+
+def question(key: Any, *answers: dict[str, Any], **more: Any) -> dict[str, Any]:
+    return {"id": key, "question": f"Question {key}?", "answers": list(answers), **more}
+
+
+def squad(*questions: dict[str, Any], context: str = CONTEXT) -> dict[str, Any]:
+    return {"version": "v2.0", "data": [{"title": "Zoë", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+
+
+def read(path: Path, content: Any, **format: Any) -> FileTable:
+    path.write_text(json.dumps(content, **format), encoding="utf-8")
+    return read_table(path, Layout())
+
+
+def test_both_versions(tmp_path: Path) -> None:
+    first = squad(question("a", answer("Bo", 8), answer("Bo in 1990", 8)))
+    second = squad(
+        question("b", answer("東京", CONTEXT.index("東")), is_impossible=False), question(7, is_impossible=True)
+    )
+    second["data"][0]["paragraphs"][0]["qas"][1]["plausible_answers"] = [answer("Bo", 8)]
+    rows = read(tmp_path / "a.json", first).table.to_pylist()
+    assert rows == [
+        {
+            "id": "a",
+            "title": "Zoë",
+            "context": CONTEXT,
+            "question": "Question a?",
+            "answers": {"text": ["Bo", "Bo in 1990"], "answer_start": [8, 8]},
+            "is_impossible": False,
+        }
+    ]
+    for settings_of_json in ({}, {"indent": 1}, {"ensure_ascii": False}, {"sort_keys": True}):
+        found = read(tmp_path / "a.json", second, **settings_of_json)
+        assert found.table["is_impossible"].to_pylist() == [False, True]
+        assert found.table["id"].to_pylist() == ["b", "7"]
+        assert found.table["answers"].to_pylist()[1] == {"text": [], "answer_start": []}
+        assert not found.dropped
+        assert not found.noted
+    packed = tmp_path / "b.json.gz"
+    packed.write_bytes(gzip.compress("\ufeff".encode() + json.dumps(second).encode()))
+    assert read_table(packed, Layout()).table.num_rows == 2
+
+
+def test_answers_that_are_not_where_they_should_be(tmp_path: Path) -> None:
+    found = read(
+        tmp_path / "a.json",
+        squad(
+            question("near", answer("Bo", 17)),
+            question("bytes", answer("in 1991", CONTEXT.encode().index(b"in 1991"))),
+            question("far", answer("1990", 900), answer("1990", -3)),
+            question("spaces", answer(" Bo\n", 8)),
+            question("nowhere", answer("Ann", 3)),
+            question("half", answer("Ann", 3), answer("Bo", 8)),
+            question("empty", answer("", 3)),
+            question("right", answer("Bo", 8)),
+            question("none", is_impossible=False),
+            question("odd", answer("Bo", 8), is_impossible=True),
+        ),
+    )
+    rows = {row["id"]: row for row in found.table.to_pylist()}
+    starts = {key: row["answers"]["answer_start"] for key, row in rows.items()}
+    assert starts == {
+        "near": [20],
+        "bytes": [CONTEXT.index("in 1991")],
+        "far": [14, 14],
+        "spaces": [8],
+        "half": [8],
+        "right": [8],
+        "none": [],
+        "odd": [],
+    }
+    assert rows["spaces"]["answers"]["text"] == ["Bo"]
+    assert rows["odd"]["is_impossible"]
+    assert found.dropped == {NO_ANSWER_LEFT: 2}
+    assert found.noted == {MOVED: 4, WITHOUT_ANSWER: 1, IGNORED: 1}
+
+
+@given(st.text("ab ", min_size=1, max_size=12), st.text("ab ", max_size=3), st.integers(-5, 20))
+@settings(max_examples=300, deadline=None)
+def test_the_nearest_place_is_taken(context: str, text: str, start: int) -> None:
+    found = place_answer(context, text, start)
+    wanted = text if text and text in context else text.strip()
+    places = [place for place in range(len(context)) if wanted and context.startswith(wanted, place)]
+    if not places:
+        assert found is None
+    else:
+        assert found is not None
+        assert found[0] == wanted
+        assert found[1] in places
+        assert abs(found[1] - start) == min(abs(place - start) for place in places)
+
+
+def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+    whole = squad(question("a", answer("Bo", 8)))
+    replaced = change(whole["data"][0])
+    return whole if replaced is None else replaced
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"data": [3]}, r'a.json, article 1: expected an object with "title", got 3'),
+        ({"data": []}, "a.json holds no questions"),
+        (changed(lambda article: article.pop("paragraphs") and None), r'article 1 \("Zoë"\): "paragraphs" is missing'),
+        (changed(lambda article: article.update(title=3)), 'article 1: "title" is not what SQuAD has there: 3'),
+        (
+            changed(lambda article: article["paragraphs"][0].pop("context") and None),
+            'paragraph 1: "context" is missing',
+        ),
+        (changed(lambda article: article["paragraphs"][0]["qas"].append({})), 'question 2: "id" is missing. It has no'),
+        (
+            changed(lambda article: article["paragraphs"][0]["qas"].append(question("a"))),
+            r'question 2: the id "a" is that of article 1 \("Zoë"\), paragraph 1, question 1, too',
+        ),
+        (squad(question("a", answer("Bo", "8"))), '"answer_start" is not what SQuAD has there: "8"'),  # type: ignore[arg-type]
+        (squad(question("a", answer("Bo", True))), '"answer_start" is not what SQuAD has there: true'),
+        (squad(question("a", is_impossible="no")), '"is_impossible" is not what SQuAD has there: "no"'),
+        (squad({"id": "a", "question": "?", "answers": {"text": "Bo"}}), '"answers" is not what SQuAD has there'),
+    ],
+)
+def test_a_file_that_is_no_squad_is_refused_with_the_place(tmp_path: Path, content: Any, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        read(tmp_path / "a.json", content)
+
+
+def test_broken_json_is_refused_with_its_line(tmp_path: Path) -> None:
+    text = json.dumps(squad(question("a", answer("Bo", 8))), indent=1)
+    (tmp_path / "a.json").write_text(text[:-20], encoding="utf-8")
+    with pytest.raises(DataError, match=r"a.json, line \d\d, column \d+: this is not JSON"):
+        read_table(tmp_path / "a.json", Layout())
+    (tmp_path / "a.json").write_text('{"data": ' + "[" * 100_000, encoding="utf-8")
+    with pytest.raises(DataError, match=r"a\.json"):
+        read_table(tmp_path / "a.json", Layout())
+    (tmp_path / "a.json").write_text('{"data": [', encoding="utf-8")
+    with pytest.raises(DataError, match=r"data\.columns has no meaning"):
+        read_table(tmp_path / "a.json", Layout(columns=["a"]))
+
+
+def test_questions_that_cannot_be_decoded_are_counted(tmp_path: Path) -> None:
+    whole = squad(*(question(n, answer("Bo", 8)) for n in range(30)), question("\ud800", answer("Bo", 8)))
+    found = read(tmp_path / "a.json", whole)
+    assert found.dropped == {"undecodable": 1}
+    assert found.table.num_rows == 30
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-3, 3) | st.text("aB\ud800", max_size=2),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(
+                st.sampled_from(["paragraphs", "qas", "context", "id", "question", "answers", "text", "answer_start"]),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_json_is_read_or_refused_with_one_message(tmp_path: Path, inside: Any) -> None:
+    with suppress(DataError):
+        read(tmp_path / "a.json", {"data": inside if isinstance(inside, list) else [inside]})
