@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import nn
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedModel
 
 from kit.data.batches import micro_batch_random
 from kit.data.columns import identity
-from kit.data.examples import IGNORED, Pairs
+from kit.data.examples import TokenLists
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
 from kit.inspection_tables import render
@@ -20,6 +20,7 @@ from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
 from kit.recipe_translation import TranslationRecipe
 from kit.run import build_accelerator
+from kit.tasks.task import Shown
 from kit.tasks.translation import Translation, encode_pairs
 from kit.training.estimate import Cost, estimate
 
@@ -30,7 +31,7 @@ PARTS = ("embeddings", "encoder", "decoder", "attention", "output", "other")
 
 @dataclass(frozen=True)
 class Side:
-    """The source or the target texts of a split."""
+    """One kind of text of a split, such as the sources."""
 
     lengths: Lengths
     unknown: Unknown
@@ -44,8 +45,7 @@ class SplitFacts:
     left_out: dict[str, int]  # by reason, without those that left out nothing
     noted: dict[str, int]  # kept, but worth knowing
     examples: int
-    source: Side
-    target: Side
+    sides: dict[str, Side]
     beyond_filters: dict[str, int]  # validation and test only: kept, though train would have left them out
     cut_references: int  # targets that no output can reach, as it would have more than eval.max_new_tokens
 
@@ -59,12 +59,8 @@ class ShownSide:
     padding: int  # tokens of it behind them
 
 
-@dataclass(frozen=True)
-class Example:
-    """An example of the first micro-batch."""
-
-    source: ShownSide
-    target: ShownSide  # what the model learns to write; its decoder reads the same, shifted by a start token
+Example = dict[str, ShownSide]
+"""An example of the first micro-batch: what the model reads, and what it learns to write."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +96,7 @@ class Inspection:
     duplicates: Duplicates
     overlaps: dict[str, Overlap]  # of validation and test with train
     examples: list[Example]
-    start_token: str
+    start_token: str | None  # of a decoder that reads what it learns to write, one token behind
     vocabularies: dict[str, int]  # sizes: of source and target, or of the one that they share
     batches: Batches
     parameters: Parameters
@@ -118,11 +114,9 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     keep_freed_memory()  # as a run does: it changes the time of a step
     accelerator = build_accelerator(recipe)
     prepared = prepare(recipe).first_buffer()
-    task = prepared.task
-    assert isinstance(task, Translation)
-    train = training_texts(prepared, task)
+    train = training_texts(prepared)
     texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
-    splits = {split: facts_of(prepared, task, split, texts[split]) for split in prepared.encoded.splits}
+    splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
     others = {split: texts[split] for split in texts if split != "train"}
     duplicates, overlaps = find_repeated(train, others, identity(recipe.data))
     try:
@@ -134,7 +128,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         duplicates=duplicates,
         overlaps=overlaps,
         examples=first_examples(prepared),
-        start_token=prepared.tokenizers.target.convert_ids_to_tokens(prepared.model.config.decoder_start_token_id),
+        start_token=start_token(prepared),
         vocabularies=vocabularies(prepared),
         batches=Batches(
             prepared.steps_per_epoch,
@@ -146,43 +140,53 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         parameters=count_parameters(prepared.model),
         cost=cost,
         notes=prepared.splits.report.notes,
-        warnings=list(find_warnings(task.recipe, splits, overlaps, cost)),
+        warnings=list(find_warnings(recipe, splits, overlaps, cost)),
     )
 
 
-def training_texts(prepared: Prepared, task: Translation) -> Dataset:
+def start_token(prepared: Prepared) -> str | None:
+    config = prepared.model.config
+    if not getattr(config, "is_encoder_decoder", False):
+        return None
+    return prepared.tokenizers.target.convert_ids_to_tokens(config.decoder_start_token_id)
+
+
+def training_texts(prepared: Prepared) -> Dataset:
     """The rows of the training split that the length filters let through."""
-    train = prepared.splits.datasets["train"]
-    if not any(prepared.encoded.left_out.values()):
+    train, task = prepared.splits.datasets["train"], prepared.task
+    if not isinstance(task, Translation) or not any(prepared.encoded.left_out.values()):
         return train
     kept, _ = task.filter_lengths(encode_pairs(train, prepared.tokenizers), prepared.tokenizers)
     return keep(train, kept)
 
 
-def facts_of(prepared: Prepared, task: Translation, split: str, texts: Dataset) -> SplitFacts:
+def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
     """Sizes, lengths and unknown tokens of a split."""
-    pairs, report = prepared.encoded.splits[split], prepared.splits.report.splits[split]
-    left = prepared.encoded.left_out
-    refused = left if split == "train" else task.filter_lengths(pairs, prepared.tokenizers)[1]
+    task, examples, report = prepared.task, prepared.encoded.splits[split], prepared.splits.report.splits[split]
+    refused, cut_references = prepared.encoded.left_out if split == "train" else {}, 0
+    if isinstance(task, Translation):
+        if split != "train":
+            refused = task.filter_lengths(examples, prepared.tokenizers)[1]
+        cut_references = int((examples.target.lengths > task.recipe.eval.max_new_tokens).sum())
     by_filter = {task.filter_name(name): count for name, count in refused.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     return SplitFacts(
         read=report.read,
         left_out=left_out | by_filter if split == "train" else left_out,
         noted={what: count for what, count in report.noted.items() if count},
-        examples=len(pairs),
-        source=side_of(prepared, pairs, texts, "source"),
-        target=side_of(prepared, pairs, texts, "target"),
+        examples=len(examples),
+        sides={name: side_of(prepared, lists, texts, name) for name, lists in task.texts(examples).items()},
         beyond_filters={} if split == "train" else by_filter,
-        cut_references=int((pairs.target.lengths > task.recipe.eval.max_new_tokens).sum()),
+        cut_references=cut_references,
     )
 
 
-def side_of(prepared: Prepared, pairs: Pairs, texts: Dataset, name: str) -> Side:
-    is_target = name == "target"
-    tokenizers = prepared.tokenizers
+def side_of(prepared: Prepared, lists: TokenLists, texts: Dataset, name: str) -> Side:
+    """Figures of one kind of text; `texts` are the rows that the lists were made from, where each has its own."""
+    tokenizers, is_target = prepared.tokenizers, name == "target"
+    if not isinstance(prepared.task, Translation):
+        return Side(Lengths.of(lists.lengths), count_unknown(tokenizers.source, lists, lambda i: "", False))
     tokenizer = tokenizers.target if is_target else tokenizers.source
-    lists = pairs.target if is_target else pairs.source
     column = texts[name]
     unknown = count_unknown(tokenizer, lists, lambda i: column[i], is_target)
     always = tokenizers.encode_empty_target() if is_target else tokenizers.encode_empty_source()
@@ -193,20 +197,18 @@ def first_examples(prepared: Prepared) -> list[Example]:
     """A few examples of the first micro-batch of the first step, out of the very tensors that training would get."""
     make_batch = prepared.batch_maker()
     batch = make_batch(prepared.plan.step(0)[0], micro_batch_random(prepared.recipe.train.seed, 0, 0))
-    tokenizers = prepared.tokenizers
-    labels = batch["labels"]
+    parts = prepared.task.read_and_learned(batch, prepared.tokenizers)
 
-    def show(tokenizer: PreTrainedTokenizerBase, ids: torch.Tensor, real: torch.Tensor) -> ShownSide:
-        kept = ids[real].tolist()
-        text = tokenizer.decode(kept, skip_special_tokens=False)
-        return ShownSide(text, tokenizer.convert_ids_to_tokens(kept), int((~real).sum()))
+    def show(part: Shown, row: int) -> ShownSide:
+        real = part.real[row]
+        kept = part.ids[row][real].tolist()
+        text = part.tokenizer.decode(kept, skip_special_tokens=False)
+        return ShownSide(text, part.tokenizer.convert_ids_to_tokens(kept), int((~real).sum()))
 
+    size = len(next(iter(parts.values())).ids)
     return [
-        Example(
-            show(tokenizers.source, batch["input_ids"][row], batch["attention_mask"][row].bool()),
-            show(tokenizers.target, labels[row], labels[row] != IGNORED),
-        )
-        for row in np.linspace(0, len(labels) - 1, min(EXAMPLES, len(labels))).astype(int)
+        {name: show(part, row) for name, part in parts.items()}
+        for row in np.linspace(0, size - 1, min(EXAMPLES, size)).astype(int)
     ]
 
 
@@ -249,18 +251,18 @@ def count_parameters(model: PreTrainedModel) -> Parameters:
 
 
 def find_warnings(
-    recipe: TranslationRecipe, splits: dict[str, SplitFacts], overlaps: dict[str, Overlap], cost: Cost | None
+    recipe: Recipe, splits: dict[str, SplitFacts], overlaps: dict[str, Overlap], cost: Cost | None
 ) -> Iterator[str]:
     """What is likely to be a mistake, and what to do about it."""
     for split, facts in splits.items():
-        if facts.cut_references and split != "train":
-            needed = facts.target.lengths.longest + 1
+        if facts.cut_references and split != "train" and isinstance(recipe, TranslationRecipe):
+            needed = facts.sides["target"].lengths.longest + 1
             yield (
                 f"{split}: {facts.cut_references:,} of {facts.examples:,} references are longer than "
                 f"eval.max_new_tokens={recipe.eval.max_new_tokens}, so that no output can equal them. "
                 f"The longest needs {needed}"
             )
-        for name, side in (("source", facts.source), ("target", facts.target)):
+        for name, side in facts.sides.items():
             if side.unknown.rate >= UNKNOWN_WORTH_A_WARNING:
                 yield (
                     f"{split}: {side.unknown.rate:.1%} of the {name} tokens are unknown. A larger "
@@ -270,8 +272,8 @@ def find_warnings(
     for split, overlap in overlaps.items():
         if overlap.sources:
             yield (
-                f"{split}: {overlap.sources:,} of {splits[split].examples:,} sources are in train too, so that its "
-                "figures say little about new text"
+                f"{split}: {overlap.sources:,} of {splits[split].read:,} {recipe.data.roles[0]}s are in train too, so "
+                "that its figures say little about new text"
             )
     minutes = recipe.train.max_minutes
     if cost is None:

@@ -116,7 +116,7 @@ def sizes_table(splits: "dict[str, SplitFacts]") -> Table:
 def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
     made = table(["split", "side", "shortest", "median", "mean", "95 %", "longest"], text_columns=("side",))
     for split, facts in splits.items():
-        for name, side in (("source", facts.source), ("target", facts.target)):
+        for name, side in facts.sides.items():
             found = side.lengths
             middle = f"{found.median:g}", f"{found.mean:.1f}", f"{round(found.most, 1):g}"
             made.add_row(split, name, str(found.shortest), *middle, str(found.longest))
@@ -126,7 +126,7 @@ def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
 def unknown_table(splits: "dict[str, SplitFacts]") -> Table:
     made = table(["split", "side", "tokens", "unknown", "share", "such as"], text_columns=("side", "such as"))
     for split, facts in splits.items():
-        for name, side in (("source", facts.source), ("target", facts.target)):
+        for name, side in facts.sides.items():
             found = side.unknown
             share = f"{found.rate:.2%}" if found.count else ""
             made.add_row(split, name, f"{found.tokens:,}", f"{found.count:,}", share, line("  ".join(found.examples)))
@@ -138,20 +138,22 @@ def repeated_table(inspection: "Inspection") -> Table:
     found = inspection.duplicates
     made.add_row("equal to an earlier one in train", f"{found.count:,}", shown_pair(found.example))
     for split, overlap in inspection.overlaps.items():
-        made.add_row(f"{split}: source is in train", f"{overlap.sources:,}", shown_pair(overlap.source_example))
-        made.add_row(f"{split}: whole pair is in train", f"{overlap.pairs:,}", shown_pair(overlap.pair_example))
+        if inspection.start_token is not None:
+            made.add_row(f"{split}: source is in train", f"{overlap.sources:,}", shown_pair(overlap.source_example))
+        made.add_row(f"{split}: whole example is in train", f"{overlap.pairs:,}", shown_pair(overlap.pair_example))
     return made
 
 
 def shown_pair(pair: "Pair | None") -> Text:
-    return line("" if pair is None else f"{pair[0]} → {pair[1]}")
+    return line("" if pair is None else " → ".join(pair))
 
 
 def examples(inspection: "Inspection") -> Iterable[RenderableType]:
     for number, example in enumerate(inspection.examples):
-        sides = Group(side_lines("source", example.source), side_lines("target", example.target))
+        sides = Group(*(side_lines(name, side) for name, side in example.items()))
         yield Padding(sides, (min(number, 1), 0, 0, 0), expand=False)
-    yield line(f"the decoder reads {inspection.start_token} and then the target, one token behind", style="dim")
+    if inspection.start_token is not None:
+        yield line(f"the decoder reads {inspection.start_token} and then the target, one token behind", style="dim")
 
 
 def side_lines(name: str, side: "ShownSide") -> Table:

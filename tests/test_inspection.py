@@ -111,23 +111,25 @@ def test_examples_beyond_the_filters_of_train_are_kept_and_counted(found: Inspec
 
 
 def test_lengths_are_those_that_max_length_counts(found: Inspection) -> None:
-    assert found.splits["train"].source.lengths == Lengths(2, 2.0, 2.0, 2.0, 2)
+    assert found.splits["train"].sides["source"].lengths == Lengths(2, 2.0, 2.0, 2.0, 2)
     # 18 targets of three tokens and one of two
-    assert found.splits["train"].target.lengths == Lengths(2, 3.0, pytest.approx(56 / 19), 3.0, 3)
-    lengths = found.splits["validation"].source.lengths
+    assert found.splits["train"].sides["target"].lengths == Lengths(2, 3.0, pytest.approx(56 / 19), 3.0, 3)
+    lengths = found.splits["validation"].sides["source"].lengths
     assert (lengths.shortest, lengths.median, lengths.mean, lengths.longest) == (2, 3.0, 32 / 5, 20)
     assert lengths.most == pytest.approx(np.percentile([2, 2, 20, 3, 5], 95))
 
 
 def test_unknown_tokens_are_counted_on_each_side(found: Inspection) -> None:
-    assert [side.unknown.count for side in (found.splits["train"].source, found.splits["train"].target)] == [0, 0]
-    unknown = found.splits["validation"].source.unknown
+    assert [
+        side.unknown.count for side in (found.splits["train"].sides["source"], found.splits["train"].sides["target"])
+    ] == [0, 0]
+    unknown = found.splits["validation"].sides["source"].unknown
     assert (unknown.count, unknown.tokens, unknown.texts) == (4, 32, 2)
     assert unknown.rate == 4 / 32
     assert unknown.examples[0] == "ж"
     assert set(unknown.examples) == {"ж", "[", "]"}
-    assert found.splits["validation"].target.unknown.count == 0
-    assert found.splits["test"].target.unknown.examples == ("ж",)
+    assert found.splits["validation"].sides["target"].unknown.count == 0
+    assert found.splits["test"].sides["target"].unknown.examples == ("ж",)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_unknown_words_are_shown_as_they_are_written(tmp_path: Path, kind: str, 
     rows = [("know, know, know", "know, know")] * 4
     folder = write_data(tmp_path / "d", train=rows, validation=[(text, text), ("know", "know")])
     found = inspect_recipe(tiny_recipe(folder, tokenizer={"train": kind, "shared": True, "min_frequency": 1}))
-    for side in (found.splits["validation"].source, found.splits["validation"].target):
+    for side in (found.splits["validation"].sides["source"], found.splits["validation"].sides["target"]):
         assert sorted(side.unknown.examples) == sorted(expected)
         assert (side.unknown.count, side.unknown.texts) == (len(expected), 1)
 
@@ -215,11 +217,13 @@ def test_examples_are_those_of_the_first_micro_batch(tmp_path: Path) -> None:
     prepared = prepare(recipe)
     texts = {TRAIN[i] for i in prepared.plan.step(0)[0]}
     assert len(found.examples) == len(texts) == 2
-    assert {(e.source.text, e.target.text) for e in found.examples} == {(f"{s}</s>", f"{t}</s>") for s, t in texts}
+    assert {(e["source"].text, e["target"].text) for e in found.examples} == {
+        (f"{s}</s>", f"{t}</s>") for s, t in texts
+    }
     for example in found.examples:
-        assert "".join(example.source.tokens) == example.source.text
-        assert example.target.tokens[-1] == "</s>"
-        assert example.source.padding == 0
+        assert "".join(example["source"].tokens) == example["source"].text
+        assert example["target"].tokens[-1] == "</s>"
+        assert example["source"].padding == 0
     assert found.start_token == "<s>"
 
 
@@ -227,7 +231,7 @@ def test_padding_of_examples_and_unknown_tokens_are_visible(tmp_path: Path) -> N
     rows = [("ab", "ab"), ("a", "abc"), ("abcж", "b"), ("aa", "aa"), ("cc", "cc"), ("bb", "bb")]
     folder = write_data(tmp_path / "d", train=rows, validation=rows)
     recipe = tiny_recipe(folder, tokenizer={"min_frequency": 2}, train={"batch_size": 6})
-    shown = {(e.source.text, e.source.padding, e.target.padding) for e in inspect_recipe(recipe).examples}
+    shown = {(e["source"].text, e["source"].padding, e["target"].padding) for e in inspect_recipe(recipe).examples}
     possible = {("ab</s>", 2, 1), ("a</s>", 3, 0), ("abc<unk></s>", 0, 2), ("aa</s>", 2, 1), ("cc</s>", 2, 1)}
     assert shown <= possible | {("bb</s>", 2, 1)}
     assert ("abc<unk></s>", 0, 2) in shown

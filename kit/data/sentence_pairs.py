@@ -39,7 +39,8 @@ def make_pairs(
         while start < len(document):
             wanted = room if random.random() >= SHORT else int(random.integers(2, room + 1))
             end, length = start, 0
-            while end < len(document) and (length == 0 or length < wanted):
+            # at least two sentences where there are two, however long: what is beyond the room is cut off later
+            while end < len(document) and (end - start < 2 or length < wanted):
                 length += len(document[end])
                 end += 1
             cut = start + 1 if end - start < 2 else start + int(random.integers(1, end - start))

@@ -19,7 +19,8 @@ TEXTS_SEARCHED = 1000
 
 LISTS_AT_ONCE = 10_000
 
-Pair = tuple[str, str]
+Pair = tuple[str, ...]
+"""The texts of an example."""
 
 
 @dataclass(frozen=True)
@@ -126,25 +127,25 @@ def find_repeated(
 ) -> tuple[Duplicates, dict[str, Overlap]]:
     """The training examples that say nothing new, and those of the other splits that training has seen.
 
-    Examples are the same if they are equal in `columns`.
+    Examples are the same if they are equal in `columns`, of which the first is what a model reads.
     """
-    sources, pairs = digests(train, ["source"]), digests(train, columns)
+    sources, pairs = digests(train, columns[:1]), digests(train, columns)
     repeated = np.flatnonzero(~first_occurrences(pairs))
     overlaps = {}
     for split, other in others.items():
-        same_source = np.flatnonzero(np.isin(digests(other, ["source"]), sources))
+        same_source = np.flatnonzero(np.isin(digests(other, columns[:1]), sources))
         same_pair = np.flatnonzero(np.isin(digests(other, columns), pairs))
         # where there is one, show a source that has another target in train: a whole pair is shown as such
         only_source = np.setdiff1d(same_source, same_pair)
         shown = only_source if len(only_source) else same_source
         overlaps[split] = Overlap(
-            len(same_source), len(same_pair), first_pair(other, shown), first_pair(other, same_pair)
+            len(same_source), len(same_pair), first_pair(other, shown, columns), first_pair(other, same_pair, columns)
         )
-    return Duplicates(len(repeated), first_pair(train, repeated)), overlaps
+    return Duplicates(len(repeated), first_pair(train, repeated, columns)), overlaps
 
 
-def first_pair(dataset: "Dataset", indices: np.ndarray) -> Pair | None:
+def first_pair(dataset: "Dataset", indices: np.ndarray, columns: Sequence[str]) -> Pair | None:
     if not len(indices):
         return None
     row = dataset[int(indices[0])]
-    return row["source"], row["target"]
+    return tuple(row[name] for name in columns if name != "direction")

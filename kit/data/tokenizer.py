@@ -8,7 +8,6 @@ trained with. When the two sides have vocabularies of their own, that of the tar
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -292,20 +291,6 @@ def train_tokenizer(
         # without the segments, next-sentence prediction would in silence see one text
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
-
-
-@contextmanager
-def taken_literally(tokenizer: "PreTrainedTokenizerBase") -> Iterator[None]:
-    """Within the block text that looks like a special token is text."""
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        yield
-        return
-    before, backend.encode_special_tokens = backend.encode_special_tokens, True
-    try:
-        yield
-    finally:
-        backend.encode_special_tokens = before
 
 
 def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:

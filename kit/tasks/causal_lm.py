@@ -12,6 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import Plan
+from kit.data.examples import IGNORED, TokenLists
 from kit.data.packing import CausalBlocks, document_positions
 from kit.data.rows import Texts
 from kit.data.sources import Splits
@@ -20,7 +21,7 @@ from kit.errors import RecipeError
 from kit.recipe import Recipe
 from kit.recipe_language_model import CausalLMRecipe
 from kit.tasks.language_model import LanguageModel, encode_texts, perplexity, summed_over
-from kit.tasks.task import Encoded, Evaluation, MakeBatch
+from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
 from kit.training.language_modeling import CausalLMObjective
 from kit.training.objective import Batch, Objective
 
@@ -80,6 +81,17 @@ class CausalLM(LanguageModel[TextBlocks]):
 
     def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         return lambda indices, random: encoded.splits["train"].batch(indices)
+
+    def texts(self, examples: TextBlocks) -> dict[str, TokenLists]:
+        tokens = examples.blocks.stream[:-1]
+        return {"text": TokenLists(np.split(tokens, np.cumsum(examples.lengths)[:-1]))}
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        real = batch["labels"] != IGNORED
+        return {
+            "reads": Shown(tokenizers.source, batch["input_ids"], real),
+            "predicts": Shown(tokenizers.source, batch["labels"], real),
+        }
 
     def objective(self, model: PreTrainedModel) -> CausalLMObjective:
         return CausalLMObjective(model)

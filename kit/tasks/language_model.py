@@ -19,7 +19,7 @@ from kit.data.documents import load_documents
 from kit.data.examples import TokenLists
 from kit.data.rows import Texts
 from kit.data.sources import Splits
-from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, taken_literally, train_tokenizer
+from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
 from kit.hub import export_model, load_config, load_model
 from kit.positions import position_limit
@@ -29,6 +29,8 @@ from kit.tasks.task import Encoded, Task
 from kit.training.objective import Objective
 
 TEXTS_AT_ONCE = 1000
+PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
+"""How documents are encoded: nothing is added, and text that looks like a special token is text."""
 
 
 class Blocks(Protocol):
@@ -154,9 +156,8 @@ def encode_texts(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> TokenList
 
     def encoded() -> Iterator[list[int]]:
         texts = iter(Texts(rows, "text"))
-        with taken_literally(tokenizer):
-            while portion := list(islice(texts, TEXTS_AT_ONCE)):
-                yield from tokenizer(portion, add_special_tokens=False, verbose=False)["input_ids"]
+        while portion := list(islice(texts, TEXTS_AT_ONCE)):
+            yield from tokenizer(portion, **PLAIN)["input_ids"]
 
     return TokenLists(encoded())
 

@@ -19,13 +19,13 @@ from kit.data.packing import packed_rows
 from kit.data.rows import Texts
 from kit.data.sentence_pairs import make_pairs
 from kit.data.sources import Splits
-from kit.data.tokenizer import Tokenizers, taken_literally
+from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.recipe import Recipe
 from kit.recipe_language_model import MaskedLMRecipe
 from kit.sentences import split_sentences
-from kit.tasks.language_model import LanguageModel, perplexity, summed_over
-from kit.tasks.task import Encoded, Evaluation, MakeBatch
+from kit.tasks.language_model import PLAIN, LanguageModel, perplexity, summed_over
+from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
 from kit.training.language_modeling import MaskedLMObjective
 from kit.training.objective import Batch, Objective
 
@@ -112,7 +112,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         }
         first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
-            documents = TokenLists(marked_tokens(list(Texts(rows, "text")), tokenizer))
+            documents = TokenLists(marked_tokens([one_line(text) for text in Texts(rows, "text")], tokenizer))
             return MaskedExamples(packed_rows(documents, first, separator, data.block_size), None, None, **about)
         documents_of_sentences = [self.sentences(text, tokenizer) for text in Texts(rows, "text")]
         passes = data.pair_passes if split == "train" else 1
@@ -142,7 +142,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         """The sentences of a document as marked tokens."""
         language = self.recipe.data.language
         texts = [
-            sentence.text
+            one_line(sentence.text)
             for paragraph in text.split(PARAGRAPHS)
             if paragraph.strip()
             for sentence in split_sentences(paragraph, language)
@@ -151,6 +151,13 @@ class MaskedLM(LanguageModel[MaskedExamples]):
 
     def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         return encoded.splits["train"].batch
+
+    def texts(self, examples: MaskedExamples) -> dict[str, TokenLists]:
+        return {"text": TokenLists(examples.rows[i] >> 1 for i in range(len(examples)))}
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        read = Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
+        return {"reads": read, "predicts": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORED)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
@@ -265,12 +272,16 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         return f"{row['text'][:200]} → {', '.join(words[:8])}"
 
 
+def one_line(text: str) -> str:
+    """Text without line ends and runs of spaces: how a document is laid out says nothing about its words."""
+    return " ".join(text.split())
+
+
 def marked_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
     """The tokens of each text, each as 2 · id + whether it begins a word."""
     if not texts:
         return []
-    with taken_literally(tokenizer):
-        encoded = tokenizer(texts, add_special_tokens=False, verbose=False)
+    encoded = tokenizer(texts, **PLAIN)
     found = []
     for number, ids in enumerate(encoded["input_ids"]):
         words = encoded.word_ids(number) if tokenizer.is_fast else list(range(len(ids)))

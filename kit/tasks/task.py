@@ -9,9 +9,11 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import numpy as np
 from accelerate import Accelerator
 from datasets import Dataset
-from transformers import PreTrainedConfig, PreTrainedModel
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import BatchPlan, Plan
+from kit.data.examples import TokenLists
 from kit.data.sources import Splits, load_splits
 from kit.data.stream_plan import StreamPlan
 from kit.data.tokenizer import Tokenizers
@@ -42,6 +44,15 @@ class Encoded(Generic[E]):
 
     splits: dict[str, E]
     left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Tokens of a batch that can be shown: ids (batch, length), and which of them are no padding."""
+
+    tokenizer: PreTrainedTokenizerBase
+    ids: Tensor
+    real: Tensor
 
 
 @dataclass(frozen=True)
@@ -97,6 +108,14 @@ class Task(ABC, Generic[E]):
     @abstractmethod
     def batch_maker(self, encoded: Encoded[E], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         """How training batches are made of examples."""
+
+    @abstractmethod
+    def texts(self, examples: E) -> dict[str, TokenLists]:
+        """The tokens of examples, for whoever looks into them: those of each text that an example has."""
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        """What the model reads in a training batch, and what it learns to write where that is text."""
+        return {"text": Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
 
     def filter_name(self, name: str) -> str:
         """A filter of training examples as a message names it."""

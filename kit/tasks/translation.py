@@ -14,7 +14,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedMode
 
 from kit.data.batches import BatchPlan, Plan
 from kit.data.bpe_dropout import CutAnew
-from kit.data.examples import Pairs, TokenLists
+from kit.data.examples import IGNORED, Pairs, TokenLists
 from kit.data.languages import PREFIX, TAGGED, Codes, tell_languages
 from kit.data.rows import Texts
 from kit.data.sources import Splits
@@ -31,8 +31,8 @@ from kit.recipe import Recipe
 from kit.recipe_model import config_class
 from kit.recipe_translation import TranslationRecipe
 from kit.search import SearchSettings
-from kit.tasks.task import Encoded, Evaluation, MakeBatch, Task
-from kit.training.objective import Objective, Seq2SeqObjective
+from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown, Task
+from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 POSITIONS = "positions"
 """Name of the filter that leaves out what is too long for the model."""
@@ -209,6 +209,13 @@ class Translation(Task[Pairs]):
         if cut_anew is not None:
             return lambda indices, random: cut_anew.batch(indices, pad, random)
         return lambda indices, random: pairs.batch(indices, pad)
+
+    def texts(self, examples: Pairs) -> dict[str, TokenLists]:
+        return {"source": examples.source, "target": examples.target}
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        read = Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
+        return {"source": read, "target": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORED)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,260 @@
+"""Pretraining through the interfaces of every task: documents, runs, evaluation, and what transformers makes of it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+from transformers import AutoTokenizer, pipeline
+
+from kit import DataError, RecipeError, load_recipe, register, train
+from kit.data.documents import cut_end, load_documents
+from kit.evaluation.run import evaluate
+from kit.inspection import inspect_recipe
+from kit.prepare import prepare
+from kit.recipe_language_model import CausalData
+
+CAUSAL = """\
+task: causal_lm
+model: {type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 32}
+tokenizer: {train: byte_bpe, vocab_size: 300}
+data: {path: "builtin:pydocs", block_size: 32, sizes: {train: 8, validation: 2, test: 2}}
+train: {max_steps: 6, tokens_per_batch: 512, learning_rate: 1e-2, logging_steps: 1}
+eval: {steps: 3, examples: 2, max_new_tokens: 4}
+"""
+MASKED = """\
+task: masked_lm
+model: {type: bert, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32}
+tokenizer: {train: wordpiece, vocab_size: 500}
+data: {path: "builtin:pydocs", block_size: 32, sizes: {train: 8, validation: 3, test: 3}}
+train: {max_steps: 6, tokens_per_batch: 512, learning_rate: 1e-2, logging_steps: 1}
+eval: {steps: 3, examples: 2}
+"""
+PAIRS = ["data.pairs=next_sentence", "data.pair_passes=1"]
+GPT2 = "{type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 32}"
+RECURRENT = CAUSAL.replace(GPT2, "{type: rnn_lm, hidden_size: 16}")
+KINDS = {"gpt": (CAUSAL, []), "rnn": (RECURRENT, []), "mlm": (MASKED, []), "nsp": (MASKED, PAIRS)}
+
+
+def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
+    text, changes = KINDS[kind]
+    path = folder / f"{kind}.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load_recipe(path, [*changes, *overrides])
+
+
+def logged(run: Path) -> list[float]:
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tmp_path: Path) -> None:
+    run = train(recipe_of(tmp_path, kind), tmp_path / "run")
+    assert logged(run.folder)[-1] < logged(run.folder)[0]
+    again = evaluate(run.folder, overrides=["eval.tokens_per_batch=64"])  # other batches, the same figures
+    for name, value in again.figures.items():
+        assert run.results["test"][name] == pytest.approx(value, rel=1e-5), name
+    register()
+    model = str(run.folder / "model")
+    if kind in ("gpt", "rnn"):
+        written = pipeline("text-generation", model=model)("The", max_new_tokens=5, do_sample=False)
+        assert written[0]["generated_text"].startswith("The")
+    else:
+        found = pipeline("fill-mask", model=model)("The [MASK] statement", top_k=2)
+        assert len(found) == 2
+        vectors = pipeline("feature-extraction", model=model)("The statement")
+        assert np.array(vectors).shape[-1] == 16
+    assert "fill-mask" in (run.folder / "README.md").read_text() or kind in ("gpt", "rnn")
+    assert (run.folder / "plots" / "loss.png").is_file()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_one_part_or_two_are_equal(kind: str, tmp_path: Path) -> None:
+    exact = ["train.dtype=float64", "train.max_steps=4", "eval.steps=0", "eval.examples=0"]
+    if kind in ("mlm", "nsp"):
+        exact += ["model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0"]
+    elif kind == "gpt":
+        exact += ["model.resid_pdrop=0.0", "model.embd_pdrop=0.0", "model.attn_pdrop=0.0"]
+    prepared = prepare(recipe_of(tmp_path, kind, *exact))
+    objective = prepared.task.objective(prepared.model.eval())
+    make = prepared.batch_maker()
+    indices = prepared.plan.step(0)[0]
+    if kind in ("gpt", "rnn"):
+        whole, parts = make(indices, np.random.default_rng(0)), np.array_split(indices, 2)
+        pieces = [make(part, np.random.default_rng(0)) for part in parts]
+    else:  # what is masked depends on the micro-batch: cut a masked one in two
+        whole = make(indices, np.random.default_rng(0))
+        half = len(indices) // 2
+        pieces = [{name: tensor[rows] for name, tensor in whole.items()} for rows in (slice(half), slice(half, None))]
+    totals = objective.counts(whole)
+    together = objective(whole, totals)
+    apart = sum(objective(piece, totals) for piece in pieces)
+    assert float(apart.detach()) == pytest.approx(float(together.detach()), rel=1e-9)
+    assert sum(objective.counts(piece) for piece in pieces).tolist() == totals.tolist()
+
+
+def test_a_resumed_run_is_the_unbroken_one(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, "nsp", "train.save_steps=3")
+    unbroken = train(recipe, tmp_path / "unbroken").folder
+    broken = train(recipe, tmp_path / "broken").folder
+    (broken / "results.json").unlink()
+    for folder in (broken / "checkpoints").glob("step-6*"):
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+    train(recipe, broken, resume=True)
+    mine, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (unbroken, broken))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+
+
+def test_pairs_are_balanced_have_segments_and_beat_nothing_by_their_length(tmp_path: Path) -> None:
+    prepared = prepare(recipe_of(tmp_path, "nsp", "data.pair_passes=3"))
+    examples = prepared.encoded.splits["train"]
+    assert np.mean(examples.pair_labels) == pytest.approx(0.5, abs=0.03)
+    batch = examples.batch(np.arange(len(examples)), np.random.default_rng(0))
+    segments, mask = batch["token_type_ids"], batch["attention_mask"]
+    assert (segments.sum(1) > 0).all()
+    assert ((segments == 1) & (mask == 0)).sum() == 0
+    lengths = np.array([(segments == 0).logical_and(mask == 1).sum(1).numpy(), segments.sum(1).numpy()]).T
+    for label in (0, 1):  # a model must not be able to tell by length alone
+        own = lengths[examples.pair_labels == label].mean(0)
+        assert own == pytest.approx(lengths.mean(0), rel=0.2)
+
+
+def test_packed_blocks_are_nearly_full(tmp_path: Path) -> None:
+    assert prepare(recipe_of(tmp_path, "gpt")).plan.padding().share < 0.01
+    assert prepare(recipe_of(tmp_path, "mlm")).plan.padding().share < 0.05
+
+
+def test_documents_do_not_see_each_other_where_that_is_asked_for(tmp_path: Path) -> None:
+    prepared = prepare(recipe_of(tmp_path, "gpt", "data.separate_documents=true", "train.dtype=float64"))
+    examples, model = prepared.encoded.splits["train"], prepared.model.eval()
+    blocks, separator = examples.blocks, examples.blocks.separator
+    index = next(i for i in range(len(blocks)) if separator in blocks.batch([i])[0][0, 5:-5])
+    batch = examples.batch(np.array([index]))
+    place = int((batch["input_ids"][0] == separator).nonzero()[-1])
+    with torch.no_grad():
+        before = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
+        changed = batch["input_ids"].clone()
+        changed[0, 0] = (changed[0, 0] + 1) % 200
+        after = model(input_ids=changed, position_ids=batch["position_ids"], use_cache=False).logits
+    assert torch.equal(before[0, place:], after[0, place:])
+    assert not torch.equal(before[0, :place], after[0, :place])
+
+
+# ---- documents -----------------------------------------------------------------------------------------------------
+
+
+def documents(path: Path, **keys: Any) -> list[str]:
+    return list(load_documents(CausalData(path=str(path), **keys)).datasets["train"]["text"])
+
+
+def test_what_a_document_is(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_bytes(b"a\r\nb\n\n \nc\n\n\nd")
+    (tmp_path / "val.txt").write_text("e", encoding="utf-8")
+    assert documents(tmp_path, documents="file") == ["a\nb\n\n \nc\n\n\nd"]
+    assert documents(tmp_path, documents="blank_line") == ["a\nb", "c", "d"]
+    assert documents(tmp_path) == ["a", "b", "c", "d"]
+    lines = [{"paras": ["a", "b"], "n": 1}, {"paras": [], "n": 2}, {"paras": None, "n": 3}, {"paras": ["c"], "n": 4}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (tmp_path / "x.jsonl").write_text(text, encoding="utf-8")
+    splits = load_documents(CausalData(path=str(tmp_path / "x.jsonl"), text="paras", validation_size=1))
+    assert sorted(text for split in splits.datasets.values() for text in split["text"]) == ["a\n\nb", "c"]
+    assert splits.report.splits["train"].dropped["empty"] == splits.report.splits["train"].dropped["no text"] == 1
+    with pytest.raises(DataError, match=r"documents: file is for \.txt files"):
+        documents(tmp_path / "x.jsonl", documents="file", validation_size=1)
+    with pytest.raises(RecipeError, match="positions"):
+        prepare(recipe_of(tmp_path, "gpt", "data.block_size=64"))
+
+
+@settings(max_examples=80, deadline=None)
+@given(texts=st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=6), characters=st.integers(1, 60))
+def test_the_end_of_a_text_is_cut_off_at_a_line_and_nothing_is_lost(texts: list[str], characters: int) -> None:
+    kept, held = cut_end(texts, characters)
+    assert "".join(kept + held).replace("\n", "") == "".join(texts).replace("\n", "")
+    assert sum(map(len, held)) <= characters
+
+
+def test_a_share_is_held_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {number}\n" for number in range(1000)), encoding="utf-8")
+    keys = {"documents": "file", "validation_share": 0.1, "test_share": 0.05}
+    splits = load_documents(CausalData(path=str(tmp_path / "a.txt"), **keys))
+    sizes = {name: len(split["text"][0]) for name, split in splits.datasets.items()}
+    whole = sum(sizes.values())
+    assert sizes["validation"] / whole == pytest.approx(0.1, abs=0.01)
+    assert splits.datasets["test"]["text"][0].endswith("line 999")
+
+
+# ---- tokenizers ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def by_bytes(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    folder = tmp_path_factory.mktemp("bytes")
+    prepared = prepare(recipe_of(folder, "gpt"))
+    prepared.tokenizers.save(folder / "tokenizer")
+    return AutoTokenizer.from_pretrained(folder / "tokenizer")
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text())
+def test_bytes_come_back(by_bytes: Any, text: str) -> None:
+    import unicodedata
+
+    if not any("\ud800" <= letter <= "\udfff" for letter in text):
+        ids = by_bytes(text, add_special_tokens=False)["input_ids"]
+        assert by_bytes.decode(ids) == unicodedata.normalize("NFC", text)
+
+
+def test_text_that_looks_like_a_special_token_is_text_in_training(tmp_path: Path) -> None:
+    text = "a [SEP] b [MASK] c. " * 30
+    (tmp_path / "train.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
+    (tmp_path / "val.jsonl").write_text(json.dumps({"text": "a b c d"}) + "\n", encoding="utf-8")
+    path = tmp_path / "r.yaml"
+    text = MASKED.replace('"builtin:pydocs"', str(tmp_path))
+    path.write_text(text.replace(", sizes: {train: 8, validation: 3, test: 3}", ""), encoding="utf-8")
+    prepared = prepare(load_recipe(path))
+    tokenizer, examples = prepared.tokenizers.source, prepared.encoded.splits["train"]
+    special = [tokenizer.sep_token_id, tokenizer.mask_token_id]
+    inside = np.concatenate([(examples.rows[i] >> 1)[1:-1] for i in range(len(examples))])
+    assert not np.isin(inside, special).any()
+
+
+def test_what_a_run_would_see_is_shown(tmp_path: Path) -> None:
+    found = inspect_recipe(recipe_of(tmp_path, "nsp"))
+    assert list(found.splits["train"].sides) == ["text"]
+    assert list(found.examples[0]) == ["reads", "predicts"]
+    assert found.start_token is None
+    assert found.cost is not None
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "message"),
+    [
+        ("gpt", "model.type=gpt3", 'not a model type of kit .rnn_lm. or of transformers .* Did you mean "gptj"'),
+        ("gpt", "model.hidden_sise=3", "model.hidden_sise is not a setting of gpt2"),
+        ("mlm", "data.pairs=next_sentense", "next_sentence"),
+        ("mlm", "data.pair_passes=2", "no effect without data.pairs"),
+        ("gpt", "data.validation_share=0.5", None),
+        ("gpt", "eval.num_beams=4", 'num_beams is not a key of "eval"'),
+    ],
+)
+def test_mistakes_are_named(kind: str, change: str, message: str | None, tmp_path: Path) -> None:
+    if message is None:
+        with pytest.raises(DataError, match=r"validation_share: .* has a split for validation of its own"):
+            prepare(recipe_of(tmp_path, kind, change))
+        return
+    with pytest.raises(RecipeError, match=message):
+        recipe_of(tmp_path, kind, change)
+
+
+def test_only_models_with_a_second_head_learn_from_pairs(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"a roberta does not tell whether two segments belong together"):
+        prepare(recipe_of(tmp_path, "nsp", "model.type=roberta"))
+    assert prepare(recipe_of(tmp_path, "mlm", "model.type=roberta")).model.config.model_type == "roberta"
