@@ -158,7 +158,7 @@ def recipe_schema() -> dict[str, Any]:
         schema["$defs"] |= own.pop("$defs")
         schema["allOf"].append({"if": {"properties": {"task": {"const": task}}, "required": ["task"]}, "then": own})
     model = schema["$defs"]["ModelSection"]
-    model["properties"]["type"] = {**model["properties"]["type"], "enum": [*recipe_model.CONFIG_CLASSES, None]}
+    model["properties"]["type"] = {**model["properties"]["type"], "examples": [*recipe_model.CONFIG_CLASSES]}
     model["allOf"] = []
     for model_type in recipe_model.CONFIG_CLASSES:
         settings = recipe_model.settings_model(recipe_model.config_class(model_type)).model_json_schema()

@@ -47,8 +47,9 @@ SET_BY_KIT = {
 """Config fields that no recipe gives, each with the reason."""
 
 
-def config_class(model_type: str, own: Sequence[str] = tuple(CONFIG_CLASSES), mapping: str | None = None) -> Any:
-    """The config class of a model type: of one of kit's `own`, or one in a `mapping` of transformers, by its name."""
+def config_class(model_type: str, own: Sequence[str] | None = None, mapping: str | None = None) -> Any:
+    """The config class of a model type: of kit's (or of those in `own`), or in a `mapping` of transformers, by name."""
+    own = list(CONFIG_CLASSES) if own is None else own
     if model_type in own:
         module, name = CONFIG_CLASSES[model_type].split(":")
         return getattr(importlib.import_module(module), name)

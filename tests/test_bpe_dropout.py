@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from kit.data.bpe_dropout import CutAnew, Segmenter
 from kit.data.examples import IGNORED, Pairs, TokenLists
 from kit.data.tokenizer import Tokenizers, train_tokenizers
-from kit.recipe import TokenizerSection
+from kit.recipe_translation import TranslationTokenizer
 
 TEXTS = ["the lower and the lowest of the widest", "a newer, newest (new) widening", "Löwe und Löwin, wider"] * 4
 
 
 @pytest.fixture(scope="module")
 def tokenizers() -> Tokenizers:
-    return train_tokenizers(TokenizerSection(vocab_size=70, min_frequency=1), TEXTS, TEXTS)
+    return train_tokenizers(TranslationTokenizer(vocab_size=70, min_frequency=1), TEXTS, TEXTS)
 
 
 @given(text=st.text(alphabet="lowernstd aiLöü,().\u2581x ", max_size=40))

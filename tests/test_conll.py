@@ -11,7 +11,7 @@ from kit.data.folders import read_shards
 from kit.data.sources import read_splits
 from kit.data.text_files import Layout, read_table
 from kit.errors import DataError
-from kit.recipe import DataSection
+from kit.recipe_translation import TranslationData
 
 # No word may hold what separates words, and only white space makes no word; all else is allowed, also "#".
 WORD = st.text(
@@ -91,7 +91,7 @@ def test_sentences_that_cannot_be_decoded_are_counted(tmp_path: Path) -> None:
 def test_a_folder_of_columns_is_data(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (tmp_path / f"{split}.conll").write_text(f"{split}\tO\n", encoding="utf-8")
-    splits = read_splits(DataSection(path=str(tmp_path)))
+    splits = read_splits(TranslationData(path=str(tmp_path)))
     assert {name: rows["tokens"][0] for name, (rows, _) in splits.items()} == {
         "train": ["train"],
         "validation": ["dev"],

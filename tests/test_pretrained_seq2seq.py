@@ -25,7 +25,7 @@ from kit.evaluation.predict import by_language, evaluate_split, predict
 from kit.hub import export_model
 from kit.positions import position_limit
 from kit.prepare import Prepared, prepare
-from kit.recipe import TokenizerSection
+from kit.recipe_translation import TranslationTokenizer
 from kit.search import SearchSettings
 from kit.training.objective import Seq2SeqObjective
 from kit.verify import verify
@@ -335,10 +335,10 @@ def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
     tokenizer = tokenizer_class(str(tmp_path / "vocab.json"), str(tmp_path / "model"))
     with pytest.raises(RecipeError, match="source_language is missing"):
-        tell_languages(tokenizer, TokenizerSection(), [])
+        tell_languages(tokenizer, TranslationTokenizer(), [])
     with pytest.raises(RecipeError, match='no code "deu_Latn"'):
-        tell_languages(tokenizer, TokenizerSection(source_language="deu_Latn", target_language="en"), [])
-    tell_languages(tokenizer, TokenizerSection(source_language="de", target_language="en"), [])
+        tell_languages(tokenizer, TranslationTokenizer(source_language="deu_Latn", target_language="en"), [])
+    tell_languages(tokenizer, TranslationTokenizer(source_language="de", target_language="en"), [])
     tokenizers = Tokenizers(tokenizer, tokenizer)
     german, english, french = (tokenizer.get_lang_id(code) for code in ("de", "en", "fr"))
     assert tokenizers.encode_source(["ein hund"]) == [[german, 4, 5, 2]]
@@ -459,7 +459,7 @@ def test_a_direction_that_was_never_trained_can_be_evaluated(multilingual: Path)
 @pytest.mark.parametrize("name", ["mbart", "nllb", "bart", "marian"])
 def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str], limit: int) -> None:
     family = FAMILIES[name]()
-    section = TokenizerSection(**family.recipe.get("tokenizer", {}))
+    section = TranslationTokenizer(**family.recipe.get("tokenizer", {}))
     tell_languages(family.tokenizer, section, [])
     tokenizers = Tokenizers(family.tokenizer, family.tokenizer)
     for encode in (tokenizers.encode_source, tokenizers.encode_target):

@@ -16,6 +16,7 @@ from kit.errors import RecipeError
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from kit.recipe import RECIPES, Recipe, load_recipe, sections_of
 from kit.recipe_file import write_yaml
+from kit.recipe_translation import TranslationRecipe
 
 VALID = """\
 # Dates, the smallest recipe.
@@ -270,8 +271,9 @@ def test_every_field_is_explained():
             "task: translation\nmeasured: {none: x, a: 1}",
             "line 3: measured.none: there are figures",
         ),
-        ("task: translation", "task: summaries", "r.yaml, line 2: task: expected translation, got"),
-        ("task: translation\n", "", "r.yaml: task is missing: expected translation."),
+        ("task: translation", "task: translations", "line 2: task: expected one of translation, masked_lm, "),
+        ("task: translation", "task: translations", 'got "translations". Did you mean "translation"?'),
+        ("task: translation\n", "", "r.yaml: task is missing: expected one of translation, masked_lm, "),
     ],
 )
 def test_each_mistake_is_named_with_file_line_and_key(write, old, new, message):
@@ -391,6 +393,7 @@ class ToyConfig(BaseToyConfig):
 @pytest.fixture
 def toy(monkeypatch):
     monkeypatch.setitem(recipe_model.CONFIG_CLASSES, "toy", f"{__name__}:ToyConfig")
+    monkeypatch.setattr(TranslationRecipe, "own_types", ("toy",))
 
 
 @pytest.mark.usefixtures("toy")

@@ -17,7 +17,8 @@ from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, reg
 from kit.models.attention import Attention
 from kit.models.recurrent import RecurrentCache, RecurrentCacheLayer
 from kit.models.rnn_decoder import RNNSeq2SeqDecoder
-from kit.recipe import TokenizerSection, load_recipe
+from kit.recipe import load_recipe
+from kit.recipe_translation import TranslationTokenizer
 from kit.training.objective import Batch, Seq2SeqObjective
 from kit.verify import PROOFS, Check, Subject, learning, table, verify, verify_model
 from kit.verify.check import equal_within, largest
@@ -280,7 +281,7 @@ def test_a_model_is_left_as_it_was() -> None:
 
 def test_tokenizers_that_do_not_fit_are_found() -> None:
     words = ["a b c d e f g h"]
-    tokenizers = train_tokenizers(TokenizerSection(train="word", min_frequency=1), words, words)
+    tokenizers = train_tokenizers(TranslationTokenizer(train="word", min_frequency=1), words, words)
     size = len(tokenizers.source)
     assert failures(built(vocab_size=size), tokenizers=tokenizers) == set()
     assert failures(built(vocab_size=size - 1), tokenizers=tokenizers) == {"tokenizers"}
@@ -331,7 +332,7 @@ def test_a_run_is_proved_with_its_weights_and_its_data_where_it_still_is(recipe_
     (run / "recipe.yaml").write_text(load_recipe(recipe_file).to_yaml(), encoding="utf-8")
     with pytest.raises(RunError, match="has no model yet"):
         verify(run)
-    tokenizers = train_tokenizers(TokenizerSection(train="char", min_frequency=1), ["abcd"], ["abcd"])
+    tokenizers = train_tokenizers(TranslationTokenizer(train="char", min_frequency=1), ["abcd"], ["abcd"])
     register_models()
     model = built(vocab_size=len(tokenizers.source))
     model.save_pretrained(run / "model")
