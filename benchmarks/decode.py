@@ -80,7 +80,7 @@ def ctranslate2_side(
     """The same weights in CTranslate2, or None where it is not installed."""
     try:
         import ctranslate2
-        from ctranslate2.converters.transformers import MarianMTLoader
+        from ctranslate2.converters.transformers import BartLoader, MarianMTLoader
     except ImportError:
         return None
     marian, tokenizer = as_marian(translator.model), translator.tokenizers.source
@@ -90,8 +90,12 @@ def ctranslate2_side(
         def get_vocabulary(self, model: object, tokenizer: object) -> list[str]:
             return list(vocabulary)
 
+        def set_decoder(self, spec: object, decoder: object) -> None:
+            """Ours starts from a token of its own, where Marian's starts from zeros."""
+            BartLoader.set_decoder(self, spec, decoder)
+
         def _remove_pad_weights(self, spec: object) -> None:
-            """Ours keeps its padding token, and starts from a token of its own."""
+            """Ours keeps its padding token."""
 
     spec = Loader().get_model_spec(marian)
     spec.register_source_vocabulary(vocabulary)
@@ -145,7 +149,7 @@ def main() -> None:
         "Marian, sorted": marian_side(translator, pairs, settings, in_sorted_order),
     }
     with tempfile.TemporaryDirectory() as folder:
-        sides["CTranslate2"] = ctranslate2_side(translator, pairs, settings, given.batch, f"{folder}/model")
+        sides["CTranslate2"] = ctranslate2_side(translator, pairs, settings, given.batch, folder)
         there = {name: side for name, side in sides.items() if side is not None}
         speeds: dict[str, list[float]] = {name: [] for name in there}
         outputs: dict[str, list[str]] = {}
