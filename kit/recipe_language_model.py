@@ -14,6 +14,8 @@ Share = Annotated[float, Gt(0), Lt(1)]
 class TextData(DataSection):
     """The text: where it is, what a document is, and how it is cut into blocks."""
 
+    joins_paragraphs: ClassVar[bool] = True
+
     text: str = "text"
     """Column of the text: a document, or the list of its paragraphs."""
 

@@ -131,6 +131,9 @@ class TokenizerSection(Section):
 class DataSection(Section):
     """The data: where it is, which splits to use, and what to leave out of the training data."""
 
+    joins_paragraphs: ClassVar[bool] = False
+    """Whether a list of texts in a text column is one text in paragraphs."""
+
     path: str
     """A Hub id, a folder, a file, or builtin:NAME for data that kit makes itself, offline."""
 

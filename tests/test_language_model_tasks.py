@@ -1,6 +1,7 @@
 """Pretraining through the interfaces of every task: documents, runs, evaluation, and what transformers makes of it."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,32 @@ def test_documents_do_not_see_each_other_where_that_is_asked_for(tmp_path: Path)
         after = model(input_ids=changed, position_ids=batch["position_ids"], use_cache=False).logits
     assert torch.equal(before[0, place:], after[0, place:])
     assert not torch.equal(before[0, :place], after[0, :place])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_stream_is_read_once_an_epoch_and_resumed_where_it_was(kind: str, tmp_path: Path) -> None:
+    """Shards of documents, two buffers an epoch; the run that was stopped ends with the weights of the other."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for shard in range(3):
+        rows = [{"paras": [f"Text {shard} {n}. It goes on, {n} times.", "And ends."]} for n in range(20)]
+        name = f"train-0000{shard}-of-00003.jsonl"
+        (corpus / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (corpus / "val.jsonl").write_text('{"paras": ["One text. It ends."]}\n{"paras": ["Another. It ends."]}\n')
+    text, changes = KINDS[kind]
+    start = text.index("data: ")
+    path = tmp_path / "r.yaml"
+    data = f"data: {{path: {corpus}, text: paras, streaming: true, buffer_size: 30, block_size: 32}}"
+    path.write_text(text[:start] + data + text[text.index("\n", start) :], encoding="utf-8")
+    recipe = load_recipe(path, [*(change for change in changes if "passes" not in change), "train.save_steps=2"])
+    unbroken = train(recipe, tmp_path / "unbroken").folder
+    broken = train(recipe, tmp_path / "broken").folder
+    (broken / "results.json").unlink()
+    shutil.rmtree(broken / "checkpoints" / "step-6")
+    train(recipe, broken, resume=True)
+    mine, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (unbroken, broken))
+    assert all(torch.equal(mine[name], theirs[name]) for name in mine)
+    assert logged(unbroken) == logged(broken)
 
 
 # ---- documents -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import keep
+from kit.data.rows import in_memory, keep
 from kit.errors import DataError, did_you_mean
 from kit.recipe_translation import has_directions
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from kit.recipe_sections import DataSection
+
+PARAGRAPHS = "\n\n"
+"""What stands between the paragraphs of a document."""
 
 OF_DIRECTIONS = ("source_language", "target_language", "direction")
 """Columns beside source and target that tell the directions of `data.directions` apart."""
@@ -38,6 +41,9 @@ def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: Da
     are directions. Raises DataError if they are not there or hold something else."""
     chosen = data.text_columns
     dataset = unfold(dataset, set(chosen))
+    if data.joins_paragraphs:
+        for name in chosen:
+            dataset = joined_paragraphs(dataset, name)
     for name, key in chosen.items():
         if name not in dataset.column_names:
             raise DataError(
@@ -72,6 +78,19 @@ def unfold(dataset: "Dataset", names: set[str]) -> "Dataset":
             free = inner - set(dataset.column_names)
             return flat.rename_columns({f"{field.name}.{name}": name for name in sorted(free)})
     return dataset
+
+
+def joined_paragraphs(rows: "Dataset", column: str) -> "Dataset":
+    """The rows with a list of paragraphs in a column as one text."""
+    if column not in rows.column_names:
+        return rows
+    kind = rows.data.schema.field(column).type
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not is_text(kind.value_type):
+        return rows
+    table = rows.with_format("arrow")[:]
+    texts = [None if cell is None else PARAGRAPHS.join(filter(None, cell)) for cell in table[column].to_pylist()]
+    place = table.column_names.index(column)
+    return in_memory(table.set_column(place, column, pa.array(texts, pa.string())))
 
 
 def is_text(kind: pa.DataType) -> bool:

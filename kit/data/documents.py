@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from kit.data.columns import drop_missing, is_text, keep_common_columns, name_columns, unfold
+from kit.data.columns import drop_missing, keep_common_columns, name_columns
 from kit.data.folders import ShardFiles
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import Texts, fingerprint, in_memory, keep
@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 
     from kit.recipe_language_model import TextData
 
-PARAGRAPHS = "\n\n"
-
 
 def load_documents(data: "TextData") -> Splits:
     """Load the documents that a recipe names. Raises DataError if they are not there or not as the recipe says."""
@@ -48,7 +46,7 @@ def load_documents(data: "TextData") -> Splits:
     found: dict[str, Dataset] = {}
     for split, (rows, dropped) in read_documents(data).items():
         report.splits[split] = told = SplitReport(len(rows) + dropped.total(), dropped=dropped)
-        named = name_columns(joined_paragraphs(rows, data.text), data, split, report)
+        named = name_columns(rows, data, split, report)
         found[split] = without_empty(drop_missing(named, data.roles, told), told)
     refuse_empty(found, data, report)
     hold_out_ends(found, data, report)
@@ -100,20 +98,6 @@ def texts_of(path: Path, encoding: str, split_at_blank_lines: bool) -> Iterator[
             lines.append(line)
     if lines:
         yield "\n".join(lines)
-
-
-def joined_paragraphs(rows: "Dataset", column: str) -> "Dataset":
-    """The rows with a list of paragraphs in a column as one text."""
-    rows = unfold(rows, {column})
-    if column not in rows.column_names:
-        return rows
-    kind = rows.data.schema.field(column).type
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not is_text(kind.value_type):
-        return rows
-    table = rows.with_format("arrow")[:]
-    texts = [None if cell is None else PARAGRAPHS.join(filter(None, cell)) for cell in table[column].to_pylist()]
-    place = table.column_names.index(column)
-    return in_memory(table.set_column(place, column, pa.array(texts, pa.string())))
 
 
 def without_empty(rows: "Dataset", told: SplitReport) -> "Dataset":

@@ -1,5 +1,6 @@
 """Causal language models: predict the next token of documents that are packed into full blocks."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any, ClassVar, Literal
@@ -16,6 +17,7 @@ from kit.data.examples import IGNORED, TokenLists
 from kit.data.packing import CausalBlocks, document_positions
 from kit.data.rows import Texts
 from kit.data.sources import Splits
+from kit.data.stream_plan import StreamPlan
 from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.recipe import Recipe
@@ -80,7 +82,16 @@ class CausalLM(LanguageModel[TextBlocks]):
         return TextBlocks(blocks, size, data.separate_documents)
 
     def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        if isinstance(plan, StreamPlan):
+            return lambda indices, random: plan.examples.batch(indices)
         return lambda indices, random: encoded.splits["train"].batch(indices)
+
+    def joined(self, parts: Sequence[TextBlocks], tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
+        data, separator = self.recipe.data, tokenizer.eos_token_id
+        first = np.array([separator], dtype=np.int32)
+        stream = np.concatenate([first, *(part.blocks.stream[1:] for part in parts)])
+        blocks = CausalBlocks(stream, separator, data.block_size)
+        return TextBlocks(blocks, sum(part.bytes for part in parts), data.separate_documents)
 
     def texts(self, examples: TextBlocks) -> dict[str, TokenLists]:
         tokens = examples.blocks.stream[:-1]

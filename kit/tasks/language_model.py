@@ -2,7 +2,7 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
@@ -19,6 +19,8 @@ from kit.data.documents import load_documents
 from kit.data.examples import TokenLists
 from kit.data.rows import Texts
 from kit.data.sources import Splits
+from kit.data.stream_plan import Making
+from kit.data.streamed import load_streamed
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
 from kit.hub import export_model, load_config, load_model
@@ -31,6 +33,10 @@ from kit.training.objective import Objective
 TEXTS_AT_ONCE = 1000
 PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
 """How documents are encoded: nothing is added, and text that looks like a special token is text."""
+
+
+STREAM = "stream"
+"""Name of a part of a stream, where a split is named."""
 
 
 class Blocks(Protocol):
@@ -59,7 +65,7 @@ class LanguageModel(Task[B]):
     recipe: CausalLMRecipe | MaskedLMRecipe
 
     def load(self) -> Splits:
-        return load_documents(self.recipe.data)
+        return load_streamed(self.recipe.data) if self.recipe.data.streaming else load_documents(self.recipe.data)
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         section = self.recipe.tokenizer
@@ -67,17 +73,11 @@ class LanguageModel(Task[B]):
         if pretrained is not None:
             tokenizers = load_pretrained_tokenizers(pretrained)
         else:
-            texts = Texts(
-                splits.datasets["train"].select(range(min(section.train_examples, self.size(splits)))), "text"
-            )
+            texts = Texts(self.vocabulary_rows(splits), "text")
             tokenizer = train_tokenizer(section, texts, self.kind_of_tokenizer)
             tokenizers = Tokenizers(tokenizer, tokenizer)
         self.check_tokenizer(tokenizers.source)
         return tokenizers
-
-    @staticmethod
-    def size(splits: Splits) -> int:
-        return len(splits.datasets["train"])
 
     kind_of_tokenizer: ClassVar[Literal["masked", "causal"]]
     """Which special tokens a trained tokenizer has: those of "masked" or of "causal" models."""
@@ -94,7 +94,7 @@ class LanguageModel(Task[B]):
         encoded = Encoded(
             {name: self.encode_documents(rows, tokenizers, name) for name, rows in splits.datasets.items()}
         )
-        if not len(encoded.splits["train"]):
+        if "train" in encoded.splits and not len(encoded.splits["train"]):
             raise DataError(f"{self.recipe.data.path}: the training text is too short for a single example.")
         return encoded
 
@@ -106,14 +106,17 @@ class LanguageModel(Task[B]):
         """Documents as examples; what is random in making them follows the seed of the data."""
 
     def plan(self, examples: B, seed: int | None = None) -> BatchPlan:
-        train = self.recipe.train
-        return BatchPlan(
-            [examples.lengths],
-            seed=train.seed if seed is None else seed,
-            size=train.tokens_per_batch or train.batch_size or 1,
-            unit="tokens" if train.tokens_per_batch is not None else "examples",
-            micro_batches=train.micro_batches,
-        )
+        return self.plan_lengths([examples.lengths], seed)
+
+    def making(self, tokenizers: Tokenizers) -> Making[B]:
+        def encode(rows: Dataset) -> tuple[B, dict[str, int]]:
+            return self.encode_documents(rows, tokenizers, STREAM), {}
+
+        return Making(encode, lambda parts: self.joined(parts, tokenizers.source), self.plan)
+
+    @abstractmethod
+    def joined(self, parts: Sequence[B], tokenizer: PreTrainedTokenizerBase) -> B:
+        """The examples of all parts of a buffer, of which there may be none."""
 
     # ---- model -------------------------------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Masked language models: fill in masked tokens of packed blocks or of pairs of segments, as BERT learns."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -12,19 +13,20 @@ from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import Plan
-from kit.data.documents import PARAGRAPHS
+from kit.data.columns import PARAGRAPHS
 from kit.data.examples import IGNORED, TokenLists
 from kit.data.masking import Masking
 from kit.data.packing import packed_rows
 from kit.data.rows import Texts
 from kit.data.sentence_pairs import make_pairs
 from kit.data.sources import Splits
+from kit.data.stream_plan import StreamPlan
 from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.recipe import Recipe
 from kit.recipe_language_model import MaskedLMRecipe
 from kit.sentences import split_sentences
-from kit.tasks.language_model import PLAIN, LanguageModel, perplexity, summed_over
+from kit.tasks.language_model import PLAIN, STREAM, LanguageModel, perplexity, summed_over
 from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
 from kit.training.language_modeling import MaskedLMObjective
 from kit.training.objective import Batch, Objective
@@ -101,21 +103,13 @@ class MaskedLM(LanguageModel[MaskedExamples]):
 
     def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> MaskedExamples:
         tokenizer, data = tokenizers.source, self.recipe.data
-        special = np.array(sorted(tokenizer.all_special_ids))
-        ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
-        masking = Masking(tokenizer.mask_token_id, ordinary, data.mask_probability)
-        about: dict[str, Any] = {
-            "masking": masking,
-            "special": special,
-            "pad": tokenizer.pad_token_id,
-            "whole_words": data.whole_words,
-        }
+        about = self.about(tokenizer)
         first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
             documents = TokenLists(marked_tokens([one_line(text) for text in Texts(rows, "text")], tokenizer))
             return MaskedExamples(packed_rows(documents, first, separator, data.block_size), None, None, **about)
         documents_of_sentences = [self.sentences(text, tokenizer) for text in Texts(rows, "text")]
-        passes = data.pair_passes if split == "train" else 1
+        passes = data.pair_passes if split in ("train", STREAM) else 1
         pairs = [
             pair
             for number in range(passes)
@@ -126,7 +120,8 @@ class MaskedLM(LanguageModel[MaskedExamples]):
                 swap=data.pairs == "sentence_order",
             )
         ]
-        if not pairs or (data.pairs == "next_sentence" and len(documents_of_sentences) < 2):
+        too_few = not pairs or (data.pairs == "next_sentence" and len(documents_of_sentences) < 2)
+        if too_few and split != STREAM:  # a part of a stream may well hold a single document
             raise DataError(
                 f"data.pairs: {data.path} has {len(documents_of_sentences)} documents in {split}, too few to take a "
                 "second segment from another one. Use data.pairs: sentence_order, or see data.documents."
@@ -137,6 +132,17 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             np.array([pair.label for pair in pairs]),
             **about,
         )
+
+    def about(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """What examples need to know of the tokenizer, and how they are masked."""
+        data, special = self.recipe.data, np.array(sorted(tokenizer.all_special_ids))
+        ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
+        return {
+            "masking": Masking(tokenizer.mask_token_id, ordinary, data.mask_probability),
+            "special": special,
+            "pad": tokenizer.pad_token_id,
+            "whole_words": data.whole_words,
+        }
 
     def sentences(self, text: str, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
         """The sentences of a document as marked tokens."""
@@ -150,7 +156,19 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         return marked_tokens(texts, tokenizer)
 
     def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        if isinstance(plan, StreamPlan):
+            return lambda indices, random: plan.examples.batch(indices, random)
         return encoded.splits["train"].batch
+
+    def joined(self, parts: Sequence[MaskedExamples], tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
+        firsts = [part.first_lengths for part in parts if part.first_lengths is not None]
+        labels = [part.pair_labels for part in parts if part.pair_labels is not None]
+        return MaskedExamples(
+            TokenLists.joined([part.rows for part in parts]),
+            np.concatenate(firsts) if firsts else None,
+            np.concatenate(labels) if labels else None,
+            **self.about(tokenizer),
+        )
 
     def texts(self, examples: MaskedExamples) -> dict[str, TokenLists]:
         return {"text": TokenLists(examples.rows[i] >> 1 for i in range(len(examples)))}

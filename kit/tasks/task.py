@@ -1,5 +1,6 @@
 """What a task is to the rest of kit: all that differs between tasks, station by station on the way of the data."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 from accelerate import Accelerator
+from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -15,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from kit.data.batches import BatchPlan, Plan
 from kit.data.examples import TokenLists
 from kit.data.sources import Splits, load_splits
-from kit.data.stream_plan import StreamPlan
+from kit.data.stream_plan import Making, StreamPlan, Tally, alone
 from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.recipe import Recipe
@@ -87,6 +89,14 @@ class Task(ABC, Generic[E]):
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         """Train them on the training split, or load those that the recipe names."""
 
+    def vocabulary_rows(self, splits: Splits) -> Dataset:
+        """The training rows that vocabularies are learned from."""
+        most = self.recipe.tokenizer.train_examples
+        if splits.stream is not None:
+            return splits.stream.sample(most)
+        train = splits.datasets["train"]
+        return train if len(train) <= most else train.select(np.arange(most) * len(train) // most)
+
     @abstractmethod
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[E]:
         """Every split as examples; a stream is encoded as it is read."""
@@ -99,11 +109,38 @@ class Task(ABC, Generic[E]):
     def plan(self, examples: E, seed: int | None = None) -> BatchPlan:
         """The plan of training batches, by the seed of the recipe or another."""
 
+    def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
+        """The plan for examples of which only the lengths are known, side by side."""
+        train = self.recipe.train
+        return BatchPlan(
+            sides,
+            seed=train.seed if seed is None else seed,
+            size=train.tokens_per_batch or train.batch_size or 1,
+            unit="tokens" if train.tokens_per_batch is not None else "examples",
+            micro_batches=train.micro_batches,
+        )
+
+    def making(self, tokenizers: Tokenizers) -> Making[E]:
+        """What is done to the rows of a stream, in another thread."""
+        raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
+
     def stream_plan(
         self, splits: Splits, encoded: Encoded[E], tokenizers: Tokenizers, process: int = 0, processes: int = 1
-    ) -> StreamPlan[Any]:
+    ) -> StreamPlan[E]:
         """The plan of training batches over a stream; it counts in `splits` and `encoded` what is left out."""
-        raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
+        assert splits.stream is not None
+        train = self.recipe.train
+        return StreamPlan(
+            splits.stream,
+            self.making(copy.deepcopy(tokenizers)),  # one that encodes in another thread must not be used in this
+            seed=train.seed,
+            buffer_size=self.recipe.data.buffer_size,
+            micro_batches=train.micro_batches,
+            tally=Tally(splits.report.splits["train"], encoded.left_out),
+            process=process,
+            processes=processes,
+            exchange=(lambda mine: gather_object([mine])) if processes > 1 else alone,
+        )
 
     @abstractmethod
     def batch_maker(self, encoded: Encoded[E], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:

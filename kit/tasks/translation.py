@@ -1,6 +1,5 @@
 """Translation, in the widest sense: from one text to another."""
 
-import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -8,7 +7,6 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import gather_object
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
@@ -18,7 +16,7 @@ from kit.data.examples import IGNORED, Pairs, TokenLists
 from kit.data.languages import PREFIX, TAGGED, Codes, tell_languages
 from kit.data.rows import Texts
 from kit.data.sources import Splits
-from kit.data.stream_plan import Making, StreamPlan, Tally, alone
+from kit.data.stream_plan import Making, StreamPlan
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.predict import evaluate_split, search_settings
@@ -83,14 +81,6 @@ class Translation(Task[Pairs]):
         if data.source_prefix is not None:
             tokenizers.source.init_kwargs[PREFIX] = data.source_prefix
         return tokenizers
-
-    def vocabulary_rows(self, splits: Splits) -> Dataset:
-        """The training rows that vocabularies are learned from."""
-        most = self.recipe.tokenizer.train_examples
-        if splits.stream is not None:
-            return splits.stream.sample(most)
-        train = splits.datasets["train"]
-        return train if len(train) <= most else train.select(np.arange(most) * len(train) // most)
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> EncodedPairs:
         """Token ids of every split; the length filters apply to the training split only. A stream is encoded as it is
@@ -159,46 +149,19 @@ class Translation(Task[Pairs]):
         """The plan of training batches, by the seed of the recipe or another."""
         return self.plan_lengths([examples.source.lengths, examples.target.lengths], seed)
 
-    def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
-        """The same for examples of which only the lengths are known."""
-        train = self.recipe.train
-        by_tokens = train.tokens_per_batch is not None
-        return BatchPlan(
-            sides,
-            seed=train.seed if seed is None else seed,
-            size=train.tokens_per_batch or train.batch_size or 1,
-            unit="tokens" if by_tokens else "examples",
-            micro_batches=train.micro_batches,
-        )
-
-    def stream_plan(
-        self, splits: Splits, encoded: Encoded[Pairs], tokenizers: Tokenizers, process: int = 0, processes: int = 1
-    ) -> StreamPlan[Pairs]:
-        """The plan of training batches over a stream; it counts in `splits` and `encoded` what is left out."""
-        assert splits.stream is not None
+    def making(self, tokenizers: Tokenizers) -> Making[Pairs]:
         data, train = self.recipe.data, self.recipe.train
         limit = position_limit(self.config(tokenizers))
         if data.max_length is not None:  # that a batch can hold the longest examples must not turn out in mid-training
             added = max(len(tokenizers.encode_empty_source()), len(tokenizers.encode_empty_target()))
             self.plan_lengths([np.full(train.micro_batches, min(data.max_length + added, limit or np.inf), np.int64)])
-        own = copy.deepcopy(tokenizers)  # one that encodes in another thread must not be used in this
 
         def encode(rows: Dataset) -> tuple[Pairs, dict[str, int]]:
-            pairs = encode_pairs(rows, own)
-            keep, left_out = self.filter_within(pairs, own, limit)
+            pairs = encode_pairs(rows, tokenizers)
+            keep, left_out = self.filter_within(pairs, tokenizers, limit)
             return pairs.select(np.flatnonzero(keep)), left_out
 
-        return StreamPlan(
-            splits.stream,
-            Making(encode, Pairs.joined, self.plan),
-            seed=train.seed,
-            buffer_size=data.buffer_size,
-            micro_batches=train.micro_batches,
-            tally=Tally(splits.report.splits["train"], encoded.left_out),
-            process=process,
-            processes=processes,
-            exchange=(lambda mine: gather_object([mine])) if processes > 1 else alone,
-        )
+        return Making(encode, Pairs.joined, self.plan)
 
     def batch_maker(self, encoded: Encoded[Pairs], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         pad = tokenizers.source.pad_token_id

@@ -11,7 +11,8 @@ from kit.errors import KitError, RunError
 from kit.hub import load_seq2seq
 from kit.models import register_models
 from kit.positions import position_limit
-from kit.recipe import load_recipe
+from kit.recipe import Recipe, load_recipe
+from kit.recipe_translation import TranslationRecipe
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
 from kit.tasks.translation import encode_pairs
@@ -65,7 +66,7 @@ def verify(target: str | Path) -> list[Check]:
         folder = RunFolder.existing(path)
         if not (folder.model / "config.json").is_file():
             raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
-        recipe = folder.recipe()
+        recipe = provable(folder.recipe())
         tokenizers = Tokenizers.load(folder.model)
         model = load_seq2seq(folder.model)
         try:
@@ -73,7 +74,7 @@ def verify(target: str | Path) -> list[Check]:
         except KitError as error:
             batch, origin = random_batch(model, recipe.train.seed), f"random tokens, because {error}"
     else:
-        recipe = load_recipe(target)
+        recipe = provable(load_recipe(target))
         task = task_of(recipe)
         splits = task.load()
         tokenizers = task.build_tokenizers(splits)
@@ -84,6 +85,13 @@ def verify(target: str | Path) -> list[Check]:
     idle = sorted({proof.name for proof in PROOFS} - {check.name for check in checks})
     rest = [Check("left out", "proofs that do not apply to this kind of model", True, ", ".join(idle))] if idle else []
     return [used, *checks, *rest]
+
+
+def provable(recipe: Recipe) -> Recipe:
+    """The recipe, if there are proofs for models of its task."""
+    if not isinstance(recipe, TranslationRecipe):
+        raise RunError(f"the proofs are about models that turn text into text, not about {recipe.task}")
+    return recipe
 
 
 def real_batch(splits: Splits, tokenizers: Tokenizers) -> tuple[Batch, str]:
