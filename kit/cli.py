@@ -230,6 +230,21 @@ def _writing(path: Path | None) -> Any:
 
 
 @app.command()
+def embed(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    file: Annotated[Path | None, typer.Argument(help="Lines to embed [default: standard input]")] = None,
+    output: Annotated[Path | None, typer.Option(help="A .npy file [default: JSON lines to standard output]")] = None,
+    pooling: Annotated[str, typer.Option(help="mean, cls (the first token) or last.")] = "mean",
+    tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
+) -> None:
+    """Write a vector for each line of text, in order: JSON lines, or one matrix as a .npy file."""
+    from kit.embed import embed_file
+    from kit.reporting import Reporter
+
+    embed_file(run, file, output, pooling, tokens_per_batch, Reporter())
+
+
+@app.command()
 def average(
     run: RunArgument,
     last: Annotated[int, typer.Option(min=2, help="Number of checkpoints to average, counted from the last.")] = 5,
