@@ -96,23 +96,23 @@ def test_a_signal_saves_and_says_how_to_go_on(tiny_recipe: Path, tmp_path: Path,
     assert len(list(output.glob("checkpoints/step-*"))) == 1
 
 
-def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
+def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
     unbroken = tmp_path / "unbroken"
-    assert kit("train", tiny_recipe, "--output", unbroken).returncode == 0
+    assert kit_here("train", tiny_recipe, "--output", unbroken).returncode == 0
     broken = tmp_path / "broken"
-    assert kit("train", tiny_recipe, "--output", broken).returncode == 0
+    assert kit_here("train", tiny_recipe, "--output", broken).returncode == 0
     (broken / "results.json").unlink()
     newest = max(broken.glob("checkpoints/step-*"), key=lambda path: int(path.name[5:]))
     damaged = bytearray((newest / "model.safetensors").read_bytes())
     damaged[-1] ^= 1
     (newest / "model.safetensors").write_bytes(damaged)
-    resumed = kit("train", tiny_recipe, "--output", broken, "--resume")
+    resumed = kit_here("train", tiny_recipe, "--output", broken, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "model.safetensors does not match its checksum" in resumed.stderr
     assert weights(broken) == weights(unbroken)
 
 
-def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tiny_recipe: Path, kit) -> None:  # type: ignore[no-untyped-def]
-    done = kit("train", tiny_recipe, "--resume", "train.max_steps=2")
+def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tiny_recipe: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
+    done = kit_here("train", tiny_recipe, "--resume", "train.max_steps=2")
     assert done.returncode == 0, done.stderr
     assert "nothing to resume: starting afresh" in done.stderr
