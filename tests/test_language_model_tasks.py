@@ -19,6 +19,8 @@ from kit.evaluation.run import evaluate
 from kit.inspection import inspect_recipe
 from kit.prepare import prepare
 from kit.recipe_language_model import CausalData
+from kit.training.language_modeling import MaskedLMObjective
+from kit.verify import verify
 
 CAUSAL = """\
 task: causal_lm
@@ -71,6 +73,9 @@ def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tm
         assert len(found) == 2
         vectors = pipeline("feature-extraction", model=model)("The statement")
         assert np.array(vectors).shape[-1] == 16
+    checks = verify(run.folder)
+    assert [check for check in checks if not check.passed and check.name != "overfitting"] == []
+    assert len(checks) >= 7
     assert "fill-mask" in (run.folder / "README.md").read_text() or kind in ("gpt", "rnn")
     assert (run.folder / "plots" / "loss.png").is_file()
 
@@ -216,6 +221,16 @@ def test_a_share_is_held_out(tmp_path: Path) -> None:
     whole = sum(sizes.values())
     assert sizes["validation"] / whole == pytest.approx(0.1, abs=0.01)
     assert splits.datasets["test"]["text"][0].endswith("line 999")
+
+
+def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An output layer at the wrong places."""
+    path = tmp_path / "mlm.yaml"
+    path.write_text(MASKED, encoding="utf-8")
+    kept = MaskedLMObjective.logits
+    monkeypatch.setattr(MaskedLMObjective, "logits", lambda self, batch: (kept(self, batch)[0].roll(1, 0), None))
+    failed = {check.name for check in verify(path) if not check.passed}
+    assert {"output layer", "loss"} <= failed
 
 
 # ---- tokenizers ----------------------------------------------------------------------------------------------------

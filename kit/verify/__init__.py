@@ -1,6 +1,7 @@
 """The equivalences that users rely on, proved on their own model. Tests run the same proofs on every kind of model."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -8,16 +9,16 @@ from transformers import PreTrainedModel
 from kit.data.sources import Splits
 from kit.data.tokenizer import Tokenizers
 from kit.errors import KitError, RunError
-from kit.hub import load_seq2seq
 from kit.models import register_models
 from kit.positions import position_limit
-from kit.recipe import Recipe, load_recipe
-from kit.recipe_translation import TranslationRecipe
+from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
-from kit.tasks.translation import encode_pairs
+from kit.tasks.language_model import LanguageModel
+from kit.tasks.masked_lm import MaskedLM
+from kit.tasks.translation import Translation, encode_pairs
 from kit.training.objective import Batch
-from kit.verify import forward, generation, learning, marian, vocabulary
+from kit.verify import forward, generation, language_model, learning, marian, vocabulary
 from kit.verify.check import Check, Proof, table
 from kit.verify.subject import EXAMPLES, Subject, random_batch, small_batch
 
@@ -62,45 +63,56 @@ def verify(target: str | Path) -> list[Check]:
     """
     register_models()
     path = Path(target)
-    if path.is_dir():
-        folder = RunFolder.existing(path)
-        if not (folder.model / "config.json").is_file():
-            raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
-        recipe = provable(folder.recipe())
-        tokenizers = Tokenizers.load(folder.model)
-        model = load_seq2seq(folder.model)
-        try:
-            batch, origin = real_batch(task_of(recipe).load(), tokenizers)
-        except KitError as error:
-            batch, origin = random_batch(model, recipe.train.seed), f"random tokens, because {error}"
-    else:
-        recipe = provable(load_recipe(target))
-        task = task_of(recipe)
+    folder = RunFolder.existing(path) if path.is_dir() else None
+    if folder is not None and not (folder.model / "config.json").is_file():
+        raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
+    recipe = load_recipe(target) if folder is None else folder.recipe()
+    task = task_of(recipe)
+    if not isinstance(task, Translation | LanguageModel):
+        raise RunError(f"there are no proofs about models for {recipe.task} yet")
+    if folder is None:
         splits = task.load()
         tokenizers = task.build_tokenizers(splits)
         model = task.build_model(tokenizers)
-        batch, origin = real_batch(splits, tokenizers)
+        batch, origin = real_batch(task, splits, tokenizers, model)
+    else:
+        tokenizers, model = Tokenizers.load(folder.model), task.load_model(folder.model)
+        try:
+            batch, origin = real_batch(task, task.load(), tokenizers, model)
+        except KitError as error:
+            if isinstance(task, LanguageModel):
+                raise
+            batch, origin = random_batch(model, recipe.train.seed), f"random tokens, because {error}"
     used = Check("data", "what the proofs were run on", True, origin)
-    checks = verify_model(model, tokenizers, batch, recipe.train.seed)
-    idle = sorted({proof.name for proof in PROOFS} - {check.name for check in checks})
+    if isinstance(task, LanguageModel):
+        proofs, subject = language_model.PROOFS, Subject(model, batch, recipe.train.seed, tokenizers)
+        checks = [proof(subject) for proof in proofs if proof.applies(subject)]
+    else:
+        proofs, checks = PROOFS, verify_model(model, tokenizers, batch, recipe.train.seed)
+    idle = sorted({proof.name for proof in proofs} - {check.name for check in checks})
     rest = [Check("left out", "proofs that do not apply to this kind of model", True, ", ".join(idle))] if idle else []
     return [used, *checks, *rest]
 
 
-def provable(recipe: Recipe) -> Recipe:
-    """The recipe, if there are proofs for models of its task."""
-    if not isinstance(recipe, TranslationRecipe):
-        raise RunError(f"the proofs are about models that turn text into text, not about {recipe.task}")
-    return recipe
-
-
-def real_batch(splits: Splits, tokenizers: Tokenizers) -> tuple[Batch, str]:
+def real_batch(
+    task: Translation | LanguageModel[Any], splits: Splits, tokenizers: Tokenizers, model: PreTrainedModel
+) -> tuple[Batch, str]:
     """The first examples of the validation split, or of whatever split there is, and which they are."""
     name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
     dataset = splits.datasets[name]
-    few = dataset.select(range(min(EXAMPLES, len(dataset))))
-    pairs = encode_pairs(few, tokenizers)
-    return pairs.batch(np.arange(len(pairs)), tokenizers.source.pad_token_id), f"{len(few)} examples of {name}"
+    pad = tokenizers.source.pad_token_id
+    if isinstance(task, LanguageModel):
+        examples = task.encode_documents(dataset, tokenizers, name)
+        few = np.arange(min(EXAMPLES, len(examples)))
+        told = f"{len(few)} blocks of {name}"
+        if isinstance(task, MaskedLM):
+            return examples.batch(few, np.random.default_rng(0)), told
+        rows = task.texts(examples)["text"]
+        beginnings, limit = [rows[int(i)] for i in few], position_limit(model.config)
+        return language_model.causal_batch(beginnings, 0 if pad is None else pad, limit), told
+    few_rows = dataset.select(range(min(EXAMPLES, len(dataset))))
+    pairs = encode_pairs(few_rows, tokenizers)
+    return pairs.batch(np.arange(len(pairs)), pad), f"{len(few_rows)} examples of {name}"
 
 
 __all__ = ["PROOFS", "Check", "Subject", "table", "verify", "verify_model"]

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kit.data.examples import IGNORED
-from kit.training.objective import Batch, Seq2SeqObjective
+from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.verify.check import Outcome, equal_within, largest, proof
 from kit.verify.subject import Subject, is_own, is_seq2seq, logits_of, random_batch, trimmed
 
@@ -28,7 +28,7 @@ OVERFIT_STEPS = 300
 OVERFIT_LOSS = 0.05
 
 
-def _gradients(objective: Seq2SeqObjective, parts: list[Batch]) -> dict[str, Tensor]:
+def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor]:
     """The gradient of one step in these parts."""
     objective.zero_grad()
     totals = torch.stack([objective.counts(part) for part in parts]).sum(0)
@@ -49,7 +49,7 @@ def accumulation(subject: Subject) -> Outcome:
     differences = []
     for normalize_by in ("tokens", "sequences"):
         objective = Seq2SeqObjective(subject.exact, SMOOTHING, normalize_by)
-        whole, split = _gradients(objective, [batch]), _gradients(objective, parts)
+        whole, split = step_gradients(objective, [batch]), step_gradients(objective, parts)
         most = largest(float(gradient.abs().max()) for gradient in whole.values())
         for name, gradient in whole.items():
             # where a gradient is next to nothing, its own size is no measure
@@ -106,7 +106,7 @@ def model_loss(subject: Subject) -> Outcome:
 
 @proof("gradients", "the loss reaches every parameter that can learn", is_seq2seq)
 def every_gradient(subject: Subject) -> Outcome:
-    gradients = _gradients(Seq2SeqObjective(subject.exact), [subject.batch])
+    gradients = step_gradients(Seq2SeqObjective(subject.exact), [subject.batch])
     most = largest(float(gradient.abs().max()) for gradient in gradients.values())
     still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * most]
     excused = [name for name in still if any(re.search(pattern, name) for pattern in NEVER_MOVED)]

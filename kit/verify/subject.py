@@ -47,13 +47,17 @@ class Subject:
         It generates with plain settings, whatever the model was saved with.
         """
         model = copy.deepcopy(self.model).to("cpu", torch.float64).eval()
+        if not model.can_generate():
+            return model
         own = model.generation_config
         model.generation_config = GenerationConfig(
             bos_token_id=own.bos_token_id,
             eos_token_id=own.eos_token_id,
             pad_token_id=own.pad_token_id,
             # the first mBART, trained on several directions, starts from a language; here any token will do
-            decoder_start_token_id=chosen(own.decoder_start_token_id, own.eos_token_id),
+            decoder_start_token_id=chosen(own.decoder_start_token_id, own.eos_token_id)
+            if model.config.is_encoder_decoder
+            else None,
         )
         return model
 
