@@ -12,7 +12,8 @@ from transformers import GenerationMixin
 from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from .rnn_decoder import RNNSeq2SeqDecoder
 from .rnn_encoder import RNNSeq2SeqEncoder
-from .rnn_writer import RNNPreTrainedModel, RNNWriterBody, RNNWriterHead
+from .rnn_pretrained import RNNPreTrainedModel
+from .rnn_writer import RNNWriterBody, RNNWriterHead
 
 
 class RNNSeq2SeqPreTrainedModel(RNNPreTrainedModel):

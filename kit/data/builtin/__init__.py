@@ -1,5 +1,6 @@
 """Data that needs no download: `data.path: builtin:NAME`, made by seed from what is on every machine that has kit."""
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -8,7 +9,7 @@ from kit.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMES = ("dates", "docstrings")
+NAMES = ("dates", "docstrings", "shapes", "dialogues", "pendulum")
 SPLITS = ("train", "validation", "test")
 
 
@@ -46,6 +47,8 @@ def load_builtin(
         return dates.generate(languages, sizes, seed)
     if languages is not None:
         raise DataError(f"data.languages: builtin:{name} has no languages to choose from. Remove it.")
+    if name in ("shapes", "dialogues", "pendulum"):
+        return importlib.import_module(f"kit.data.builtin.{name}").generate(sizes, seed)
     from kit.data.builtin import docstrings
 
     return docstrings.generate(source, target, sizes, seed)
