@@ -18,11 +18,8 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_forecaster import RNNForecasterConfig
-from .dropout import Dropout
-from .normalization import Normalization
-from .reader import read_layers, reading_layers
-from .rnn_decoder import RNNSeq2SeqDecoder
-from .rnn_memory import RNNEncoderOutput, add_noise, attention_memory
+from .forecast_layers import ForecastDecoder, ForecastEncoder, Normalization
+from .rnn_memory import RNNEncoderOutput, add_noise
 from .rnn_pretrained import RNNPreTrainedModel
 
 
@@ -34,42 +31,6 @@ class RNNForecastOutput(ModelOutput):
     predictions: Tensor | None = None  # (batch, horizon, value_size)
     scales: Tensor | None = None  # the same: standard deviations, with the loss `gaussian`
     cross_attentions: tuple[Tensor, ...] | None = None  # one of (batch, heads, horizon, time)
-
-
-class ForecastEncoder(nn.Module):
-    """Reads the past; padding, on either side, changes nothing."""
-
-    def __init__(self, config: RNNForecasterConfig):
-        super().__init__()
-        self.layers = reading_layers(
-            config.cell,
-            config.decoder_input_size,
-            config.encoder_hidden_size,
-            config.encoder_layers,
-            config.bidirectional,
-        )
-        self.memory = attention_memory(config)
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, x: Tensor, mask: Tensor) -> RNNEncoderOutput:
-        read = read_layers(self.layers, self.dropout, x, mask)
-        states = read.states[-1]  # (batch, time, encoder_size)
-        keys, values = (None, None) if self.memory is None else self.memory(states)
-        return RNNEncoderOutput(
-            last_hidden_state=states,
-            final_hidden=read.hidden,
-            final_cell=read.cell,
-            keys=keys,
-            values=values,
-            memory_mask=mask,
-        )
-
-
-class ForecastDecoder(RNNSeq2SeqDecoder):
-    """The decoder of numbers: what it reads has its noise already, and no dropout."""
-
-    def disturbed(self, embeds: Tensor) -> Tensor:
-        return embeds
 
 
 class RNNForecasterPreTrainedModel(RNNPreTrainedModel):
@@ -131,7 +92,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         past_values (batch, time, value_size), past_context (batch, time, context_size) and past_mask (batch, time), 1
         at real steps: the others are as if they were not there. future_… are the same over the horizon; where
         future_mask is 0, the loss does not count, and the next step reads the model's own prediction. The context of a
-        step is known when its value is predicted.
+        step is known when its value is predicted, also in a gap.
 
         The loss is the mean over all numbers that count; `num_items_in_batch`, if given, is what their sum is divided
         by instead.
@@ -145,7 +106,8 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         else:
             future = self._normalized(future_values, there)
             own = self._own(there)
-        context = self._context(future_context, there, "future_context")
+        # in a gap between values the context is known; behind the last one is padding
+        context = self._context(future_context, _up_to_last(there), "future_context")
         samples = self.training and self.config.feedback == "sample"
         rollout = self._roll(encoded, last, future, context, own, samples, output_attentions)
         loss = None
@@ -275,8 +237,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         of the step before is missing."""
         missing = torch.zeros_like(there)
         missing[:, 1:] = ~there[:, :-1]
-        matters = there.flip(1).cumsum(1).flip(1) > 0  # behind the last value that counts nothing does
-        own = missing & matters
+        own = missing & _up_to_last(there)
         if self.training and self.config.scheduled_sampling > 0:
             own |= torch.rand(own.shape, device=own.device) < self.config.scheduled_sampling
         return own
@@ -316,6 +277,11 @@ class _Feedback:
 def _mask(mask: Tensor | None, batch: int, steps: int, device: torch.device) -> Tensor:
     """(batch, steps), true at real steps: all of them where nothing else is said."""
     return torch.ones(batch, steps, dtype=torch.bool, device=device) if mask is None else mask.bool()
+
+
+def _up_to_last(mask: Tensor) -> Tensor:
+    """True up to the last step of each row (batch, steps) where the mask is."""
+    return mask.flip(1).cumsum(1).flip(1) > 0
 
 
 RNNForecasterConfig.register_for_auto_class()
