@@ -32,6 +32,9 @@ CONFIG_CLASSES = {
     "rnn_lm": "kit.models.configuration_rnn_lm:RNNLMConfig",
     "rnn_seq2seq": "kit.models.configuration_rnn_seq2seq:RNNSeq2SeqConfig",
     "transformer_seq2seq": "kit.models.configuration_transformer_seq2seq:TransformerSeq2SeqConfig",
+    "hred": "kit.models.configuration_hred:HREDConfig",
+    "rnn_captioner": "kit.models.configuration_rnn_captioner:RNNCaptionerConfig",
+    "rnn_forecaster": "kit.models.configuration_rnn_forecaster:RNNForecasterConfig",
 }
 
 SET_BY_KIT = {
@@ -155,7 +158,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
         text = "a section with keys of its own"
     else:
-        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+        words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Any: "anything"}
         text = words.get(annotation, str(annotation))
     limits = [_limit(item) for item in metadata if isinstance(item, Gt | Ge | Lt | Le | MinLen)]
     return f"{text} ({', '.join(limits)})" if limits else text

@@ -1,4 +1,4 @@
-"""Decoding: from padded source tokens to hypotheses with their scores."""
+"""Decoding: from a padded source to hypotheses with their scores."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +9,9 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from kit.beam_search import beam_search
 from kit.positions import position_limit
+
+SOURCE = ("input_ids", "attention_mask", "pixel_values", "pixel_mask")
+"""What of a batch a search reads."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +85,7 @@ def search(
     # our own search keeps neither, and leaves this to transformers' then
     generation_config.output_scores = generation_config.output_attentions = attention
     output = model.generate(
-        input_ids=batch["input_ids"],
-        attention_mask=batch["attention_mask"],
+        **{name: batch[name] for name in SOURCE if name in batch},
         generation_config=generation_config,
         custom_generate=beam_search,
     )

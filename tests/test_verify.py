@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-import kit.models.rnn_encoder
+import kit.models.reader
 from kit.data.tokenizer import train_tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, register_models
@@ -169,7 +169,7 @@ def test_a_broken_model_fails_the_right_proofs(
 
 
 def test_an_encoder_that_reads_left_padding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit.models.rnn_encoder, "real_tokens_first", lambda mask, reverse: None)
+    monkeypatch.setattr(kit.models.reader, "real_tokens_first", lambda mask, reverse: None)
     assert failures(built()) == {"left padding"}
 
 

@@ -176,9 +176,9 @@ class EncoderDecoderHead:
         self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
     ) -> nn.Embedding:
         """Resize the source's word vectors, and the target's with them where there is one vocabulary."""
-        old = self.model.encoder.embed_tokens
+        old = self.model.get_input_embeddings()
         new = self._resized(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
-        self.model.encoder.embed_tokens = new
+        self.model.set_input_embeddings(new)
         if not self.config.separate_vocabularies:
             self._resize_target(new.weight.shape[0], mean_resizing)
         return new

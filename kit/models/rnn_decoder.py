@@ -14,10 +14,10 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .attention import Attention
-from .configuration_rnn_seq2seq import RNNSeq2SeqConfig
+from .configuration_rnn_decoder import RNNDecoderConfig
 from .dropout import Dropout
 from .recurrent import RecurrentCache, cell_step, real_tokens_first, recurrent_layer, run_layer
-from .rnn_encoder import RNNEncoderOutput, add_noise
+from .rnn_memory import RNNEncoderOutput, add_noise
 
 State = dict[str, Tensor]
 FeedBack = Callable[[Tensor, Tensor], Tensor]
@@ -53,7 +53,8 @@ class _Source:
     def __init__(self, encoded: RNNEncoderOutput, attention_mask: Tensor | None):
         self.keys, self.values = encoded.keys, encoded.values
         self.fixed = encoded.final_hidden[:, -1]  # (batch, encoder_size)
-        self.mask = None if attention_mask is None else attention_mask.bool()
+        mask = attention_mask if encoded.memory_mask is None else encoded.memory_mask
+        self.mask = None if mask is None else mask.bool()  # (batch, source)
 
 
 @dataclass
@@ -72,10 +73,17 @@ class _Trace:
     weights: Tensor | None  # (batch, heads, target, source)
 
 
+def target_words(config: Any) -> nn.Embedding | None:
+    """The decoder's own word vectors, where it writes text and does not share those of the encoder."""
+    if not config.has_target_words:
+        return None
+    return nn.Embedding(config.decoder_vocab_size, config.word_vector_size, config.pad_token_id)
+
+
 class StateHandover(nn.Module):
     """The decoder's first state from the encoder's final one."""
 
-    def __init__(self, config: RNNSeq2SeqConfig):
+    def __init__(self, config: RNNDecoderConfig):
         super().__init__()
         self.layers = config.decoder_layers
         size = config.decoder_layers * config.hidden_size
@@ -95,14 +103,13 @@ class StateHandover(nn.Module):
 class Readout(nn.Module):
     """What the output layer sees: the state, with the context and the previous embedding beside it on request."""
 
-    def __init__(self, config: RNNSeq2SeqConfig):
+    def __init__(self, config: RNNDecoderConfig):
         super().__init__()
         self.sees_context = "readout" in config.context_to
-        self.sees_embedding = config.readout_embedding
+        self.sees_embedding = config.sees_last_input
         size = config.hidden_size + self.sees_context * config.encoder_size
-        size += self.sees_embedding * config.word_vector_size
-        # a tied output layer is as wide as a word vector
-        self.size = config.word_vector_size if config.tie_word_embeddings else config.hidden_size
+        size += self.sees_embedding * config.decoder_input_size
+        self.size = config.readout_size
         self.join = nn.Linear(size, self.size) if size != self.size or self.sees_context else None
         self.dropout = Dropout(config.dropout)
 
@@ -119,7 +126,7 @@ class RNNSeq2SeqDecoder(nn.Module):
     stepwise = False
     """Always loop over cells, also where fused layers would do: for the proof that both are equal."""
 
-    def __init__(self, config: RNNSeq2SeqConfig):
+    def __init__(self, config: RNNDecoderConfig):
         super().__init__()
         self.config = config
         places = config.context_to
@@ -137,13 +144,9 @@ class RNNSeq2SeqDecoder(nn.Module):
         if self.to_input:
             extra = self.feed_size if self.feeds_back else config.encoder_size
         above = config.hidden_size + self.to_next_layer * config.encoder_size
-        self.embed_tokens = (
-            None
-            if config.share_embeddings
-            else nn.Embedding(config.decoder_vocab_size, config.word_vector_size, config.pad_token_id)
-        )
+        self.embed_tokens = target_words(config)
         self.layers = nn.ModuleList(
-            recurrent_layer(config.cell, config.word_vector_size + extra if i == 0 else above, config.hidden_size)
+            recurrent_layer(config.cell, config.decoder_input_size + extra if i == 0 else above, config.hidden_size)
             for i in range(config.decoder_layers)
         )
         self.attention = (
@@ -211,7 +214,7 @@ class RNNSeq2SeqDecoder(nn.Module):
 
     def disturbed(self, embeds: Tensor) -> Tensor:
         """Embeddings as training sees them: with noise and dropout."""
-        return self.dropout(add_noise(embeds, self.config, self.training))
+        return self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
 
     def _first_state(self, encoded: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
         if cache is not None and cache.get_seq_length() > 0:

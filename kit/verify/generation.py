@@ -155,7 +155,7 @@ def every_hypothesis(
     (end,), vocabulary = end_markers(model), model.get_output_embeddings().weight.shape[0]
     words = [token for token in range(vocabulary) if token != end]
     beginnings = torch.tensor(list(itertools.product(words, repeat=max_new_tokens - 1)))  # (beginnings, length − 1)
-    sources, many = len(source["input_ids"]), len(beginnings)
+    sources, many = len(next(iter(source.values()))), len(beginnings)
     start = beginnings.new_full((many, 1), model.generation_config.decoder_start_token_id)
     inputs = {name: tensor.repeat_interleave(many, dim=0) for name, tensor in source.items()}
     inputs["decoder_input_ids"] = torch.cat([start, beginnings], dim=1).repeat(sources, 1)

@@ -1,5 +1,6 @@
 """Data that needs no download: `data.path: builtin:NAME`, made by seed from what is on every machine that has kit."""
 
+import importlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DATE_TASKS = ("date_language", "date_pairs", "date_tags", "date_questions")
-NAMES = ("dates", *DATE_TASKS, "docstrings", "pydocs")
+WHOLE = ("pydocs", "shapes", "dialogues", "pendulum")
+"""Sets that are made in one way only, each in a file of its name."""
+NAMES = ("dates", *DATE_TASKS, "docstrings", *WHOLE)
 SPLITS = ("train", "validation", "test")
 
 
@@ -50,10 +53,8 @@ def load_builtin(
         return date_tasks.generate(name, languages, sizes, seed)
     if languages is not None:
         raise DataError(f"data.languages: builtin:{name} has no languages to choose from. Remove it.")
-    if name == "pydocs":
-        from kit.data.builtin import pydocs
-
-        return pydocs.generate(sizes, seed)
+    if name in WHOLE:
+        return importlib.import_module(f"kit.data.builtin.{name}").generate(sizes, seed)
     from kit.data.builtin import docstrings
 
     return docstrings.generate(columns, sizes, seed)

@@ -1,0 +1,67 @@
+"""Configuration of `hred`: the hierarchical recurrent encoder-decoder for dialogue."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_rnn_decoder import RNNTextDecoderConfig
+
+
+@strict
+class HREDConfig(RNNTextDecoderConfig):
+    """An encoder of utterances, an encoder of the turns they make, and the decoder of `rnn_seq2seq` for the answer."""
+
+    model_type = "hred"
+    width_of_encoder = "context_hidden_size"
+    attribute_map = {  # noqa: RUF012
+        "num_hidden_layers": "context_layers",
+        "num_attention_heads": "attention_heads",
+    }
+
+    utterance_hidden_size: int | None = None
+    """Width of the utterance encoder's state in one direction; by default such that an utterance, both directions
+    side by side, is `hidden_size` wide."""
+
+    utterance_layers: int = 1
+    """Number of recurrent layers that read the tokens of an utterance."""
+
+    bidirectional: bool = True
+    """Read each utterance in both directions; turns are always read in order."""
+
+    context_hidden_size: int | None = None
+    """Width of the state of the context encoder, which reads the turns; by default `hidden_size`."""
+
+    context_layers: int = 1
+    """Number of recurrent layers that read the turns."""
+
+    sees_utterances: bool = True
+    """Put each utterance itself beside the state of the context encoder after it, for attention, and the last one for
+    the decoder's first state. Without it the decoder sees turns through the context encoder alone, as in the original
+    HRED."""
+
+    share_embeddings: bool = True
+    """Use one matrix for the word vectors of what is read and what is written."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.context_hidden_size is None:
+            self.context_hidden_size = self.hidden_size
+        if self.utterance_hidden_size is None:
+            self.utterance_hidden_size = self.hidden_size // 2 if self.bidirectional else self.hidden_size
+        super().__post_init__(**kwargs)
+
+    @property
+    def utterance_width(self) -> int:
+        """Width of what an utterance becomes, both directions side by side."""
+        return self.utterance_hidden_size * (2 if self.bidirectional else 1)
+
+    @property
+    def encoder_size(self) -> int:
+        return self.context_hidden_size + self.sees_utterances * self.utterance_width
+
+    def wrong_values(self) -> Iterator[str]:
+        yield from super().wrong_values()
+        yield from self.too_small("utterance_hidden_size", "utterance_layers", "context_hidden_size", "context_layers")
+
+
+__all__ = ["HREDConfig"]

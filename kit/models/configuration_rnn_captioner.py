@@ -1,0 +1,65 @@
+"""Configuration of `rnn_captioner`: a convolutional encoder of images and a recurrent decoder of captions."""
+
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+
+from .configuration_rnn_decoder import RNNTextDecoderConfig
+
+
+@strict
+class RNNCaptionerConfig(RNNTextDecoderConfig):
+    """An image encoder with the decoder of `rnn_seq2seq`: the image as its first state, or with visual attention."""
+
+    model_type = "rnn_captioner"
+    width_of_encoder = "feature_size"
+    attribute_map = {  # noqa: RUF012
+        "num_hidden_layers": "decoder_layers",
+        "num_attention_heads": "attention_heads",
+    }
+
+    image_size: int = 64
+    """Height and width that images are resized to before the model sees them; it takes other sizes too."""
+
+    num_channels: int = 3
+    """Number of colours of a pixel."""
+
+    cnn_channels: list[int] = field(default_factory=lambda: [32, 64, 128])
+    """Channels of each stage of the network that reads the image; each stage halves height and width."""
+
+    cnn_blocks: int = 1
+    """Number of residual blocks in each stage."""
+
+    backbone_config: dict[str, Any] | None = None
+    """Read the image with a backbone of transformers instead: its `model_type` (such as resnet) and what else its
+    configuration takes. `cnn_channels` and `cnn_blocks` have no effect then."""
+
+    feature_size: int | None = None
+    """Width of the features, one for each place of the image; by default `hidden_size`."""
+
+    feature_places: bool = True
+    """Let each feature know its place in the image."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if self.feature_size is None:
+            self.feature_size = self.hidden_size
+        super().__post_init__(**kwargs)
+
+    @property
+    def encoder_size(self) -> int:
+        return self.feature_size
+
+    def wrong_values(self) -> Iterator[str]:
+        yield from super().wrong_values()
+        yield from self.too_small("image_size", "num_channels", "feature_size")
+        if self.cnn_blocks < 0:
+            yield f"cnn_blocks must not be negative, not {self.cnn_blocks}"
+        if not self.cnn_channels or min(self.cnn_channels) < 1:
+            yield f"cnn_channels must name at least one stage, each of at least 1 channel, not {self.cnn_channels}"
+        if self.backbone_config is not None and "model_type" not in self.backbone_config:
+            yield "backbone_config must say its model_type, for example resnet"
+
+
+__all__ = ["RNNCaptionerConfig"]

@@ -1,0 +1,85 @@
+"""Captioner, dialogue model and forecaster, loaded from their folders by a process that has no kit."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from kit.data.images import image_processor_of
+from kit.models import (
+    HREDConfig,
+    HREDForConditionalGeneration,
+    RNNCaptionerConfig,
+    RNNCaptionerForConditionalGeneration,
+    RNNForecasterConfig,
+    RNNForecasterForPrediction,
+)
+from kit.verify.generation import scatter
+
+ALONE = """
+import sys
+
+class NoKit:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "kit":
+            raise ModuleNotFoundError("there is no kit here")
+
+sys.meta_path.insert(0, NoKit())
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
+from transformers import AutoModelForTimeSeriesPrediction
+
+inputs = load_file("inputs.safetensors")
+trust = {"trust_remote_code": True}
+captioner = AutoModelForImageTextToText.from_pretrained("captioner", **trust)
+assert AutoImageProcessor.from_pretrained("captioner").size["height"] == 8
+talker = AutoModelForSeq2SeqLM.from_pretrained("hred", **trust)
+forecaster = AutoModelForTimeSeriesPrediction.from_pretrained("forecaster", **trust)
+found = {
+    "captions": captioner.generate(pixel_values=inputs["pixels"], num_beams=2, max_new_tokens=4),
+    "answers": talker.generate(inputs["turns"], attention_mask=torch.ones_like(inputs["turns"]), num_beams=2,
+                               max_new_tokens=4),
+    "predictions": forecaster.predict(inputs["past"], horizon=3).predictions,
+}
+assert "kit" not in sys.modules
+save_file({name: tensor.contiguous() for name, tensor in found.items()}, "found.safetensors")
+"""
+
+
+def test_each_folder_stands_on_its_own(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 9, "hidden_size": 4}
+    captioner = RNNCaptionerForConditionalGeneration(RNNCaptionerConfig(**sizes, cnn_channels=[4], image_size=8)).eval()
+    talker = HREDForConditionalGeneration(HREDConfig(**sizes)).eval()
+    forecaster = RNNForecasterForPrediction(RNNForecasterConfig(value_size=2, hidden_size=4)).eval()
+    for name, model in (("captioner", captioner), ("hred", talker), ("forecaster", forecaster)):
+        scatter(model)
+        model.save_pretrained(tmp_path / name)
+    image_processor_of(captioner.config).save_pretrained(tmp_path / "captioner")
+    inputs = {
+        "pixels": torch.randn(2, 3, 8, 8),
+        "turns": torch.randint(3, 9, (2, 3, 4)),
+        "past": torch.randn(2, 5, 2),
+    }
+    save_file(inputs, tmp_path / "inputs.safetensors")
+    (tmp_path / "alone.py").write_text(ALONE, encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "alone.py"],
+        cwd=tmp_path,
+        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found = load_file(tmp_path / "found.safetensors")
+    how = {"num_beams": 2, "max_new_tokens": 4}
+    assert torch.equal(found["captions"], captioner.generate(pixel_values=inputs["pixels"], **how))
+    mask = torch.ones_like(inputs["turns"])
+    assert torch.equal(found["answers"], talker.generate(inputs["turns"], attention_mask=mask, **how))
+    torch.testing.assert_close(found["predictions"], forecaster.predict(inputs["past"], horizon=3).predictions)
