@@ -177,8 +177,8 @@ def test_every_field_is_explained():
         (
             "rnn_seq2seq",
             "rnn_seqseq",
-            'line 4: model.type: "rnn_seqseq" is not a model type of kit (rnn_seq2seq, transformer_seq2seq, hred, '
-            'rnn_captioner, rnn_forecaster). Did you mean "rnn_seq2seq"?',
+            'line 4: model.type: "rnn_seqseq" is not a model type of kit (rnn_seq2seq, transformer_seq2seq). '
+            'Did you mean "rnn_seq2seq"?',
         ),
         (
             "hidden_size",
