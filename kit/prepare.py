@@ -7,10 +7,10 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
-from kit.data.batches import BatchPlan, Plan
+from kit.data.contiguous import EpochPlan
 from kit.data.report import DataReport
 from kit.data.sources import Splits
-from kit.data.stream_plan import buffer_seed
+from kit.data.stream_plan import StreamPlan, buffer_seed
 from kit.data.streaming import START
 from kit.data.tokenizer import Tokenizers
 from kit.models import register_models
@@ -28,7 +28,7 @@ class Prepared:
     splits: Splits
     tokenizers: Tokenizers
     encoded: Encoded[Any]
-    plan: Plan
+    plan: EpochPlan | StreamPlan[Any]
     model: PreTrainedModel
 
     @property
@@ -40,7 +40,7 @@ class Prepared:
     @property
     def steps_per_epoch(self) -> int:
         """Number of steps in an epoch, which a stream does not know."""
-        assert isinstance(self.plan, BatchPlan)
+        assert not isinstance(self.plan, StreamPlan)
         return self.plan.steps_per_epoch
 
     def batch_maker(self) -> MakeBatch:
@@ -96,7 +96,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
         is_main = accelerator is None or accelerator.is_main_process
         tokenizers = broadcast_object_list([task.build_tokenizers(splits) if is_main else None])[0]
     encoded = task.encode(splits, tokenizers)
-    plan: Plan
+    plan: EpochPlan | StreamPlan[Any]
     if splits.stream is None:
         plan = task.plan(encoded.splits["train"])
     else:

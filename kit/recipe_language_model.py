@@ -63,6 +63,13 @@ class CausalData(TextData):
     """No token sees what stands before its own document, though a block holds several; false lets the model read on
     over the end of a document, which is marked."""
 
+    carry_state: bool = False
+    """Read the text in order, in as many streams as a step has blocks, and let a recurrent model go on from the state
+    in which it left the block before: it remembers more than a block (truncated backpropagation through time)."""
+
+    def needing_all_data(self) -> list[str]:
+        return super().needing_all_data() + ["carry_state"] * self.carry_state
+
 
 class MaskedData(TextData):
     """The text: where it is, what a document is, how it is cut into examples, and what of them is masked."""

@@ -106,7 +106,7 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     suit_attention(prepared.model, accelerator)
     if recipe.train.torch_compile:
         prepared.model.compile(dynamic=True)
-    objective = task.objective(prepared.model)
+    objective = task.objective(prepared.model, prepared.plan)
     optimizer = build_optimizer(objective, recipe.train)
     selected = recipe.eval.select_by
 

@@ -1,5 +1,6 @@
 """Pretraining through the interfaces of every task: documents, runs, evaluation, and what transformers makes of it."""
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -8,12 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, pipeline
 
 from kit import DataError, RecipeError, load_recipe, register, train
+from kit.data.contiguous import ContiguousPlan
 from kit.data.documents import cut_end, load_documents
 from kit.evaluation.run import evaluate
 from kit.inspection import inspect_recipe
@@ -178,6 +181,73 @@ def test_a_stream_is_read_once_an_epoch_and_resumed_where_it_was(kind: str, tmp_
     mine, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (unbroken, broken))
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
     assert logged(unbroken) == logged(broken)
+
+
+# ---- a state that is carried from block to block --------------------------------------------------------------------
+
+CARRIED = ["data.carry_state=true", "train.tokens_per_batch=256", "train.dtype=float64", "train.save_steps=2"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(blocks=st.integers(1, 60), rows=st.integers(1, 12), micro_batches=st.integers(1, 5))
+def test_streams_are_contiguous_and_each_block_is_read_once(blocks: int, rows: int, micro_batches: int) -> None:
+    lengths = np.full(blocks, 7)
+    if blocks < max(rows, micro_batches) or rows < micro_batches:
+        return
+    plan = ContiguousPlan(lengths, rows, micro_batches)
+    steps = [plan.step(number) for number in range(plan.steps_per_epoch)]
+    read = [int(block) for step in steps for part in step for block in part]
+    assert len(read) == len(set(read)) == blocks - plan.left_out
+    assert plan.left_out < rows
+    assert all(len(part) for step in steps for part in step)
+    for before, after in itertools.pairwise(steps):
+        for part, following in zip(before, after, strict=True):
+            assert set(following) <= {block + 1 for block in part}  # the same streams in the same micro-batch
+    assert all(plan.stream_of(part)[1].all() for part in steps[0])
+    assert [part.tolist() for part in plan.step(plan.steps_per_epoch)] == [part.tolist() for part in steps[0]]
+
+
+def test_blocks_with_a_carried_state_are_one_long_text(tmp_path: Path) -> None:
+    prepared = prepare(recipe_of(tmp_path, "rnn", *CARRIED))
+    examples, model = prepared.encoded.splits["validation"], prepared.model.eval()
+    nats, labels = prepared.task.read_through(model, examples, Accelerator())
+    stream = torch.from_numpy(examples.blocks.stream.astype(np.int64))
+    with torch.no_grad():
+        logits = model(input_ids=stream[None, :-1], use_cache=False).logits[0]
+    expected = torch.nn.functional.cross_entropy(logits, stream[1:], reduction="sum")
+    assert nats == pytest.approx(float(expected), rel=1e-9)
+    assert labels == len(stream) - 1
+
+
+def test_a_carried_state_is_part_of_the_checkpoint(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, "rnn", *CARRIED)
+    unbroken = train(recipe, tmp_path / "unbroken").folder
+    broken = train(recipe, tmp_path / "broken").folder
+    (broken / "results.json").unlink()
+    shutil.rmtree(broken / "checkpoints" / "step-6")
+    assert (broken / "checkpoints" / "step-4" / "carried.safetensors").is_file()
+    train(recipe, broken, resume=True)
+    assert logged(unbroken) == logged(broken)
+    parts = train(recipe_of(tmp_path, "rnn", *CARRIED, "train.micro_batches=3"), tmp_path / "parts").folder
+    assert logged(parts) == pytest.approx(logged(unbroken), rel=1e-9)
+
+
+def test_two_processes_carry_their_streams(tmp_path: Path, kit: Any) -> None:
+    path = tmp_path / "rnn.yaml"
+    path.write_text(RECURRENT, encoding="utf-8")
+    one = train(load_recipe(path, [*CARRIED, "train.micro_batches=2"]), tmp_path / "one").folder
+    done = kit("train", path, *CARRIED, "train.micro_batches=2", "--processes", "2", "--output", "two")
+    assert done.returncode == 0, done.stderr
+    two = tmp_path / "two"
+    assert logged(two) == pytest.approx(logged(one), rel=1e-9)
+    mine, theirs = (load_file(run / "checkpoints" / "step-6" / "carried.safetensors") for run in (one, two))
+    for name, tensor in mine.items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=1e-9, atol=1e-12)
+
+
+def test_only_recurrent_models_carry_a_state(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="a gpt2 has no state to carry"):
+        prepare(recipe_of(tmp_path, "gpt", "data.carry_state=true"))
 
 
 # ---- documents -----------------------------------------------------------------------------------------------------

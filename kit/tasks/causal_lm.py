@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import Plan
+from kit.data.contiguous import ContiguousPlan, EpochPlan
 from kit.data.examples import IGNORED, TokenLists
 from kit.data.packing import CausalBlocks, document_positions
 from kit.data.rows import Texts
@@ -24,7 +25,7 @@ from kit.recipe import Recipe
 from kit.recipe_language_model import CausalLMRecipe
 from kit.tasks.language_model import LanguageModel, encode_texts, perplexity, summed_over
 from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
-from kit.training.language_modeling import CausalLMObjective
+from kit.training.language_modeling import CarryingLMObjective, CausalLMObjective
 from kit.training.objective import Batch, Objective
 
 
@@ -69,7 +70,19 @@ class CausalLM(LanguageModel[TextBlocks]):
                 f"data.separate_documents: a {recipe.model.type} has no attention that could be kept within a "
                 "document. Leave it out."
             )
+        if recipe.data.carry_state and recipe.model.pretrained is None and recipe.model.type not in recipe.own_types:
+            raise RecipeError(
+                f"data.carry_state: a {recipe.model.type} has no state to carry; recurrent models have (model.type: "
+                f"{', '.join(recipe.own_types)}). Leave it out."
+            )
         super().__init__(recipe)
+
+    def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
+        train, data = self.recipe.train, self.recipe.data
+        if not data.carry_state:
+            return super().plan(examples, seed)
+        rows = train.batch_size or max(1, (train.tokens_per_batch or 1) // data.block_size)
+        return ContiguousPlan(examples.lengths, rows, train.micro_batches)
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if tokenizer.eos_token_id is None:
@@ -84,7 +97,10 @@ class CausalLM(LanguageModel[TextBlocks]):
     def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         if isinstance(plan, StreamPlan):
             return lambda indices, random: plan.examples.batch(indices)
-        return lambda indices, random: encoded.splits["train"].batch(indices)
+        examples = encoded.splits["train"]
+        if isinstance(plan, ContiguousPlan):
+            return lambda indices, random: in_streams(examples, plan, indices)
+        return lambda indices, random: examples.batch(indices)
 
     def joined(self, parts: Sequence[TextBlocks], tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
         data, separator = self.recipe.data, tokenizer.eos_token_id
@@ -104,7 +120,9 @@ class CausalLM(LanguageModel[TextBlocks]):
             "predicts": Shown(tokenizers.source, batch["labels"], real),
         }
 
-    def objective(self, model: PreTrainedModel) -> CausalLMObjective:
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> CausalLMObjective:
+        if isinstance(plan, ContiguousPlan):
+            return CarryingLMObjective(model, len(plan.streams))
         return CausalLMObjective(model)
 
     def evaluate(
@@ -125,7 +143,11 @@ class CausalLM(LanguageModel[TextBlocks]):
             batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
             return torch.stack([objective.summed_loss(batch), objective.counts(batch).sum().to(device)])
 
-        nats, tokens = summed_over(objective, examples.lengths, self.recipe.eval.tokens_per_batch, accelerator, sums)
+        if self.recipe.data.carry_state:
+            nats, tokens = self.read_through(objective.model, examples, accelerator)
+        else:
+            budget = self.recipe.eval.tokens_per_batch
+            nats, tokens = summed_over(objective, examples.lengths, budget, accelerator, sums)
         loss = nats / tokens
         figures = {
             "loss": loss,
@@ -135,6 +157,20 @@ class CausalLM(LanguageModel[TextBlocks]):
             "tokens": int(tokens),
         }
         return Evaluation(figures, self.samples(objective.model, examples, tokenizers.source))
+
+    @torch.inference_mode()
+    def read_through(self, model: PreTrainedModel, examples: TextBlocks, accelerator: Accelerator) -> list[float]:
+        """Sums of the loss and of the labels, reading the text from its beginning to its end with one state, by a
+        single process: what comes later depends on what came before."""
+        plan = ContiguousPlan(examples.lengths, 1, 1)
+        objective = CarryingLMObjective(model.eval(), 1)
+        total = torch.zeros(2, dtype=torch.float64)
+        if accelerator.is_main_process:
+            for step in range(plan.steps_per_epoch):
+                batch = in_streams(examples, plan, plan.step(step)[0])
+                batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+                total += torch.stack([objective.summed_loss(batch).double().cpu(), objective.counts(batch).sum().cpu()])
+        return accelerator.reduce(total.to(accelerator.device)).cpu().tolist()
 
     def samples(
         self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase
@@ -174,3 +210,9 @@ class CausalLM(LanguageModel[TextBlocks]):
 
     def shown(self, row: dict[str, Any]) -> str:
         return f"{row['prompt']}│{row['prediction']}"
+
+
+def in_streams(examples: TextBlocks, plan: ContiguousPlan, indices: np.ndarray) -> Batch:
+    """A batch that says which stream each row goes on with, and whether it begins there."""
+    streams, fresh = plan.stream_of(indices)
+    return {**examples.batch(indices), "stream": torch.from_numpy(streams), "fresh": torch.from_numpy(fresh)}

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import BatchPlan, reading_batches
+from kit.data.contiguous import EpochPlan
 from kit.data.documents import load_documents
 from kit.data.examples import TokenLists
 from kit.data.rows import Texts
@@ -105,14 +106,18 @@ class LanguageModel(Task[B]):
     def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> B:
         """Documents as examples; what is random in making them follows the seed of the data."""
 
-    def plan(self, examples: B, seed: int | None = None) -> BatchPlan:
+    def plan(self, examples: B, seed: int | None = None) -> EpochPlan:
         return self.plan_lengths([examples.lengths], seed)
 
     def making(self, tokenizers: Tokenizers) -> Making[B]:
         def encode(rows: Dataset) -> tuple[B, dict[str, int]]:
             return self.encode_documents(rows, tokenizers, STREAM), {}
 
-        return Making(encode, lambda parts: self.joined(parts, tokenizers.source), self.plan)
+        return Making(encode, lambda parts: self.joined(parts, tokenizers.source), self.plan_of_buffer)
+
+    def plan_of_buffer(self, examples: B, seed: int) -> BatchPlan:
+        """The plan of a part of a stream."""
+        return self.plan_lengths([examples.lengths], seed)
 
     @abstractmethod
     def joined(self, parts: Sequence[B], tokenizer: PreTrainedTokenizerBase) -> B:

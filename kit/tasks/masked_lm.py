@@ -188,7 +188,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             )
         return model
 
-    def objective(self, model: PreTrainedModel) -> MaskedLMObjective:
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> MaskedLMObjective:
         return MaskedLMObjective(model)
 
     # ---- evaluation --------------------------------------------------------------------------------------------------

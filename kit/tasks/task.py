@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import BatchPlan, Plan
+from kit.data.contiguous import EpochPlan
 from kit.data.examples import TokenLists
 from kit.data.sources import Splits, load_splits
 from kit.data.stream_plan import Making, StreamPlan, Tally, alone
@@ -106,7 +107,7 @@ class Task(ABC, Generic[E]):
         """The rows of a split that is evaluated as examples, for a model of this configuration; all of them."""
 
     @abstractmethod
-    def plan(self, examples: E, seed: int | None = None) -> BatchPlan:
+    def plan(self, examples: E, seed: int | None = None) -> EpochPlan:
         """The plan of training batches, by the seed of the recipe or another."""
 
     def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
@@ -169,8 +170,8 @@ class Task(ABC, Generic[E]):
         """A trained model of this task, from a run folder, a model folder or a Hub id."""
 
     @abstractmethod
-    def objective(self, model: PreTrainedModel) -> Objective:
-        """What is minimised."""
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Objective:
+        """What is minimised, over the batches of a plan where that makes a difference."""
 
     # ---- evaluation and what is left behind --------------------------------------------------------------------------
 

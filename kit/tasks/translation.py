@@ -204,7 +204,7 @@ class Translation(Task[Pairs]):
     def load_model(self, place: str | Path) -> PreTrainedModel:
         return load_seq2seq(place)
 
-    def objective(self, model: PreTrainedModel) -> Seq2SeqObjective:
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
         train = self.recipe.train
         return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by)
 

@@ -20,6 +20,7 @@ from kit.atomic import TEMPORARY, replace_folder
 from kit.errors import RunError
 
 AVERAGE_FILE = "average.safetensors"
+CARRIED_FILE = "carried.safetensors"
 
 
 def checksum(path: Path) -> str:
@@ -106,6 +107,10 @@ class Checkpoint:
         """The moving average of the weights, if the run keeps one."""
         return self._tensors(AVERAGE_FILE) if (self.folder / AVERAGE_FILE).is_file() else None
 
+    def carried(self) -> dict[str, Tensor]:
+        """What the objective carried from step to step, if anything."""
+        return self._tensors(CARRIED_FILE) if (self.folder / CARRIED_FILE).is_file() else {}
+
     def optimizer(self) -> dict[str, Tensor]:
         return self._tensors("optimizer.safetensors")
 
@@ -150,6 +155,7 @@ class Checkpoints:
         optimizer: dict[str, Tensor],
         state: dict[str, Any],
         average: dict[str, Tensor] | None = None,
+        carried: dict[str, Tensor] | None = None,
     ) -> Checkpoint:
         """Write a checkpoint whole, or raise and leave what was there."""
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -161,6 +167,8 @@ class Checkpoints:
             save_file(optimizer, temporary / "optimizer.safetensors")
             if average is not None:
                 save_file(average, temporary / AVERAGE_FILE)
+            if carried:
+                save_file(carried, temporary / CARRIED_FILE)
             (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
             sums = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
             (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")

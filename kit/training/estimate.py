@@ -13,8 +13,9 @@ import torch
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from kit.data.batches import BatchPlan, micro_batch_random, reading_batches
+from kit.data.batches import micro_batch_random, reading_batches
 from kit.data.examples import Pairs
+from kit.data.stream_plan import StreamPlan
 from kit.evaluation.predict import by_language, predict, search_settings, teacher_forced_loss
 from kit.prepare import Prepared
 from kit.recipe_translation import TranslationEval
@@ -121,7 +122,7 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     parts = trial.seconds(strata, SECONDS_OF_STEPS)
     seconds_per_step = parts * train.micro_batches + trial.seconds_of_update
 
-    assert isinstance(prepared.plan, BatchPlan)
+    assert not isinstance(prepared.plan, StreamPlan)
     lengths = prepared.plan.sides[0]
     tokens = max(1.0, float(np.mean([lengths[indices].sum() for indices in strata])))
     evaluations, seconds = estimate_evaluations(prepared, objective, accelerator, parts / tokens)
@@ -143,7 +144,7 @@ def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[n
     """The micro-batch with the longest examples that the run will see in its first epoch, and a few that are spread
     evenly over all of them, sorted by their longest example."""
     plan = prepared.plan
-    assert isinstance(plan, BatchPlan), "of a stream, the first buffer is measured"
+    assert not isinstance(plan, StreamPlan), "of a stream, the first buffer is measured"
     lengths = np.maximum.reduce(plan.sides)
     steps = min(prepared.total_steps, plan.steps_per_epoch)
     found = [part for step in range(steps) for part in plan.step(step)]

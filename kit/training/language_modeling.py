@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kit.data.examples import IGNORED
+from kit.models.recurrent import RecurrentCache
 from kit.training.chunked_loss import CHUNK, chunked_cross_entropy
 from kit.training.objective import Batch, Objective
 
@@ -107,7 +108,46 @@ class CausalLMObjective(Objective):
         )
 
 
-def hidden_states(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
+class CarryingLMObjective(CausalLMObjective):
+    """The same for a recurrent model that goes on from the state in which it left the block before (truncated
+    backpropagation through time): gradients stop at the beginning of a block, what the model remembers does not.
+
+    The batch says which stream of text each row is, and whether it begins there.
+    """
+
+    def __init__(self, model: PreTrainedModel, streams: int, chunk: int = CHUNK):
+        super().__init__(model, chunk)
+        self.streams = streams
+        self._state: dict[str, Tensor] = {}  # (streams, width) each
+        self._mine = torch.zeros(streams, dtype=torch.bool)
+
+    def summed_loss(self, batch: Batch) -> Tensor:
+        rows, fresh, cache = batch["stream"], batch["fresh"].unsqueeze(1), RecurrentCache()
+        if self._state:
+            cache.store({name: table[rows].masked_fill(fresh, 0) for name, table in self._state.items()}, 0)
+        hidden = hidden_states(self.model, {"input_ids": batch["input_ids"], "past_key_values": cache}, use_cache=True)
+        for name, new in cache.state.items():
+            if name not in self._state:
+                precise = torch.promote_types(new.dtype, torch.float32)
+                self._state[name] = new.new_zeros(self.streams, new.shape[1], dtype=precise)
+            self._state[name][rows] = new.detach().to(self._state[name].dtype)
+        self._mine[rows.cpu()] = True
+        head = self.model.get_output_embeddings()
+        return chunked_cross_entropy(hidden.flatten(0, 1), head, batch["labels"].flatten(), chunk=self.chunk)
+
+    def carried(self) -> dict[str, Tensor]:
+        return self._state
+
+    def carry(self, tensors: dict[str, Tensor]) -> None:
+        device = self.model.get_output_embeddings().weight.device
+        self._state = {name: tensor.to(device) for name, tensor in tensors.items()}
+        self._mine = torch.zeros(self.streams, dtype=torch.bool)
+
+    def own_streams(self) -> Tensor:
+        return self._mine
+
+
+def hidden_states(model: PreTrainedModel, inputs: dict[str, Any], use_cache: bool = False) -> Tensor:
     """What the output layer of a model is given, (batch, time, width), without computing the output layer."""
     seen: list[Tensor] = []
 
@@ -116,7 +156,7 @@ def hidden_states(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
         return hidden[:, :0]
 
     with head_input_through(model.get_output_embeddings(), keep):
-        model(**inputs, use_cache=False)
+        model(**inputs, use_cache=use_cache)
     return seen[0]
 
 

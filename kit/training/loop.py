@@ -263,6 +263,7 @@ class Loop:
     def _save(self) -> None:
         """Write a checkpoint of this step; the main process writes, the others wait for it."""
         self.progress.seconds = self._seconds()
+        carried = self._carried()
         if self.accelerator.is_main_process:
             scaler = self.accelerator.scaler
             state = {
@@ -278,9 +279,24 @@ class Loop:
                 optimizer_tensors(self.optimizer, self.names),
                 state,
                 None if self.average is None else self.average.tensors,
+                carried,
             )
             self.checkpoints.rotate(self.progress.best_step)
         self.accelerator.wait_for_everyone()
+
+    def _carried(self) -> dict[str, Tensor]:
+        """What the objective carries, each stream from the process that reads it."""
+        mine, tensors = self.objective.own_streams(), self.objective.carried()
+        if self.accelerator.num_processes == 1 or not tensors:
+            return tensors
+        readers = self.accelerator.reduce(mine.float().to(self.accelerator.device)).cpu()
+        whole = {}
+        for name, tensor in sorted(tensors.items()):
+            mask = mine.to(tensor.device).unsqueeze(1)
+            total = self.accelerator.reduce((tensor * mask).to(self.accelerator.device)).to(tensor.device)
+            # a stream that nobody has read since the run was resumed is as it was then
+            whole[name] = torch.where((readers > 0).to(tensor.device).unsqueeze(1), total, tensor).contiguous()
+        return whole
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
@@ -296,6 +312,7 @@ class Loop:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**{**state["progress"], "world_size": self.accelerator.num_processes})
         self.plan.restore(state["plan"])
+        self.objective.carry(checkpoint.carried())
 
     def load_best(self) -> None:
         """Put the weights of the best step into the model."""

@@ -39,6 +39,17 @@ class Objective(nn.Module):
         """Tokens that the speed is measured in, real tokens and padded tokens of a micro-batch, for the log."""
         raise NotImplementedError
 
+    def carried(self) -> dict[str, Tensor]:
+        """What goes from step to step besides the weights, by name; (streams, …) with a row for each stream of text."""
+        return {}
+
+    def carry(self, tensors: dict[str, Tensor]) -> None:
+        """Go on with what a checkpoint holds of it."""
+
+    def own_streams(self) -> Tensor:
+        """Which streams this process has read since it began, (streams,)."""
+        return torch.zeros(0, dtype=torch.bool)
+
 
 class Seq2SeqObjective(Objective):
     """Cross-entropy of the labels, smoothed on request, per target token or per sequence."""
