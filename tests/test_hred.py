@@ -66,7 +66,8 @@ def padded(
 
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
 def test_writing_is_right(choices: dict[str, Any]) -> None:
-    model, source = tiny(**choices), padded(said())
+    sees_utterances = choices["attention"] in ("none", "additive", "scaled_dot", "rbf")
+    model, source = tiny(**choices, sees_utterances=sees_utterances), padded(said())
     few = {name: tensor[:2] for name, tensor in source.items()}
     assert_beam_search_finds_the_best(model, few)
     assert_cache_changes_nothing(model, source, TARGET)
@@ -80,7 +81,7 @@ OTHER_CHOICES: list[dict[str, Any]] = [
     {"bidirectional": False, "cell": "gru"},
     {"utterance_layers": 2, "context_layers": 2, "decoder_layers": 2},
     {"utterance_hidden_size": 5, "context_hidden_size": 6, "cell": "rnn"},
-    {"share_embeddings": False, "tie_word_embeddings": True},
+    {"share_embeddings": False, "tie_word_embeddings": True, "sees_utterances": False},
     {"attention": "none", "context_to": []},
 ]
 
@@ -158,10 +159,15 @@ def test_a_turn_is_the_final_state_of_its_tokens_and_turns_are_read_in_order() -
     for turn in turns:
         _, final = layer(encoder.embed_tokens(turn).unsqueeze(0))  # (directions, 1, utterance_hidden_size)
         vectors.append(final.flatten())
-    states, _ = above(torch.stack(vectors).unsqueeze(0))
+    utterances = torch.stack(vectors).unsqueeze(0)  # (1, turns, utterance_width)
+    states, _ = above(utterances)
     encoded = encoder(**padded([turns]))
-    torch.testing.assert_close(encoded.last_hidden_state, states)
-    torch.testing.assert_close(encoded.final_hidden[:, 0], states[:, -1])
+    torch.testing.assert_close(encoded.last_hidden_state, torch.cat([states, utterances], dim=-1))
+    torch.testing.assert_close(encoded.final_hidden[:, 0], encoded.last_hidden_state[:, -1])
+    plain = tiny(cell="gru", sees_utterances=False).get_encoder()
+    plain.load_state_dict({**plain.state_dict(), **{n: t for n, t in encoder.state_dict().items() if "layers" in n}})
+    plain.embed_tokens = encoder.embed_tokens
+    torch.testing.assert_close(plain(**padded([turns])).last_hidden_state, states)
 
 
 @torch.no_grad()
@@ -280,7 +286,7 @@ def test_wrong_shapes_are_refused(given: dict[str, Tensor], message: str) -> Non
     [
         ({"utterance_layers": 0}, "utterance_layers must be at least 1"),
         ({"context_hidden_size": 0}, "context_hidden_size must be at least 1"),
-        ({"attention": "dot", "context_hidden_size": 5}, "change context_hidden_size"),
+        ({"attention": "dot", "sees_utterances": False, "context_hidden_size": 5}, "change context_hidden_size"),
         ({"decoder_vocab_size": 9}, "this model has one vocabulary"),
         ({"feedback": "sample"}, "no effect without scheduled_sampling"),
     ],

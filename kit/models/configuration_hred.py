@@ -35,6 +35,11 @@ class HREDConfig(RNNTextDecoderConfig):
     context_layers: int = 1
     """Number of recurrent layers that read the turns."""
 
+    sees_utterances: bool = True
+    """Put each utterance itself beside the state of the context encoder after it, for attention, and the last one for
+    the decoder's first state. Without it the decoder sees turns through the context encoder alone, as in the original
+    HRED."""
+
     share_embeddings: bool = True
     """Use one matrix for the word vectors of what is read and what is written."""
 
@@ -52,7 +57,7 @@ class HREDConfig(RNNTextDecoderConfig):
 
     @property
     def encoder_size(self) -> int:
-        return self.context_hidden_size
+        return self.context_hidden_size + self.sees_utterances * self.utterance_width
 
     def wrong_values(self) -> Iterator[str]:
         yield from super().wrong_values()

@@ -1,7 +1,7 @@
 """The hierarchical recurrent encoder-decoder as a `PreTrainedModel`.
 
-tokens of each turn ─► utterance layers ─► one vector for each turn
-                                              │
+tokens of each turn ─► utterance layers ─► one vector for each turn ──────┐ beside
+                                              │                          ▼
                               context layers over the turns ─► states, keys and values, final state
                                                                  │                        │ StateHandover
                                 START + answer ─► Decoder: cells + Attention ◄────────────┘
@@ -17,7 +17,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_hred import HREDConfig
 from .dropout import Dropout
-from .reader import read_layers, reading_layers
+from .reader import last_real, read_layers, reading_layers
 from .rnn_decoder import RNNSeq2SeqDecoder
 from .rnn_memory import RNNEncoderOutput, add_noise, attention_memory
 from .rnn_pretrained import RNNPreTrainedModel
@@ -78,30 +78,35 @@ class HREDEncoder(nn.Module):
         mask = attention_mask.bool().view(shape)
         is_turn = mask.any(-1)  # (batch, turns)
         embeds = self.embed_tokens(input_ids[is_turn]) if inputs_embeds is None else inputs_embeds[is_turn]
-        utterances = self._utterances(embeds, mask[is_turn])  # (number of turns, utterance_width)
-        turns = utterances.new_zeros(*is_turn.shape, utterances.shape[-1])
-        turns[is_turn] = utterances  # (batch, turns, utterance_width)
+        turns = self._turns(embeds, mask, is_turn)  # (batch, turns, utterance_width)
         read = read_layers(self.context_layers, self.dropout, self.dropout(turns), is_turn)
-        states = read.states[-1]  # (batch, turns, context_hidden_size)
+        states, hidden, cell = read.states[-1], read.hidden, read.cell  # (batch, turns or layers, context_hidden_size)
+        if self.config.sees_utterances:
+            states = torch.cat([states, turns], dim=-1)
+            last = last_real(turns, is_turn).unsqueeze(1).expand(-1, hidden.shape[1], -1)
+            hidden = torch.cat([hidden, last], dim=-1)
+            cell = None if cell is None else torch.cat([cell, last], dim=-1)
         keys, values = (None, None) if self.memory is None else self.memory(states)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
         return RNNEncoderOutput(
             last_hidden_state=states,
-            final_hidden=read.hidden,
-            final_cell=read.cell,
+            final_hidden=hidden,
+            final_cell=cell,
             keys=keys,
             values=values,
             memory_mask=is_turn,
             hidden_states=tuple(read.states) if output_hidden_states else None,
         )
 
-    def _utterances(self, embeds: Tensor, mask: Tensor) -> Tensor:
-        """The final state of each utterance, from its word vectors (number, tokens, embedding)."""
-        if len(embeds) == 0:  # nothing has been said
-            return embeds.new_zeros(0, self.config.utterance_width)
-        x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
-        return read_layers(self.utterance_layers, self.dropout, x, mask).hidden[:, -1]
+    def _turns(self, embeds: Tensor, mask: Tensor, is_turn: Tensor) -> Tensor:
+        """The final state of each utterance, from the word vectors (number of turns, tokens, embedding) of real turns;
+        zero where there is no turn."""
+        turns = embeds.new_zeros(*is_turn.shape, self.config.utterance_width)
+        if len(embeds) > 0:  # otherwise nothing has been said
+            x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
+            turns[is_turn] = read_layers(self.utterance_layers, self.dropout, x, mask[is_turn]).hidden[:, -1]
+        return turns
 
 
 class HREDModel(RNNWriterBody, HREDPreTrainedModel):

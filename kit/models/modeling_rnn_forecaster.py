@@ -19,6 +19,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_forecaster import RNNForecasterConfig
 from .forecast_layers import ForecastDecoder, ForecastEncoder, Normalization
+from .reader import last_real
 from .rnn_memory import RNNEncoderOutput, add_noise
 from .rnn_pretrained import RNNPreTrainedModel
 
@@ -161,10 +162,8 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         mask = _mask(past_mask, past_values.shape[0], past_values.shape[1], past_values.device)
         values = self._normalized(past_values, mask)  # (batch, time, value_size)
         context = self._context(past_context, mask, "past_context")
-        position = torch.arange(mask.shape[1], device=mask.device)
-        latest = (position * mask).argmax(1)  # (batch,) of an empty past the first, which is zero
-        last = values[torch.arange(len(values), device=values.device), latest]
-        return self.encoder(torch.cat([self._noisy(values), context], dim=-1), mask), last
+        encoded = self.encoder(torch.cat([self._noisy(values), context], dim=-1), mask)
+        return encoded, last_real(values, mask)  # of an empty past zero
 
     def _roll(
         self,

@@ -53,3 +53,9 @@ def read_layers(layers: nn.ModuleList, dropout: nn.Module, x: Tensor, mask: Tens
         cells.append(cell)
     held = [cell for cell in cells if cell is not None]
     return Read(states, torch.stack(hiddens, dim=1), torch.stack(held, dim=1) if held else None)
+
+
+def last_real(x: Tensor, mask: Tensor) -> Tensor:
+    """The last step of each row of x (batch, time, width) where mask (batch, time) is true; the first if none is."""
+    position = torch.arange(mask.shape[1], device=mask.device)
+    return x[torch.arange(len(x), device=x.device), (position * mask).argmax(1)]  # (batch, width)
