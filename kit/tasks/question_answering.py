@@ -224,14 +224,16 @@ class QuestionAnswering(FineTuning[Windows]):
             figures["cut"] = examples.cut
         if threshold is not None:
             figures["null_threshold"] = threshold
-        figures |= compute_metrics(section.metrics, predictions, references, null_threshold=threshold)
+        found = compute_metrics(section.metrics, predictions, references, null_threshold=threshold)
+        # the best threshold of a split that is judged is nothing to go by
+        figures |= {name: value for name, value in found.items() if "_best" not in name}
         rows = []
-        for one, found in zip(examples.questions, predictions, strict=True):
-            silent = threshold is not None and found["null_score"] > threshold
-            prediction = "" if silent else found["prediction_text"]
+        for one, given in zip(examples.questions, predictions, strict=True):
+            silent = threshold is not None and given["null_score"] > threshold
+            prediction = "" if silent else given["prediction_text"]
             rows.append(
                 {"id": one.key, "question": one.question, "context": one.context, "answers": one.answers,
-                 "prediction": prediction, "null_score": found["null_score"]}
+                 "prediction": prediction, "null_score": given["null_score"]}
             )  # fmt: skip
         return Evaluation(figures, rows)
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 from accelerate import Accelerator
 from datasets import Dataset
+from tokenizers.pre_tokenizers import ByteLevel
 from transformers import (
     AutoModelForTokenClassification,
     PreTrainedConfig,
@@ -82,11 +83,11 @@ class Tagging(FineTuning[Tagged]):
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         tokenizers = super().build_tokenizers(splits)
-        if getattr(tokenizers.source, "add_prefix_space", None) is False:
-            # Byte-level tokenizers see a word by the space before it, which words in a list do not have.
-            tokenizer = tokenizers.source
-            other = type(tokenizer).from_pretrained(tokenizer.name_or_path, add_prefix_space=True)
-            return Tokenizers(other, other)
+        backend = tokenizers.source.backend_tokenizer
+        if isinstance(backend.pre_tokenizer, ByteLevel) and not backend.pre_tokenizer.add_prefix_space:
+            # Byte-level tokenizers know a word by the space before it, which words in a list do not have.
+            backend.pre_tokenizer.add_prefix_space = True
+            tokenizers.source.init_kwargs["add_prefix_space"] = True
         return tokenizers
 
     # ---- words and tags → tokens -------------------------------------------------------------------------------------
