@@ -284,7 +284,7 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
                     dataset_name=path,
                     dataset_config=recipe.data.name,
                     dataset_revision=recipe.data.revision,
-                    dataset_split=getattr(recipe.data, split),
+                    dataset_split=getattr(recipe.data, split) or recipe.data.train,
                     metric_type=name,
                     metric_name=_TITLES[name],
                     metric_value=round(float(value), 4),
@@ -401,7 +401,7 @@ def _data_table(recipe: Recipe, results: Mapping[str, Any]) -> str:
     prints = recipe.data.fingerprints or data.get("fingerprints") or {}
     counts = data.get("examples") or {}
     rows = [
-        [split, getattr(recipe.data, split), counts.get(split, ""), prints.get(split, "")]
+        [split, getattr(recipe.data, split) or recipe.data.train, counts.get(split, ""), prints.get(split, "")]
         for split in ("train", "validation", "test")
         if split in prints or split in counts
     ]

@@ -143,9 +143,9 @@ class DataSection(Section):
     train: str = "train"
     """Name of the training split: a split of a Hub dataset, or the beginning of a file name in a folder."""
 
-    validation: str = "validation"
+    validation: str | None = "validation"
     """Name of the validation split, on which the best checkpoint is chosen. At the default, val, valid
-    and dev are found too."""
+    and dev are found too; null uses none that the data has, and holds validation_size out of train."""
 
     test: str = "test"
     """Name of the test split, which is looked at once, at the end."""

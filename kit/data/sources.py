@@ -192,6 +192,8 @@ def split_names(data: "DataSection", available: Collection[str]) -> dict[str, st
     names = {}
     for split in SPLITS:
         wanted = getattr(data, split)
+        if wanted is None:
+            continue
         candidates = (wanted, *OTHER_NAMES.get(split, ())) if wanted == split else (wanted,)
         name = next((candidate for candidate in candidates if candidate in available), None)
         if name is not None:
