@@ -93,7 +93,7 @@ def test_several_labels_and_numbers_go_through_the_stock_pipeline(tmp_path: Path
     )
     use = pipeline("text-classification", str(done.folder / "model"), top_k=None)
     for row in rows_of(done.folder, "validation")[:3]:
-        found = {one["label"] for one in use(row["text"]) if one["score"] > 0.5}
+        found = {one["label"] for one in use([row["text"]])[0] if one["score"] > 0.5}
         assert sorted(found) == row["prediction"]
     numbers = [{"text": "a" * place, "label": place / 4} for place in range(1, 20)]
     path = write_rows(tmp_path / "numbers", train=numbers, validation=numbers)
@@ -105,7 +105,7 @@ def test_several_labels_and_numbers_go_through_the_stock_pipeline(tmp_path: Path
     assert done.results["validation"]["mse"] == pytest.approx(done.results["validation"]["loss"])
     use = pipeline("text-classification", str(done.folder / "model"))
     for row in rows_of(done.folder, "validation")[:3]:
-        assert use(row["text"])["score"] == pytest.approx(row["prediction"], abs=1e-4)
+        assert use([row["text"]])[0]["score"] == pytest.approx(row["prediction"], abs=1e-4)
 
 
 def test_labels_may_be_missing_from_validation_but_not_from_train(tmp_path: Path) -> None:
