@@ -162,7 +162,7 @@ class QuestionAnsweringData(LabelledData):
     model has positions for."""
 
     doc_stride: NonNegativeInt = 128
-    """Tokens that neighbouring windows of a long text have in common."""
+    """Tokens that neighbouring windows of a long text have in common; at most half of what fits beside the question."""
 
     max_question_length: PositiveInt = 64
     """Most tokens of a question; longer ones are cut, and counted."""
@@ -192,11 +192,7 @@ class QuestionAnsweringData(LabelledData):
         named = [self.question, self.context, self.answers, *([] if self.id is None else [self.id])]
         if len(set(named)) < len(named):
             yield "", "question, context, answers and id must be different columns."
-        if self.max_length is None:
-            return
-        if self.doc_stride >= self.max_length:
-            yield "doc_stride", f"windows of data.max_length: {self.max_length} cannot have so many tokens in common."
-        if self.max_question_length + 4 > self.max_length:
+        if self.max_length is not None and self.max_question_length + 4 > self.max_length:
             yield "max_question_length", f"it leaves no room for a text in data.max_length: {self.max_length}."
 
 

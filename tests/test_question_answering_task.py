@@ -36,7 +36,7 @@ def prepared(folder: Path, rows: Any = ROWS, validation: Any = None, **data: Any
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     folder = tmp_path_factory.mktemp("questions")
-    sizes = {"train": 300, "validation": 30, "test": 30}
+    sizes = {"train": 160, "validation": 16, "test": 16}
     data = {"path": "builtin:date_questions", "languages": ["en"], "sizes": sizes, **WINDOWS}
     sections = {
         "tokenizer": {"train": "wordpiece", "vocab_size": 300, "min_frequency": 1},
@@ -153,7 +153,6 @@ def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, data: dict[s
 
 def test_contradictions_are_named(tmp_path: Path) -> None:
     for data, key in (
-        ({"doc_stride": 60, "max_length": 60}, "data.doc_stride"),
         ({"max_question_length": 58, "max_length": 60, "doc_stride": 1}, "data.max_question_length"),
         ({"truncation": "only_first"}, "data.truncation"),
         ({"held_out_together": "title"}, "data.held_out_together"),
