@@ -203,6 +203,16 @@ def test_names_and_secret_labels_of_hub_datasets(tmp_path: Path, monkeypatch: py
     assert any("test is left out" in line for line in ready.summary())
 
 
+def test_a_model_without_segments_is_given_none_here_and_in_pipelines(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data", train=ROWS, validation=ROWS)
+    model = {"type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
+    ready = prepare(recipe(tmp_path, "classification", {"path": str(path)}, model=model))
+    assert "token_type_ids" not in ready.encoded.splits["train"].batch(np.arange(2))
+    ready.task.export(tmp_path / "model", ready.model, ready.tokenizers)
+    use = pipeline("text-classification", str(tmp_path / "model"))
+    assert use(["aa b"])[0]["label"] in ("x", "y")
+
+
 @pytest.mark.parametrize(
     ("data", "sections", "key"),
     [

@@ -107,7 +107,9 @@ class FineTuning(Task[L]):
         model = self.auto_class._model_mapping[type(config)]
         taken = "token_type_ids" in inspect.signature(model.forward).parameters
         if not taken or getattr(config, "type_vocab_size", 2) < 2:
-            tokenizer.model_input_names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+            names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+            tokenizer.model_input_names = names
+            tokenizer.init_kwargs["model_input_names"] = names  # only what is among these is saved
 
     def limit(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int | None:
         """Most tokens of an example. Raises RecipeError if the recipe asks for more than the model has."""
@@ -143,6 +145,9 @@ class FineTuning(Task[L]):
             config = load_config(section.pretrained, section.settings)
             if type(config) not in self.auto_class._model_mapping:
                 raise RecipeError(f"model.pretrained: a {config.model_type} has no head for {self.recipe.task}.")
+            for stale in ("custom_pipelines", "question_answering"):  # of a model for another task
+                if hasattr(config, stale):
+                    delattr(config, stale)
             if config.pad_token_id is None:  # GPT-2 and its like look for the last token that is not padding
                 config.pad_token_id = tokenizer.pad_token_id
         else:
