@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
+from kit.recipe_fine_tuning import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
 from kit.recipe_translation import TranslationRecipe, has_directions
 from kit.shipped import model_cards_folder
 
@@ -20,7 +21,14 @@ if TYPE_CHECKING:
 
     from kit.recipe_sections import Recipe
 
-PIPELINE_TAGS = {"translation": "translation", "masked_lm": "fill-mask", "causal_lm": "text-generation"}
+PIPELINE_TAGS = {
+    "translation": "translation",
+    "masked_lm": "fill-mask",
+    "causal_lm": "text-generation",
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+}
 FAMILY_TAGS = {"translation": ("seq2seq",)}
 """What the Hub calls each task, and tags beside it."""
 
@@ -82,6 +90,8 @@ def _of_family(recipe: Recipe, results: Mapping[str, Any], run_folder: Path) -> 
     """What only the cards of one family of tasks say."""
     if isinstance(recipe, TranslationRecipe):
         return _of_translation(recipe, results, run_folder)
+    if isinstance(recipe, FineTuningRecipe):
+        return _of_fine_tuning(recipe, results, run_folder)
     return _of_language_model(recipe, run_folder)
 
 
@@ -101,6 +111,54 @@ def _of_language_model(recipe: Recipe, run_folder: Path) -> dict[str, Any]:
         "examples_table": table(headings, examples) if examples else "",
         "example": _quoted("The [MASK] statement" if masked else "The "),
     }
+
+
+def _of_fine_tuning(recipe: FineTuningRecipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+    """What only the cards of classifiers, taggers and question answerers say."""
+    split, rows = _predicted_rows(run_folder, recipe.eval.examples)
+    first = rows[0] if rows else {}
+    call: str
+    if isinstance(recipe, ClassificationRecipe):
+        columns = ("text",) if recipe.data.text_pair is None else ("text", "text_pair")
+        texts = {column: _clean(first.get(column, "…")) for column in columns}
+        call = _quoted(texts["text"]) if len(columns) == 1 else json.dumps(texts, ensure_ascii=False)
+        call, headings = f"{call}, truncation=True", (*columns, "label", "prediction")
+        examples = [[_listed(row[heading]) for heading in headings] for row in rows]
+        note = "Correlations are out of 1, and so are all others but loss and squared error."
+    elif isinstance(recipe, QuestionAnsweringRecipe):
+        call = f"question={_quoted(first.get('question', '…'))}, context={_quoted(first.get('context', '…'))}"
+        headings = ("question", "answers", "prediction")
+        examples = [[row["question"], _listed(row["answers"]), row["prediction"] or "(none)"] for row in rows]
+        note = "Figures of answers are out of 100."
+        threshold = _figures(results, "validation").get("null_threshold")
+        if isinstance(threshold, float):
+            note += f" No answer is given where its score exceeds that of the best one by more than {threshold:.4g}, a "
+            note += "threshold that was chosen on the validation split."
+    else:
+        call = f"{json.dumps([_clean(word) for word in first.get('tokens', ['…'])], ensure_ascii=False)}, "
+        call += "is_split_into_words=True"
+        headings = ("words", "tags", "prediction")
+        examples = [[" ".join(row[name]) for name in ("tokens", "tags", "prediction")] for row in rows]
+        note = "Figures are those of whole words, or of spans of words, out of 1."
+    return {
+        "pipeline": _quoted(PIPELINE_TAGS[recipe.task]),
+        "results_note": note,
+        "examples_split": split,
+        "examples_table": table(headings, examples) if examples else "",
+        "call": call,
+        "own_pipeline": isinstance(recipe, QuestionAnsweringRecipe),
+        "length_note": _length_note(recipe),
+    }
+
+
+def _length_note(recipe: FineTuningRecipe) -> str:
+    if isinstance(recipe, QuestionAnsweringRecipe):
+        return "Long texts are read in windows, each on its own; an answer is always a part of the text."
+    return "It reads only the beginning of texts that are longer than it has positions for."
+
+
+def _listed(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list) else value
 
 
 def _of_translation(recipe: TranslationRecipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
@@ -226,7 +284,7 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
                     dataset_name=path,
                     dataset_config=recipe.data.name,
                     dataset_revision=recipe.data.revision,
-                    dataset_split=getattr(recipe.data, split),
+                    dataset_split=getattr(recipe.data, split) or recipe.data.train,
                     metric_type=name,
                     metric_name=_TITLES[name],
                     metric_value=round(float(value), 4),
@@ -326,6 +384,9 @@ def _data_sentence(recipe: Recipe) -> str:
     languages = f" Languages: {escape(', '.join(data.languages))}." if data.languages else ""
     columns = " to ".join(f"`{_code(column)}`" for column in data.text_columns)
     columns = f"From {columns}." if len(data.text_columns) > 1 else f"Column {columns}."
+    if data.value_columns:
+        named = (f"`{_code(column)}`" for column in data.text_columns | data.value_columns)
+        columns = f"Columns {', '.join(named)}."
     if has_directions(data):
         columns = f"Directions: {', '.join(f'`{_code(direction)}`' for direction in data.directions or ())}."
     return f"{escape(_short_path(data.path))}{more}. {columns}{languages}"
@@ -340,7 +401,7 @@ def _data_table(recipe: Recipe, results: Mapping[str, Any]) -> str:
     prints = recipe.data.fingerprints or data.get("fingerprints") or {}
     counts = data.get("examples") or {}
     rows = [
-        [split, getattr(recipe.data, split), counts.get(split, ""), prints.get(split, "")]
+        [split, getattr(recipe.data, split) or recipe.data.train, counts.get(split, ""), prints.get(split, "")]
         for split in ("train", "validation", "test")
         if split in prints or split in counts
     ]

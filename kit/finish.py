@@ -38,6 +38,8 @@ def conclude(
     for split in ("validation", "test"):
         if split in prepared.encoded.splits and split not in evaluations:
             evaluations[split] = evaluate_finally(prepared, loop, split, split, reporter)
+        if split == "validation":
+            prepared.task.settle(prepared.model, evaluations[split])
     results = collect_results(prepared, loop, evaluations)
     if averaging is not None:
         results["averaging"] = averaging

@@ -6,12 +6,21 @@ from typing import Any
 GROWING = ("m2m_100", "nllb-moe")
 """Model types whose `max_position_embeddings` is no limit: their sinusoids grow with the text."""
 
+BEHIND_PADDING = (
+    "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text", "longformer",
+    "mpnet", "xmod", "ibert",
+)  # fmt: skip
+"""Model types that count positions from behind the padding token, so that the first ones are never used."""
+
 
 def position_limit(config: Any) -> int | None:
     """Most tokens of a sequence, special ones included, that a model with this configuration can take; None if any."""
     if config.model_type == "transformer_seq2seq":
         return config.max_positions if config.positions == "learned" else None
-    return None if config.model_type in GROWING else getattr(config, "max_position_embeddings", None)
+    limit = None if config.model_type in GROWING else getattr(config, "max_position_embeddings", None)
+    if limit is not None and config.model_type in BEHIND_PADDING:
+        return limit - (config.pad_token_id or 0) - 1
+    return limit
 
 
 def encode_within(

@@ -146,9 +146,9 @@ class DataSection(Section):
     train: str = "train"
     """Name of the training split: a split of a Hub dataset, or the beginning of a file name in a folder."""
 
-    validation: str = "validation"
+    validation: str | None = "validation"
     """Name of the validation split, on which the best checkpoint is chosen. At the default, val, valid
-    and dev are found too."""
+    and dev are found too; null uses none that the data has, and holds validation_size out of train."""
 
     test: str = "test"
     """Name of the test split, which is looked at once, at the end."""
@@ -203,9 +203,19 @@ class DataSection(Section):
         raise NotImplementedError
 
     @property
+    def value_columns(self) -> dict[str, str]:
+        """Columns that may hold anything, such as numbers or lists, each with the key that asks for it."""
+        return {}
+
+    @property
     def roles(self) -> tuple[str, ...]:
         """The names by which the rest of kit knows these columns; the first is what an example is recognised by."""
-        return tuple(self.text_columns.values())
+        return (*self.text_columns.values(), *self.value_columns.values())
+
+    @property
+    def held_out_by(self) -> tuple[str, ...]:
+        """Columns by which rows belong together: they are held out of the training data all, or not at all."""
+        return self.roles[:1]
 
     def without_effect(self) -> dict[str, str]:
         if self.path.startswith("builtin:"):
@@ -217,7 +227,7 @@ class DataSection(Section):
         return idle
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        for column, name in self.text_columns.items() if self.columns else ():
+        for column, name in (self.text_columns | self.value_columns).items() if self.columns else ():
             if column not in (self.columns or ()):
                 yield name, f'"{column}" is not among data.columns.{did_you_mean(column, self.columns or ())}'
         if self.streaming:

@@ -37,9 +37,9 @@ def identity(data: "DataSection") -> list[str]:
 
 
 def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: DataReport) -> "Dataset":
-    """The dataset with the text columns first: source and target, or one of each language under its own name if there
-    are directions. Raises DataError if they are not there or hold something else."""
-    chosen = data.text_columns
+    """The dataset with the columns of the task first: source and target, or one of each language under its own name if
+    there are directions. Raises DataError if they are not there, or not text where text is needed."""
+    chosen = data.text_columns | data.value_columns
     dataset = unfold(dataset, set(chosen))
     if data.joins_paragraphs:
         for name in chosen:
@@ -53,7 +53,7 @@ def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: Da
             )
         kind = dataset.data.schema.field(name).type
         # A column of type null has no values at all; its rows are counted as missing.
-        if not is_text(kind) and kind != pa.null():
+        if name in data.text_columns and not is_text(kind) and kind != pa.null():
             raise DataError(f'data.{key}: the column "{name}" of {data.path} holds {kind}, not text.')
     needed = needed_columns(data)
     shadowed = [name for name in dataset.column_names if name in needed and name not in chosen]
@@ -107,13 +107,25 @@ def plain_text(table: pa.Table) -> pa.Table:
 
 
 def drop_missing(dataset: "Dataset", roles: Sequence[str], told: SplitReport) -> "Dataset":
-    """Leave out and count rows that lack a text. Empty text is a value, and stays."""
+    """Leave out and count rows that lack a text or a value. Empty text is a value, and stays."""
     whole = np.ones(len(dataset), dtype=bool)
     for role in roles:
-        there = pc.is_valid(dataset.data.column(role)).to_numpy()
+        there = ~missing(dataset, role)
         told.dropped += Counter({f"no {role}": int((whole & ~there).sum())})
         whole &= there
     return dataset if whole.all() else keep(dataset, whole)
+
+
+def missing(dataset: "Dataset", column: str) -> np.ndarray:
+    """A mask of the rows without a value in a column: null, not a number, or the -1 that the Hub gives to examples
+    whose class is kept secret."""
+    from datasets import ClassLabel
+
+    cells = dataset.with_format("arrow").select_columns([column])[:][column]
+    found = pc.is_null(cells, nan_is_null=pa.types.is_floating(cells.type)).to_numpy(zero_copy_only=False)
+    if isinstance(dataset.features[column], ClassLabel):
+        found = found | pc.fill_null(pc.less(cells, 0), False).to_numpy(zero_copy_only=False)
+    return found
 
 
 def keep_common_columns(found: "dict[str, Dataset]", roles: Sequence[str], report: DataReport) -> None:

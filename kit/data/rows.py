@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -51,13 +51,18 @@ def keep(dataset: "Dataset", wanted: np.ndarray) -> "Dataset":
 
 
 def digests(dataset: "Dataset", columns: Sequence[str], seed: int = 0) -> np.ndarray:
-    """A number for each row: equal text, equal number. The seed decides how the numbers are ordered."""
+    """A number for each row: equal cells, equal number. The seed decides how the numbers are ordered."""
     key = str(seed).encode()
-    rows = zip(*(Texts(dataset, name) for name in columns), strict=True)
+    rows = zip(*(map(written, Texts(dataset, name)) for name in columns), strict=True)
     # Length first, so that ("ab", "c") is not ("a", "bc").
     joined = ("".join(f"{len(cell)}:{cell}" for cell in row).encode() for row in rows)
     hashes = b"".join(hashlib.blake2b(row, digest_size=8, key=key).digest() for row in joined)
     return np.frombuffer(hashes, dtype="<u8")
+
+
+def written(cell: Any) -> str:
+    """A cell as text: text as it is, anything else as JSON."""
+    return cell if isinstance(cell, str) else json.dumps(cell, sort_keys=True, default=repr)
 
 
 def hold_out(sources: np.ndarray, size: int, key: str) -> np.ndarray:

@@ -88,6 +88,9 @@ def load_splits(data: "DataSection") -> Splits:
         hold_out_missing(found, data, report)
         found = {split: in_directions(rows, data, report.splits[split]) for split, rows in found.items()}
     found = {split: drop_missing(rows, data.roles, report.splits[split]) for split, rows in found.items()}
+    if data.value_columns and "test" in found and not found["test"]:
+        del found["test"], report.splits["test"]  # as in benchmarks that keep the answers to themselves
+        report.notes.append("test is left out: none of its rows has all values")
     refuse_empty(found, data, report)
     if not has_directions(data):
         hold_out_missing(found, data, report)
@@ -189,6 +192,8 @@ def split_names(data: "DataSection", available: Collection[str]) -> dict[str, st
     names = {}
     for split in SPLITS:
         wanted = getattr(data, split)
+        if wanted is None:
+            continue
         candidates = (wanted, *OTHER_NAMES.get(split, ())) if wanted == split else (wanted,)
         name = next((candidate for candidate in candidates if candidate in available), None)
         if name is not None:
@@ -229,7 +234,7 @@ def hold_out_groups(train: "Dataset", data: "DataSection") -> np.ndarray:
     """A number for each row: rows of one number are held out together, or not at all."""
     if has_directions(data):
         return linked_rows(train, list(data.text_columns), data.seed)
-    return digests(train, data.roles[:1], data.seed)
+    return digests(train, data.held_out_by, data.seed)
 
 
 def choose_training_rows(train: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
@@ -254,7 +259,7 @@ def count_rows(found: "dict[str, Dataset]", roles: Sequence[str], report: DataRe
         told = report.splits[split]
         told.rows = len(dataset)
         for role in roles:
-            told.noted += Counter({f"empty {role}": sum(not text for text in Texts(dataset, role))})
+            told.noted += Counter({f"empty {role}": sum(cell == "" for cell in Texts(dataset, role))})
         if split != "train":
             known = np.isin(digests(dataset, [first]), trained).sum()
             told.noted += Counter({f"a {first} that is in train": int(known)})

@@ -10,6 +10,9 @@ TASKS = {
     "translation": "translation:Translation",
     "masked_lm": "masked_lm:MaskedLM",
     "causal_lm": "causal_lm:CausalLM",
+    "classification": "classification:Classification",
+    "tagging": "tagging:Tagging",
+    "question_answering": "question_answering:QuestionAnswering",
 }
 """File and class of each task: imported when asked for, since each imports what it alone needs."""
 

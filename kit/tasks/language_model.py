@@ -38,6 +38,7 @@ PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": Tr
 
 STREAM = "stream"
 """Name of a part of a stream, where a split is named."""
+SPECIAL = ("bos", "eos", "pad", "sep", "cls", "mask")
 
 
 class Blocks(Protocol):
@@ -132,11 +133,7 @@ class LanguageModel(Task[B]):
             return load_config(section.pretrained, section.settings)
         assert section.type is not None
         kind = config_class(section.type, self.recipe.own_types, self.recipe.mapping)
-        tokens = {"bos_token_id": "bos", "eos_token_id": "eos", "pad_token_id": "pad", "sep_token_id": "sep",
-                  "cls_token_id": "cls", "mask_token_id": "mask"}  # fmt: skip
-        told = {name: getattr(tokenizer, f"{token}_token_id") for name, token in tokens.items()}
-        known = {name: value for name, value in told.items() if value is not None and hasattr(kind, name)}
-        return kind(**section.settings, vocab_size=len(tokenizer), **known)
+        return kind(**section.settings, **vocabulary_settings(kind, tokenizer))
 
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
         section, train = self.recipe.model, self.recipe.train
@@ -157,6 +154,13 @@ class LanguageModel(Task[B]):
 
     def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
         export_model(folder, model, tokenizers)
+
+
+def vocabulary_settings(kind: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """What the configuration of a new model has to know about its tokenizer."""
+    told = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in SPECIAL}
+    known = {name: value for name, value in told.items() if value is not None and hasattr(kind, name)}
+    return {"vocab_size": len(tokenizer), **known}
 
 
 def encode_texts(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> TokenLists:

@@ -189,6 +189,10 @@ class Task(ABC, Generic[E]):
         """Figures and predictions of a split; while training (not `final`) in a cheaper way where there is one. The
         figures are the same on every process, and "loss" is among them."""
 
+    def settle(self, model: PreTrainedModel, validation: Evaluation) -> None:
+        """Take over into the model what the evaluation of the weights that are kept has found out on validation."""
+        return None
+
     @abstractmethod
     def shown(self, row: dict[str, Any]) -> str:
         """One of an evaluation's predictions as a line of the terminal."""

