@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from processes import in_processes
 from safetensors.torch import load_file
 
 from kit import load_recipe, train
@@ -61,15 +63,18 @@ def test_two_processes_give_the_result_of_one_with_dropout(tiny_recipe: Path, tm
     assert sources[0] == sources[1]
 
 
-def test_a_run_started_in_two_processes_goes_on_in_one(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
-    unbroken = run(tiny_recipe, tmp_path / "unbroken", "train.micro_batches=2")
-    # a budget of no time at all stops the first run right after a checkpoint could be written
-    started = kit("train", tiny_recipe, "--output", "moved", "--processes", "2", "train.max_minutes=1e-9")
-    assert started.returncode == 0, started.stderr
-    (tmp_path / "moved" / "results.json").unlink()
-    resumed = kit("train", tiny_recipe, "--output", "moved", "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert losses(tmp_path / "moved") == pytest.approx(losses(unbroken), rel=1e-5)
+def test_a_run_started_in_two_processes_goes_on_in_one_and_back(tiny_recipe: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(tiny_recipe, ["train.micro_batches=2", "train.save_steps=4"])
+    unbroken = train(recipe, tmp_path / "unbroken").folder
+    for first, second in ((2, 1), (1, 2)):
+        moved = tmp_path / f"from_{first}_to_{second}"
+        in_processes(first, train, recipe, moved)
+        (moved / "results.json").unlink()
+        for step in (8, 12):  # as if it had been killed before
+            shutil.rmtree(moved / "checkpoints" / f"step-{step}", ignore_errors=True)
+        assert list((moved / "checkpoints").glob("step-*"))
+        in_processes(second, train, recipe, moved, True)
+        assert losses(moved) == pytest.approx(losses(unbroken), rel=1e-5)
 
 
 def test_too_few_processes_are_noticed(tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from processes import in_processes
 from safetensors.torch import load_file
 from transformers import AutoTokenizer, pipeline
 
@@ -232,13 +233,11 @@ def test_a_carried_state_is_part_of_the_checkpoint(tmp_path: Path) -> None:
     assert logged(parts) == pytest.approx(logged(unbroken), rel=1e-9)
 
 
-def test_two_processes_carry_their_streams(tmp_path: Path, kit: Any) -> None:
-    path = tmp_path / "rnn.yaml"
-    path.write_text(RECURRENT, encoding="utf-8")
-    one = train(load_recipe(path, [*CARRIED, "train.micro_batches=2"]), tmp_path / "one").folder
-    done = kit("train", path, *CARRIED, "train.micro_batches=2", "--processes", "2", "--output", "two")
-    assert done.returncode == 0, done.stderr
-    two = tmp_path / "two"
+def test_two_processes_carry_their_streams(tmp_path: Path) -> None:
+    recipe = recipe_of(tmp_path, "rnn", *CARRIED, "train.micro_batches=2")
+    one, two = train(recipe, tmp_path / "one").folder, tmp_path / "two"
+    in_processes(2, train, recipe, two)
+    assert json.loads((two / "results.json").read_text(encoding="utf-8"))["train"]["processes"] == 2
     assert logged(two) == pytest.approx(logged(one), rel=1e-9)
     mine, theirs = (load_file(run / "checkpoints" / "step-6" / "carried.safetensors") for run in (one, two))
     for name, tensor in mine.items():

@@ -20,6 +20,7 @@ import pytest
 from conftest import RunKit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from processes import in_processes
 from safetensors.torch import load_file
 
 from kit import load_recipe, train
@@ -526,11 +527,10 @@ def test_killed_and_resumed_three_times_is_bit_identical(stream_recipe: Path, tm
     assert results[0]["data"]["left_out"]["max_length"] > 0
 
 
-def test_two_processes_give_the_result_of_one(stream_recipe: Path, tmp_path: Path, kit: RunKit) -> None:
-    same = ["train.micro_batches=2", "train.max_steps=40", "eval.steps=0"]
-    one = train(load_recipe(stream_recipe, same), tmp_path / "one")
-    done = kit("train", stream_recipe, *same, "--output", "two", "--processes", "2")
-    assert done.returncode == 0, done.stderr
+def test_two_processes_give_the_result_of_one(stream_recipe: Path, tmp_path: Path) -> None:
+    recipe = load_recipe(stream_recipe, ["train.micro_batches=2", "train.max_steps=40", "eval.steps=0"])
+    one = train(recipe, tmp_path / "one")
+    in_processes(2, train, recipe, tmp_path / "two")
     two = json.loads((tmp_path / "two" / "results.json").read_text())
     assert two["train"]["processes"] == 2
     assert two["data"] == one.results["data"]
