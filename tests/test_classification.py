@@ -33,7 +33,7 @@ def prepared(folder: Path, rows: Any = ROWS, validation: Any = ROWS, **data: Any
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     folder = tmp_path_factory.mktemp("languages")
-    sizes = {"train": 300, "validation": 30, "test": 30}
+    sizes = {"train": 200, "validation": 20, "test": 20}
     data = {
         "path": "builtin:date_language",
         "languages": ["en", "de", "ja"],

@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     data = {
         "path": "builtin:date_tags",
         "languages": ["en", "de"],
-        "sizes": {"train": 160, "validation": 12, "test": 12},
+        "sizes": {"train": 80, "validation": 10, "test": 10},
     }
     sections = {
         "tokenizer": {"train": "wordpiece", "vocab_size": 150, "min_frequency": 1},
@@ -103,7 +103,7 @@ words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_siz
 tagged = st.lists(st.tuples(words, st.sampled_from(["O", "B-X", "I-X", "B-Y"])), min_size=1, max_size=6)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sentences=st.lists(tagged, min_size=2, max_size=4), everything=st.booleans())
 def test_words_are_judged_the_same_whatever_the_sub_words(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]], everything: bool
