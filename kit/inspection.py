@@ -14,7 +14,6 @@ from kit.data.columns import identity
 from kit.data.examples import TokenLists
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
-from kit.errors import RecipeError
 from kit.inspection_tables import render
 from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
@@ -112,8 +111,6 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     Of a stream, its first buffer stands for the training data.
     Nothing is written. Raises what a run would raise for a recipe that cannot be trained.
     """
-    if not isinstance(recipe, TranslationRecipe):
-        raise RecipeError(f"task: kit data looks into recipes of the task translation, not yet {recipe.task}.")
     keep_freed_memory()  # as a run does: it changes the time of a step
     accelerator = build_accelerator(recipe)
     prepared = prepare(recipe).first_buffer()
