@@ -385,7 +385,7 @@ def test_an_inspection_shows_directions_and_joined_examples(folder, tiny_recipe)
     assert train.read == 2 * SIZES["train"]
     assert train.left_out == {"beyond data.direction_sizes": SIZES["train"] - 9}
     assert train.noted["others joined to them"] > 0
-    tags = {example.source.tokens[0] for example in found.examples}
+    tags = {example["source"].tokens[0] for example in found.examples}
     assert tags <= {"<2de>", "<2fr>"}
     assert tags
 
