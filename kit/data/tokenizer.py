@@ -262,17 +262,7 @@ def train_tokenizer(
 
     texts = reusable(texts)
     if kind == "causal":
-        backend = train_vocabulary(section, texts, "training")
-        return PreTrainedTokenizerFast(
-            tokenizer_object=backend,
-            bos_token=START,
-            pad_token=PAD,
-            eos_token=END,
-            unk_token=UNKNOWN,
-            split_special_tokens=True,
-            clean_up_tokenization_spaces=False,
-            model_input_names=["input_ids", "attention_mask"],
-        )
+        return train_one(section, texts, "training", ends=False)
     backend = train_vocabulary(section, texts, "training", OF_BERT)
     first, pad, separator, unknown, mask = OF_BERT
     backend.post_processor = TemplateProcessing(
