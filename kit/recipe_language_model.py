@@ -130,7 +130,17 @@ class CausalEval(EvalSection):
     """Samples draw from the likeliest tokens that together have this probability."""
 
 
-class MaskedLMRecipe(Recipe):
+class LanguageModelRecipe(Recipe):
+    """What recipes of masked and of causal language models have in common."""
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions()
+        for name, plain in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):
+            if getattr(self.train, name) != plain:
+                yield f"train.{name}", f"it has no effect on {self.task}. Leave it out."
+
+
+class MaskedLMRecipe(LanguageModelRecipe):
     """Fill in what is masked, as BERT learns."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
@@ -145,7 +155,7 @@ class MaskedLMRecipe(Recipe):
     """Evaluation: when."""
 
 
-class CausalLMRecipe(Recipe):
+class CausalLMRecipe(LanguageModelRecipe):
     """Predict the next token, as GPT learns."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)

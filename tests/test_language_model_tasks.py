@@ -247,6 +247,13 @@ def test_two_processes_carry_their_streams(tmp_path: Path) -> None:
 def test_only_recurrent_models_carry_a_state(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="a gpt2 has no state to carry"):
         prepare(recipe_of(tmp_path, "gpt", "data.carry_state=true"))
+    with pytest.raises(RecipeError, match="a rnn_lm has no attention"):
+        prepare(recipe_of(tmp_path, "rnn", "data.separate_documents=true"))
+    pretrained = train(recipe_of(tmp_path, "gpt", "train.max_steps=1", "eval.steps=0"), tmp_path / "run").folder
+    text = CAUSAL.replace(GPT2, f"{{pretrained: {pretrained}}}").replace("{train: byte_bpe, vocab_size: 300}", "{}")
+    (tmp_path / "on.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match="a gpt2 has no state to carry"):
+        prepare(load_recipe(tmp_path / "on.yaml", ["data.carry_state=true"]))
 
 
 # ---- documents -----------------------------------------------------------------------------------------------------
@@ -290,6 +297,11 @@ def test_a_share_is_held_out(tmp_path: Path) -> None:
     whole = sum(sizes.values())
     assert sizes["validation"] / whole == pytest.approx(0.1, abs=0.01)
     assert splits.datasets["test"]["text"][0].endswith("line 999")
+    lines = {"documents": "blank_line", "validation_share": 0.1, "test_size": 3}
+    (tmp_path / "b.txt").write_text("".join(f"line {number}\n\n" for number in range(100)), encoding="utf-8")
+    both = load_documents(CausalData(path=str(tmp_path / "b.txt"), **lines)).datasets
+    assert len(both["test"]) == 3
+    assert sum(map(len, both.values())) == 100
 
 
 def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,6 +365,8 @@ def test_what_a_run_would_see_is_shown(tmp_path: Path) -> None:
         ("mlm", "data.pairs=next_sentense", "next_sentence"),
         ("mlm", "data.pair_passes=2", "no effect without data.pairs"),
         ("gpt", "data.validation_share=0.5", None),
+        ("mlm", "train.label_smoothing_factor=0.1", "label_smoothing_factor: it has no effect on masked_lm"),
+        ("gpt", "train.normalize_by=sequences", "normalize_by: it has no effect on causal_lm"),
         ("gpt", "eval.num_beams=4", 'num_beams is not a key of "eval"'),
     ],
 )

@@ -50,8 +50,7 @@ def load_documents(data: "TextData") -> Splits:
         found[split] = without_empty(drop_missing(named, data.roles, told), told)
     refuse_empty(found, data, report)
     hold_out_ends(found, data, report)
-    if data.validation_share is None:
-        hold_out_missing(found, data, report)
+    hold_out_missing(found, data, report)
     found["train"] = choose_training_rows(found["train"], data, report.splits["train"])
     found = {split: found[split] for split in SPLITS if split in found}
     keep_common_columns(found, data.roles, report)

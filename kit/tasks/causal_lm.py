@@ -65,16 +65,6 @@ class CausalLM(LanguageModel[TextBlocks]):
 
     def __init__(self, recipe: Recipe):
         assert isinstance(recipe, CausalLMRecipe)
-        if recipe.data.separate_documents and recipe.model.type in recipe.own_types:
-            raise RecipeError(
-                f"data.separate_documents: a {recipe.model.type} has no attention that could be kept within a "
-                "document. Leave it out."
-            )
-        if recipe.data.carry_state and recipe.model.pretrained is None and recipe.model.type not in recipe.own_types:
-            raise RecipeError(
-                f"data.carry_state: a {recipe.model.type} has no state to carry; recurrent models have (model.type: "
-                f"{', '.join(recipe.own_types)}). Leave it out."
-            )
         super().__init__(recipe)
 
     def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
@@ -119,6 +109,21 @@ class CausalLM(LanguageModel[TextBlocks]):
             "reads": Shown(tokenizers.source, batch["input_ids"], real),
             "predicts": Shown(tokenizers.source, batch["labels"], real),
         }
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        model, data = super().build_model(tokenizers), self.recipe.data
+        kind, own = model.config.model_type, self.recipe.own_types
+        if data.separate_documents and kind in own:
+            raise RecipeError(
+                f"data.separate_documents: a {kind} has no attention that could be kept within a document. "
+                "Leave it out."
+            )
+        if data.carry_state and kind not in own:
+            raise RecipeError(
+                f"data.carry_state: a {kind} has no state to carry; recurrent models have (model.type: "
+                f"{', '.join(own)}). Leave it out."
+            )
+        return model
 
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> CausalLMObjective:
         if isinstance(plan, ContiguousPlan):
