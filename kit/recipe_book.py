@@ -19,7 +19,12 @@ from kit.shipped import find_recipe, shipped_recipes
 
 Figure = int | float | str
 
-_NOT_COMPARED = ("measured", "hub.", "data.path", "data.fingerprints")
+_NOT_COMPARED = ("measured", "hub.", "data.fingerprints")
+# The same data is a Hub id here and a folder with other names there: said beside the figures instead of refused.
+_SAME_DATA_ELSEWHERE = (
+    *("data.path", "data.name", "data.revision", "data.train", "data.validation", "data.test"),
+    *("data.columns", "data.delimiter", "data.encoding"),
+)
 _PLAIN_LINES = "write the measured section as lines of `key: value`"
 _VERSIONS_SHOWN = ("kit", "python", "torch", "transformers", "accelerate", "datasets")
 
@@ -179,12 +184,15 @@ def record(run_folder: str | Path, recipe: str | Path) -> dict[str, Figure]:
     """Write the figures of a finished run into the `measured:` section of the recipe it was started from.
 
     Everything else in the file stays as it is, comments too. A run of another recipe is refused: figures belong
-    to exactly what is written beside them. Returns the figures.
+    to exactly what is written beside them. Only where the data (and a pretrained model) was found may differ, which is
+    recorded with the figures. Returns them.
     """
     run, path = Path(run_folder), find_recipe(recipe)
     results = _results(run)
-    _check_same(load_recipe(run / "recipe.yaml"), load_recipe(path), printable(run), printable(path))
+    elsewhere = _check_same(load_recipe(run / "recipe.yaml"), load_recipe(path), printable(run), printable(path))
     figures = _figures(results, printable(run / "results.json"))
+    if elsewhere:
+        figures["changes"] = " ".join(elsewhere)
     text = with_measured(read_text(path), figures, printable(path))
     try:
         write_text(path.resolve(), text)
@@ -284,14 +292,30 @@ def _results(run: Path) -> dict[str, Any]:
     return results
 
 
-def _check_same(ran: Recipe, written: Recipe, run: str, path: str) -> None:
+def _check_same(ran: Recipe, written: Recipe, run: str, path: str) -> list[str]:
+    """Refuse a run of another recipe; the changes that only say where things are, as `key=value`."""
     before, now = ran.flat(), written.flat()
     differences = [key for key in ran.differences(written) if not key.startswith(_NOT_COMPARED)]
-    if differences:
-        lines = [f"  {key}: {show(before.get(key))} in the run, {show(now.get(key))} in {path}" for key in differences]
+    elsewhere = [key for key in differences if key in _SAME_DATA_ELSEWHERE or _is_local_copy(key, before.get(key))]
+    others = [key for key in differences if key not in elsewhere]
+    if others:
+        lines = [f"  {key}: {show(before.get(key))} in the run, {show(now.get(key))} in {path}" for key in others]
         raise RecipeError(
             "\n".join([f"{run} ran another recipe than {path}, so its figures do not belong there:", *lines])
         )
+    return [f"{key}={_without_machine(before.get(key))}" for key in elsewhere]
+
+
+def _is_local_copy(key: str, value: Any) -> bool:
+    """Whether a pretrained model was taken from a folder: the recipe can only name it by its Hub id."""
+    return key in ("model.pretrained", "tokenizer.pretrained") and isinstance(value, str) and Path(value).is_dir()
+
+
+def _without_machine(value: Any) -> str:
+    """A value as the command line takes it; of an absolute path only the end, which is the same elsewhere."""
+    if isinstance(value, str) and Path(value).is_absolute():
+        return "/".join(Path(value).parts[-2:])
+    return value if isinstance(value, str) else show(value)
 
 
 def _figures(results: dict[str, Any], filename: str) -> dict[str, Figure]:

@@ -200,10 +200,23 @@ def test_a_run_of_another_recipe_is_refused(run, tmp_path):
     assert path.read_bytes() == before
 
 
-def test_another_path_of_the_data_and_another_card_do_not_matter(run, tmp_path):
+def test_where_the_data_was_is_recorded_and_another_card_does_not_matter(run, tmp_path):
     path = tmp_path / "r.yaml"
-    path.write_text(HEAD.replace("builtin:dates", "builtin:others") + "hub: {tags: [x]}\n")
-    assert record(run, path) == FIGURES
+    path.write_text(HEAD.replace('"builtin:dates"', "org/dates, test: held_out") + "hub: {tags: [x]}\n")
+    assert record(run, path) == FIGURES | {"changes": "data.path=builtin:dates data.test=test"}
+    assert load_recipe(path).measured["changes"] == "data.path=builtin:dates data.test=test"
+
+
+def test_a_pretrained_model_may_have_been_a_folder_of_this_machine(run, tmp_path):
+    folder = tmp_path / "somewhere" / "minilm"
+    folder.mkdir(parents=True)
+    own = HEAD.replace("type: rnn_seq2seq   # ours\n  hidden_size: 64", "pretrained: org/minilm")
+    (run / "recipe.yaml").write_text(own.replace("org/minilm", str(folder)))
+    (tmp_path / "r.yaml").write_text(own)
+    assert record(run, tmp_path / "r.yaml")["changes"] == "model.pretrained=somewhere/minilm"
+    (run / "recipe.yaml").write_text(own.replace("org/minilm", "org/another"))
+    with pytest.raises(RecipeError, match="model.pretrained"):
+        record(run, tmp_path / "r.yaml")
 
 
 @pytest.mark.parametrize(
