@@ -23,7 +23,9 @@ _NOT_COMPARED = ("measured", "hub.", "data.fingerprints")
 # The same data is a Hub id here and a folder with other names there: said beside the figures instead of refused.
 _SAME_DATA_ELSEWHERE = (
     *("data.path", "data.name", "data.revision", "data.train", "data.validation", "data.test"),
-    *("data.columns", "data.delimiter", "data.encoding"),
+    *("data.validation_size", "data.test_size", "data.validation_share", "data.test_share"),
+    *("data.columns", "data.delimiter", "data.encoding", "data.source", "data.target", "data.text", "data.text_pair"),
+    *("data.label", "data.tokens", "data.tags", "data.question", "data.context", "data.answers", "data.id"),
 )
 _PLAIN_LINES = "write the measured section as lines of `key: value`"
 _VERSIONS_SHOWN = ("kit", "python", "torch", "transformers", "accelerate", "datasets")
