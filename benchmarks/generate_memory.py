@@ -44,9 +44,9 @@ def make_model(folder: Path) -> None:
     from kit.evaluation.predict import search_settings
     from kit.hub import export_model
     from kit.prepare import prepare
-    from kit.recipe import Recipe
+    from kit.recipe_translation import TranslationRecipe
 
-    prepared = prepare(Recipe.model_validate(RECIPE))
+    prepared = prepare(TranslationRecipe.model_validate(RECIPE))
     generation = search_settings(prepared.recipe.eval, 1).generation_config(prepared.model)
     export_model(folder, prepared.model, prepared.tokenizers, generation, prepared.task.pipelines)
 
@@ -85,6 +85,8 @@ def main() -> None:
         maker = multiprocessing.get_context("spawn").Process(target=make_model, args=(folder / "model",))
         maker.start()
         maker.join()
+        if maker.exitcode:
+            sys.exit("the model could not be made")
         make_lines(folder / "one.txt", 1)
         make_lines(folder / "many.txt", arguments.lines)
         one = measure(folder / "model", folder / "one.txt", folder / "one.out")
