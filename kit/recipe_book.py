@@ -191,8 +191,10 @@ def record(run_folder: str | Path, recipe: str | Path) -> dict[str, Figure]:
     """
     run, path = Path(run_folder), find_recipe(recipe)
     results = _results(run)
-    elsewhere = _check_same(load_recipe(run / "recipe.yaml"), load_recipe(path), printable(run), printable(path))
+    written = load_recipe(path)
+    elsewhere = _check_same(load_recipe(run / "recipe.yaml"), written, printable(run), printable(path))
     figures = _figures(results, printable(run / "results.json"))
+    figures |= _averaging(results.get("averaging"), written.eval.select_by)
     if elsewhere:
         figures["changes"] = " ".join(elsewhere)
     text = with_measured(read_text(path), figures, printable(path))
@@ -341,6 +343,15 @@ def _figures(results: dict[str, Any], filename: str) -> dict[str, Figure]:
             raise RunError(f"{filename} does not say {name}: it was not written by a finished run.")
         figures[name] = value
     return figures
+
+
+def _averaging(compared: Any, metric: str) -> dict[str, Figure]:
+    """What the mean of the last checkpoints was compared with, and how it fared, by the metric that chose."""
+    if not isinstance(compared, dict):
+        return {}
+    best, mean = (_rounded(compared[side][metric]) for side in ("best_step", "average"))
+    steps = len(compared["steps"])
+    return {"averaging": f"{metric} on validation {best} at the best step, {mean} as the mean of {steps} checkpoints"}
 
 
 def _short_versions(versions: dict[str, str]) -> str:

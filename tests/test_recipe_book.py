@@ -207,6 +207,15 @@ def test_where_the_data_was_is_recorded_and_another_card_does_not_matter(run, tm
     assert load_recipe(path).measured["changes"] == "data.path=builtin:dates data.test=test"
 
 
+def test_the_mean_of_checkpoints_is_told_beside_the_best_step(run, tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(HEAD)
+    compared = {"chosen": "best_step", "steps": [3, 4, 5], "average": {"loss": 0.5}, "best_step": {"loss": 0.25}}
+    (run / "results.json").write_text(json.dumps({**RESULTS, "averaging": compared}))
+    told = "loss on validation 0.25 at the best step, 0.5 as the mean of 3 checkpoints"
+    assert record(run, path)["averaging"] == told
+
+
 def test_a_pretrained_model_may_have_been_a_folder_of_this_machine(run, tmp_path):
     folder = tmp_path / "somewhere" / "minilm"
     folder.mkdir(parents=True)
