@@ -97,12 +97,12 @@ class CausalLM(LanguageModel[TextBlocks]):
         return {}  # the text is laid end to end, whatever the blocks that are cut from it
 
     def arrays(self, examples: TextBlocks) -> Arrays:
-        return {"stream": examples.blocks.stream, "bytes": np.array(examples.bytes)}
+        return {"stream": examples.blocks.stream, "bytes": np.array([examples.bytes])}
 
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
         data = self.recipe.data
         blocks = CausalBlocks(arrays["stream"], tokenizer.eos_token_id, data.block_size)
-        return TextBlocks(blocks, int(arrays["bytes"]), data.separate_documents)
+        return TextBlocks(blocks, int(arrays["bytes"][0]), data.separate_documents)
 
     def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         if isinstance(plan, StreamPlan):
