@@ -222,7 +222,8 @@ class MaskedLM(LanguageModel[MaskedExamples]):
     ) -> Evaluation:
         """Loss and accuracy at masked positions and of pairs; what is masked is the same in every evaluation.
 
-        `unigram_loss` is what a model would have that knows only how frequent tokens are in this split.
+        `unigram_loss` is what a model would have that knows only how frequent tokens are in this split;
+        `pair_accuracy_error` is the standard error of `pair_accuracy` for so many pairs.
         """
         assert isinstance(objective, MaskedLMObjective)
         examples, device = encoded.splits[split], accelerator.device
@@ -250,7 +251,9 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
         figures |= {"masked_accuracy": right / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
         if pairs:
-            figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": pairs[1] / len(examples)}
+            share = pairs[1] / len(examples)
+            error = (share * (1 - share) / len(examples)) ** 0.5  # of a share of so many examples
+            figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": share, "pair_accuracy_error": error}
             figures["loss"] += figures["pair_loss"]
         return Evaluation(figures, self.filled_in(objective, examples, tokenizers.source, device))
 
