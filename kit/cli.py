@@ -247,12 +247,12 @@ def _complete(
     """Go on with lines of text."""
     from functools import partial
 
-    from kit.complete import Completer, writing_of
+    from kit.complete import Completer
     from kit.generate import LINES_AT_ONCE
     from kit.generate_files import translate_file, write_outputs
 
     completer = Completer(run)
-    writing = writing_of(completer.model.generation_config, {**changes, "scores": details or as_json})
+    writing = completer.writing(**changes, scores=details or as_json)
     at_once = 1 if file is None and sys.stdin.isatty() else LINES_AT_ONCE
     write = partial(write_outputs, details=details, as_json=as_json)
     try:

@@ -61,21 +61,11 @@ class Writing:
             bos_token_id=tokenizer.bos_token_id,
             eos_token_id=tokenizer.eos_token_id if own.eos_token_id is None else own.eos_token_id,
             pad_token_id=tokenizer.pad_token_id,
-            output_logits=self.scores,
+            output_logits=self.scores and self.num_beams == 1,
+            output_scores=self.num_beams > 1,  # or there are none of whole texts either
             return_dict_in_generate=True,
             **chosen,
         )
-
-
-def writing_of(saved: GenerationConfig, changes: dict[str, Any]) -> Writing:
-    """How to write: as told, and otherwise for as long as the model was saved with."""
-    given = {name: value for name, value in changes.items() if value is not None}
-    writing = Writing(**{"max_new_tokens": saved.max_new_tokens or MAX_NEW_TOKENS, **given})
-    if writing.sample and writing.num_beams > 1:
-        raise KitError("--sample draws tokens and --num-beams searches the likeliest text: take one of them away")
-    if writing.sample or writing.num_return_sequences <= writing.num_beams:
-        return writing
-    return replace(writing, num_beams=writing.num_return_sequences)
 
 
 class Completer:
@@ -94,6 +84,18 @@ class Completer:
         self.start = self.tokenizer.eos_token_id if start is None else start
         """What a text without a beginning goes on from: what stood before every text in training."""
 
+    def writing(self, **changes: Any) -> Writing:
+        """How to write: as told, and otherwise for as long as the model was saved with, or as leaves it room to read."""
+        longest = self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
+        own = longest if self.positions is None else max(1, min(longest, self.positions // 2))
+        given = {name: value for name, value in changes.items() if value is not None}
+        writing = Writing(**{"max_new_tokens": own, **given})
+        if writing.sample and writing.num_beams > 1:
+            raise KitError("--sample draws tokens and --num-beams searches the likeliest text: take one of them away")
+        if writing.sample or writing.num_return_sequences <= writing.num_beams:
+            return writing
+        return replace(writing, num_beams=writing.num_return_sequences)
+
     def complete(
         self,
         lines: Iterable[str],
@@ -110,7 +112,7 @@ class Completer:
         log-probabilities of the tokens that were written. A line that is longer than the model can read is an error;
         with `bad_lines` it is noted there, and only its end is read.
         """
-        writing = writing or Writing()
+        writing = writing or self.writing()
         if self.positions is not None and writing.max_new_tokens >= self.positions:
             raise KitError(
                 f"max_new_tokens={writing.max_new_tokens} is more than the model has positions for beside a beginning: "

@@ -59,7 +59,7 @@ def test_it_is_what_transformers_writes(model: Path) -> None:
         if line:
             assert pipe(line, max_new_tokens=6, do_sample=False)[0]["generated_text"] == text
     loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
-    start = torch.tensor([[tokenizer.bos_token_id or tokenizer.eos_token_id]])
+    start = torch.tensor([[tokenizer.eos_token_id]])  # what stands before every text in training
     written = loaded.generate(start, attention_mask=torch.ones_like(start), max_new_tokens=6, do_sample=False)
     assert tokenizer.decode(written[0], skip_special_tokens=True) == found[1]
 
@@ -99,7 +99,7 @@ def test_samples_follow_their_seed(model: Path) -> None:
     assert texts() == texts()
     assert texts(seed=1) != texts(seed=2)
     greedy = [outputs[0].text for outputs in completer.complete(["the", ""], Writing(max_new_tokens=8))]
-    assert texts(temperature=0.01) == [text for text in greedy for _ in range(3)]
+    assert texts(temperature=1e-5) == [text for text in greedy for _ in range(3)]
 
 
 def test_the_command(model: Path, tmp_path: Path, kit_here: Any) -> None:

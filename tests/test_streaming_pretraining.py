@@ -95,7 +95,7 @@ def test_a_stream_killed_three_times_is_the_unbroken_one(kind: str, tmp_path: Pa
     assert all(mine[name].equal(theirs[name]) for name in theirs)
 
     vocabulary = json.loads((unbroken / "model" / "tokenizer.json").read_text())["model"]["vocab"]
-    documents = {vocabulary[f"doc{number}"]: number for number in range(sum(SHARDS))}
+    documents = {vocabulary[f"▁doc{number}"]: number for number in range(sum(SHARDS))}
     read = [number for step in steps_of(unbroken) for number in documents_in(step, kind, documents)]
     epochs = [read[start : start + len(documents)] for start in range(0, len(read), len(documents))]
     assert len(epochs) > 2
