@@ -85,7 +85,7 @@ class Completer:
         """What a text without a beginning goes on from: what stood before every text in training."""
 
     def writing(self, **changes: Any) -> Writing:
-        """How to write: as told, and otherwise for as long as the model was saved with, or as leaves it room to read."""
+        """How to write: as told, and otherwise for as long as the model was saved with, or as it has positions for."""
         longest = self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
         own = longest if self.positions is None else max(1, min(longest, self.positions // 2))
         given = {name: value for name, value in changes.items() if value is not None}
