@@ -176,7 +176,7 @@ class Completer:
                 raise
             if len(indices) == 1:
                 bad_lines.add(FAILED, read + int(indices[0]) + 1, error.with_traceback(None))
-                found[int(indices[0])] = [Output(lines[indices[0]], 0.0, False)]
+                found[int(indices[0])] = [Output("", 0.0, False)]
                 return
             for half in np.array_split(indices, 2):
                 self._attempt(lines, beginnings, half, writing, found, bad_lines, read)
