@@ -146,7 +146,7 @@ def evaluate(
 @app.command()
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
-    file: Annotated[Path | None, typer.Argument(help="Lines to translate [default: standard input]")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Lines to read [default: standard input]")] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write [default: standard output]")] = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
     n_best: Annotated[int, typer.Option(min=1, help="Number of outputs for each line.")] = 1,
@@ -155,6 +155,12 @@ def generate(
     no_repeat_ngram_size: Annotated[
         int | None, typer.Option(min=0, help="No sequence of so many tokens twice in an output; 0 allows all.")
     ] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens instead of searching the likeliest.")] = False,
+    temperature: Annotated[float | None, typer.Option(min=0.01, help="Of --sample: below 1, more cautious.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(min=0.01, max=1.0, help="Of --sample: draw from the likeliest of this probability.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Of --sample: another one, other texts.")] = None,
     source_language: Annotated[str | None, typer.Option(help="Language to read, if the model has several.")] = None,
     target_language: Annotated[str | None, typer.Option(help="Language to write, if the model has several.")] = None,
     split_sentences: Annotated[
@@ -165,9 +171,11 @@ def generate(
     attention: Annotated[Path | None, typer.Option(help="Draw the attention of the first line there (PNG).")] = None,
     tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
 ) -> None:
-    """Translate lines of text, in order; files of any size stream through, and a bad line never stops one."""
+    """Translate lines of text, or go on with them where the model is a causal language model (an empty line: from
+    nothing). In order; files of any size stream through, and a bad line never stops one."""
     from functools import partial
 
+    from kit.complete import goes_on_with_text
     from kit.generate import LINES_AT_ONCE, Translator
     from kit.generate_files import translate_file, write_outputs
     from kit.reporting import Reporter
@@ -175,6 +183,19 @@ def generate(
     reporter = Reporter()
     if file is not None and not file.is_file():
         raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit generate {run}`")
+    drawing = {"--sample": sample or None, "--temperature": temperature, "--top-p": top_p, "--seed": seed}
+    if goes_on_with_text(run):
+        reading = {"--source-language": source_language, "--target-language": target_language}
+        _refuse(reading | {"--split-sentences": split_sentences, "--attention": attention}, "a language model")
+        if not sample:
+            _refuse(drawing, "a search; it is for --sample, which is not given")
+        changes = {
+            "num_beams": num_beams, "num_return_sequences": n_best, "max_new_tokens": max_new_tokens,
+            "sample": sample, "temperature": temperature, "top_p": top_p, "seed": seed,
+            "length_penalty": length_penalty, "no_repeat_ngram_size": no_repeat_ngram_size,
+        }  # fmt: skip
+        return _complete(run, file, output, changes, scores or n_best > 1, as_json, tokens_per_batch, reporter)
+    _refuse(drawing, "a model that translates")
     if split_sentences is not None and n_best > 1:
         raise KitError("--n-best has no meaning with --split-sentences, which puts together the best of each sentence")
     translator = Translator(run)
@@ -201,6 +222,44 @@ def generate(
         translate_file(
             translate, file, output, partial(write_outputs, details=scores or n_best > 1, as_json=as_json), reporter
         )
+    except KeyboardInterrupt:
+        reporter.say("interrupted" if output is None else f"interrupted: {output} is as it was before")
+        raise typer.Exit(130) from None
+
+
+def _refuse(options: dict[str, Any], what: str) -> None:
+    """Raise KitError if an option is given that has no meaning here."""
+    for name, value in options.items():
+        if value is not None:
+            raise KitError(f"{name} has no meaning for {what}")
+
+
+def _complete(
+    run: str,
+    file: Path | None,
+    output: Path | None,
+    changes: dict[str, Any],
+    details: bool,
+    as_json: bool,
+    tokens_per_batch: int,
+    reporter: Any,
+) -> None:
+    """Go on with lines of text."""
+    from functools import partial
+
+    from kit.complete import Completer
+    from kit.generate import LINES_AT_ONCE
+    from kit.generate_files import translate_file, write_outputs
+
+    completer = Completer(run)
+    writing = completer.writing(**changes, scores=details or as_json)
+    at_once = 1 if file is None and sys.stdin.isatty() else LINES_AT_ONCE
+    write = partial(write_outputs, details=details, as_json=as_json)
+    try:
+        translate_file(
+            lambda lines, **how: completer.complete(lines, writing, tokens_per_batch, at_once, **how),
+            file, output, write, reporter,
+        )  # fmt: skip
     except KeyboardInterrupt:
         reporter.say("interrupted" if output is None else f"interrupted: {output} is as it was before")
         raise typer.Exit(130) from None

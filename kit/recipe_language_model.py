@@ -33,9 +33,22 @@ class TextData(DataSection):
     test_share: Share | None = None
     """Share of the training text, at its end, that is held out for the test."""
 
+    workers: PositiveInt = 1
+    """Number of processes that cut the text into tokens; the result does not depend on it. A few seconds of text are
+    done sooner by one."""
+
+    cache: bool = True
+    """Keep the text as tokens on disk for later runs, in $HF_HOME/kit, or the folder that KIT_CACHE names."""
+
     @property
     def text_columns(self) -> dict[str, str]:
         return {self.text: "text"}
+
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.streaming:
+            idle |= dict.fromkeys(("workers", "cache"), "with data.streaming, which prepares text while training")
+        return idle
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

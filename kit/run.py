@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from transformers import PreTrainedModel
 
 from kit.errors import RecipeError, RunError
 from kit.evaluation.metrics import greater_is_better
@@ -21,6 +20,7 @@ from kit.run_folder import RunFolder
 from kit.training.log import MetricsLog, check_trackers
 from kit.training.loop import Loop
 from kit.training.optim import build_optimizer, build_schedule
+from kit.training.suiting import suit
 
 EXPECTED_PROCESSES = "KIT_PROCESSES"
 
@@ -103,7 +103,7 @@ def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: 
 def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, reporter: Reporter) -> Loop:
     """The training loop over the task's objective, with evaluation on the validation split."""
     recipe, task = prepared.recipe, prepared.task
-    suit_attention(prepared.model, accelerator)
+    suit(prepared.model, accelerator.device, accelerator.mixed_precision != "no")
     if recipe.train.torch_compile:
         prepared.model.compile(dynamic=True)
     objective = task.objective(prepared.model, prepared.plan)
@@ -133,13 +133,6 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
         log=MetricsLog(folder.metrics_file, accelerator),
         reporter=reporter,
     )
-
-
-def suit_attention(model: PreTrainedModel, accelerator: Accelerator) -> None:
-    """Train with the plain kind of attention where torch's fused one is slow: in 16 bits on a CPU its backward pass
-    took ten times as long. What is saved does not tell the kind."""
-    if accelerator.device.type == "cpu" and accelerator.mixed_precision != "no":
-        model.set_attn_implementation("eager")
 
 
 def go_on_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None:

@@ -24,6 +24,8 @@ FREE_TO_CHANGE = (
     "eval.examples",
     "eval.tokens_per_batch",
     "data.fingerprints",
+    "data.workers",
+    "data.cache",
     "hub",
     "measured",
 )

@@ -3,6 +3,7 @@
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import metadata
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ def split_sentences(paragraph: str, language: str) -> list[Sentence]:
         else:
             before += part
     return sentences or [Sentence("", paragraph, "")]
+
+
+def splitter_version() -> str:
+    """Of the package whose rules are used: another one may cut otherwise."""
+    return metadata.version("sentencex")
 
 
 def two_letters(language: str) -> str:

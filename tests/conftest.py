@@ -1,8 +1,11 @@
 """What several tests need: a tiny recipe, and the real command line."""
 
+import atexit
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Tiny models are fastest on one thread, and threads that wait for each other starve on a busy machine.
 os.environ["OMP_NUM_THREADS"] = "1"
+# What tests prepare is nobody else's.
+os.environ["KIT_CACHE"] = tempfile.mkdtemp(prefix="kit-cache-")
+atexit.register(shutil.rmtree, os.environ["KIT_CACHE"], ignore_errors=True)
 
 TINY = """\
 # A tiny recipe for tests.

@@ -47,7 +47,7 @@ def in_parts(objective: LabelObjective, batch: dict[str, Tensor], parts: int) ->
         for values in zip(*(t.tensor_split(parts) for t in batch.values()), strict=True)
     ]
     totals = torch.stack([objective.counts(piece) for piece in pieces]).sum(0)
-    return float(sum(objective(piece, totals) for piece in pieces))
+    return float(sum(objective(piece, totals) for piece in pieces).detach())  # type: ignore[union-attr]
 
 
 LABELS = {
@@ -63,7 +63,7 @@ def test_classification_equals_the_stock_class(kind: Any) -> None:
     model = model_of(AutoModelForSequenceClassification, num_labels=number, problem_type=kind)
     batch = {**inputs(), "labels": LABELS[kind]}
     labels = LABELS[kind].double() if kind == "multi_label_classification" else LABELS[kind]
-    stock = float(model(**{**batch, "labels": labels}).loss)
+    stock = float(model(**{**batch, "labels": labels}).loss.detach())
     objective = ClassificationObjective(model, kind)
     for parts in (1, 2, 3):
         assert in_parts(objective, batch, parts) == pytest.approx(stock, rel=1e-9)
@@ -77,9 +77,10 @@ def test_class_weights_equal_the_weighted_mean_of_torch() -> None:
     expected = torch.nn.functional.cross_entropy(logits, batch["labels"], weight=weights, label_smoothing=0.1)
     objective = ClassificationObjective(model, "single_label_classification", weights, label_smoothing=0.1)
     for parts in (1, 3):
-        assert in_parts(objective, batch, parts) == pytest.approx(float(expected), rel=1e-9)
+        assert in_parts(objective, batch, parts) == pytest.approx(float(expected.detach()), rel=1e-9)
     plain = torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="sum")
-    assert float(objective.summed_loss(objective.output(batch), batch)) == pytest.approx(float(plain), rel=1e-9)
+    summed = objective.summed_loss(objective.output(batch), batch)
+    assert float(summed.detach()) == pytest.approx(float(plain.detach()), rel=1e-9)
 
 
 def test_tagging_equals_the_stock_class() -> None:
@@ -88,7 +89,7 @@ def test_tagging_equals_the_stock_class() -> None:
     labels[:, ::3] = IGNORED
     labels[3:, 6:] = IGNORED
     batch = {**inputs(), "labels": labels}
-    stock = float(model(**batch).loss)
+    stock = float(model(**batch).loss.detach())
     for parts in (1, 2, 6):
         assert in_parts(TaggingObjective(model), batch, parts) == pytest.approx(stock, rel=1e-9)
 
@@ -97,7 +98,7 @@ def test_a_micro_batch_without_a_tag_adds_nothing() -> None:
     model = model_of(AutoModelForTokenClassification, num_labels=4)
     batch = {**inputs(), "labels": torch.full((6, 9), IGNORED)}
     loss = TaggingObjective(model)(batch, torch.zeros(1))
-    assert float(loss) == 0
+    assert float(loss.detach()) == 0
     loss.backward()
 
 
@@ -107,7 +108,7 @@ def test_question_answering_equals_the_stock_class_and_does_not_see_padding() ->
     whole = {**inputs(padded=False), **places}
     objective = QuestionAnsweringObjective(model)
     for parts in (1, 2):
-        assert in_parts(objective, whole, parts) == pytest.approx(float(model(**whole).loss), rel=1e-9)
+        assert in_parts(objective, whole, parts) == pytest.approx(float(model(**whole).loss.detach()), rel=1e-9)
     batch = {**inputs(), **places}
     short = {name: tensor[3:, :6] if tensor.dim() == 2 else tensor[3:] for name, tensor in batch.items()}
     padded = {name: tensor[3:] for name, tensor in batch.items()}

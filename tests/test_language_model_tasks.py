@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from processes import in_processes
 from safetensors.torch import load_file
-from transformers import AutoTokenizer, pipeline
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from kit import DataError, RecipeError, load_recipe, register, train
 from kit.data.contiguous import ContiguousPlan
@@ -70,6 +70,9 @@ def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tm
     register()
     model = str(run.folder / "model")
     if kind in ("gpt", "rnn"):
+        saved = AutoModelForCausalLM.from_pretrained(model)
+        separator = train_separator(run.folder)
+        assert saved.generation_config.bos_token_id == saved.config.bos_token_id == separator
         written = pipeline("text-generation", model=model)("The", max_new_tokens=5, do_sample=False)
         assert written[0]["generated_text"].startswith("The")
     else:
@@ -82,6 +85,11 @@ def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tm
     assert len(checks) >= 7
     assert "fill-mask" in (run.folder / "README.md").read_text() or kind in ("gpt", "rnn")
     assert (run.folder / "plots" / "loss.png").is_file()
+
+
+def train_separator(run: Path) -> int:
+    """What stands before every text in training: what generate() has to start from."""
+    return int(prepare(load_recipe(run / "recipe.yaml")).encoded.splits["train"].blocks.stream[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -308,8 +316,12 @@ def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.Mon
     """An output layer at the wrong places."""
     path = tmp_path / "mlm.yaml"
     path.write_text(MASKED, encoding="utf-8")
-    kept = MaskedLMObjective.logits
-    monkeypatch.setattr(MaskedLMObjective, "logits", lambda self, batch: (kept(self, batch)[0].roll(1, 0), None))
+    kept = MaskedLMObjective._outputs
+
+    def beside(self: MaskedLMObjective, batch: Any, seen: Any = None) -> Any:
+        return kept(self, {**batch, "labels": batch["labels"].roll(1, 1)}, seen)
+
+    monkeypatch.setattr(MaskedLMObjective, "_outputs", beside)
     failed = {check.name for check in verify(path) if not check.passed}
     assert {"output layer", "loss"} <= failed
 

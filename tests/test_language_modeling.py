@@ -20,6 +20,7 @@ from kit.data.examples import IGNORED
 from kit.models import register_models
 from kit.training.chunked_loss import chunked_cross_entropy
 from kit.training.language_modeling import CausalLMObjective, MaskedLMObjective, is_plain_head
+from kit.training.suiting import attention, suit
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,
@@ -80,7 +81,7 @@ def test_the_sparse_head_equals_stock_bert_for_pretraining() -> None:
     objective = MaskedLMObjective(model)
     ours = objective(batch, objective.counts(batch))
     stock = model(**batch).loss
-    assert float(ours) == pytest.approx(float(stock), rel=1e-6)
+    assert float(ours.detach()) == pytest.approx(float(stock.detach()), rel=1e-6)
     assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6
 
 
@@ -93,18 +94,89 @@ def test_the_sparse_head_equals_the_stock_class_of_other_encoders(kind: str) -> 
     ours = objective(batch, objective.counts(batch))
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     stock = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
-    assert float(ours) == pytest.approx(float(stock), rel=1e-6)
+    assert float(ours.detach()) == pytest.approx(float(stock.detach()), rel=1e-6)
     assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6
 
 
-def test_the_output_layer_sees_masked_positions_only() -> None:
+def test_the_head_sees_masked_positions_only() -> None:
     model = BertForPreTraining(BertConfig(**SMALL))
     batch = masked_batch(with_pairs=True)
-    shapes = []
-    model.get_output_embeddings().register_forward_hook(lambda module, given, out: shapes.append(out.shape))
-    objective = MaskedLMObjective(model)
+    objective, shapes = MaskedLMObjective(model), []
+    for module in (model.cls.predictions.transform, model.get_output_embeddings()):
+        module.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape)))
+    masked = int((batch["labels"] != IGNORED).sum())
+    objective.logits(batch)
+    assert shapes == [(masked, 16), (masked, 60)]
     objective(batch, objective.counts(batch))
-    assert shapes == [(int((batch["labels"] != IGNORED).sum()), 60)]
+    assert shapes[2:] == [(masked, 16), (0, 60)]  # the output layer is computed with the loss, chunk by chunk
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama"])
+def test_a_suited_model_is_the_same_function_in_training(kind: str) -> None:
+    """Exchanged parts change neither the loss nor a gradient, with and without padding."""
+    register_models()
+    sizes = {**(ENCODERS | CAUSAL)[kind], "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    auto = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    batch = masked_batch(with_pairs=False)
+    for inputs in (batch, {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}):
+        found = []
+        for suited in (False, True):
+            set_seed(0)
+            model = auto.from_config(AutoConfig.for_model(kind, **sizes)).double().train()
+            if suited:
+                suit(model, torch.device("cpu"), mixed_precision=False)
+                assert model.config._attn_implementation == "kit"
+            loss = model(**inputs).loss
+            found.append((float(loss.detach()), gradients(model, loss)))
+        assert found[0][0] == pytest.approx(found[1][0], rel=1e-9)
+        assert relative(found[0][1], found[1][1]) < 1e-9
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize("masked", ["none", "bool", "float"])
+def test_plain_attention_with_dropout_has_the_mean_of_attention_without(causal: bool, masked: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 6, 8, generator=generator)
+    key, value = (torch.randn(2, 2, 6, 8, generator=generator) for _ in range(2))
+    keep = (torch.rand(2, 1, 6, 6, generator=generator) < 0.6) | torch.eye(6, dtype=torch.bool)
+    masks = {"none": None, "bool": keep, "float": torch.zeros(keep.shape).masked_fill(~keep, -1e30)}
+    module = nn.Module().train()
+    module.num_key_value_groups = 2  # type: ignore[assignment]
+    exact, _ = attention(module, query, key, value, masks[masked], is_causal=causal)  # torch's own
+    set_seed(0)
+    drawn = [attention(module, query, key, value, masks[masked], dropout=0.3, is_causal=causal)[0] for _ in range(3000)]
+    assert not torch.equal(drawn[0], drawn[1])
+    assert torch.allclose(torch.stack(drawn).mean(0), exact, atol=0.1)
+    nearly, _ = attention(module, query, key, value, masks[masked], dropout=1e-9, is_causal=causal)
+    assert torch.allclose(nearly, exact, atol=1e-6)
+
+
+def test_a_chunked_loss_gives_its_gradients_away_once() -> None:
+    head, hidden = nn.Linear(4, 9), torch.randn(3, 4, requires_grad=True)
+    loss = chunked_cross_entropy(hidden, head, torch.tensor([1, 2, 3]))
+    loss.backward(retain_graph=True)
+    with pytest.raises(RuntimeError, match="only once"):
+        loss.backward()
+
+
+def test_hidden_states_that_are_used_twice_and_tied_weights_get_the_sum_of_their_gradients() -> None:
+    """Hidden states have a second use, and the output layer is the table of word vectors: nothing is overwritten."""
+    table = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([1, 2, 3, 4, 5])
+    found = []
+    for chunk in (2, None, 0):
+        head = nn.Linear(4, 9, bias=False)
+        head.weight = nn.Parameter(table.detach().clone())
+        hidden = head.weight[labels - 1].tanh()
+        loss = (
+            nn.functional.cross_entropy(head(hidden), labels, reduction="sum")
+            if chunk == 0
+            else chunked_cross_entropy(hidden, head, labels, chunk=chunk)
+        )
+        (2 * loss + (hidden**2).sum() + loss).backward()
+        found.append(head.weight.grad)
+    assert torch.allclose(found[0], found[2], rtol=1e-9)
+    assert torch.allclose(found[1], found[2], rtol=1e-9)
 
 
 def test_a_micro_batch_without_a_masked_token_adds_nothing() -> None:
@@ -113,7 +185,7 @@ def test_a_micro_batch_without_a_masked_token_adds_nothing() -> None:
     batch["labels"] = torch.full_like(batch["labels"], IGNORED)
     objective = MaskedLMObjective(model)
     loss = objective(batch, torch.tensor([0.0]))
-    assert float(loss) == 0
+    assert float(loss.detach()) == 0
     loss.backward()
 
 
@@ -155,5 +227,5 @@ def test_the_causal_objective_equals_the_stock_loss(kind: str) -> None:
     batch = {"input_ids": ids, "labels": labels}
     ours = objective(batch, objective.counts(batch))
     stock = model(input_ids=ids, labels=ids).loss
-    assert float(ours) == pytest.approx(float(stock), rel=1e-6)
+    assert float(ours.detach()) == pytest.approx(float(stock.detach()), rel=1e-6)
     assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6

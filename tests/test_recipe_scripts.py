@@ -1,11 +1,13 @@
 """The scripts beside the recipes, run on made-up text for a moment."""
 
 import importlib.util
+import json
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from kit.card import escape
 from kit.errors import RunError
 from kit.run_folder import RunFolder
 
@@ -110,3 +112,59 @@ def test_a_direction_never_seen_is_compared_with_the_way_through_english(folder:
 def test_a_run_with_one_direction_cannot_pivot(trained: Path, folder: Path) -> None:
     with pytest.raises(RunError, match="has one direction"):
         script("pivot").main([str(trained), str(folder)])
+
+
+# ---- experiments with seeds ------------------------------------------------------------------------------------------
+
+SMALL = [
+    "model.hidden_size=8", "model.num_hidden_layers=1", "model.num_attention_heads=2", "model.intermediate_size=16",
+    "tokenizer.vocab_size=200", "train.max_steps=2", "train.tokens_per_batch=512", "train.mixed_precision=no",
+    "data.pair_passes=1", "eval.examples=0",
+]  # fmt: skip
+
+
+def test_pretraining_is_compared_with_the_same_model_from_scratch(tmp_path: Path, capsys) -> None:
+    documents = {
+        name: [
+            f"A paragraph of {name} with number {n}. It speaks of {name}, and of much else besides." for n in range(8)
+        ]
+        for name in ("stones", "rivers", "winds")
+    }
+    lines = [json.dumps({"title": name, "paragraphs": own}) for name, own in documents.items()]
+    (tmp_path / "texts.jsonl").write_text(
+        "".join(f"{line}\n" for line in [*lines, '{"title": "short", "paragraphs": []}'])
+    )
+    output = tmp_path / "out"
+    arguments = [str(tmp_path / "texts.jsonl"), *SMALL, "--output", str(output), "--labels", "2", "--seeds", "2"]
+    script("pretraining_helps").main([*arguments, "--steps", "2"])
+    found = (output / "helps.md").read_text()
+    assert capsys.readouterr().out == found
+    assert found.startswith(
+        "Which of 3 documents is a paragraph from? 2 labels for each document, 6 in all, 6 held-out"
+    )
+
+    rows = {split: (output / "labelled" / f"{split}.jsonl").read_text().splitlines() for split in ("train", "test")}
+    text = (output / "text" / "train.jsonl").read_text()
+    assert all(json.loads(row)["text"] in text for row in rows["train"])
+    assert not any(json.loads(row)["text"] in text for row in rows["test"])
+    for seed in (0, 1):
+        scratch, pretrained = (RunFolder.existing(output / f"{name}_{seed}") for name in ("from_scratch", "pretrained"))
+        differences = set(scratch.recipe().differences(pretrained.recipe()))
+        assert differences == {"model.pretrained"}
+        assert f"{scratch.results()['test']['accuracy']:.4g}" in found
+    assert RunFolder.existing(output / "pretrained_0").recipe().train.seed == 0
+
+
+def test_a_recipe_is_trained_with_several_seeds(tmp_path: Path, capsys) -> None:
+    output = tmp_path / "out"
+    small = [*SMALL, "data.sizes={train: 6, validation: 3, test: 3}"]
+    script("several_seeds").main(["pretraining/bert_nsp_tiny", *small, "--seeds", "2", "--output", str(output)])
+    found = (output / "seeds.md").read_text()
+    assert capsys.readouterr().out == found
+    results = [RunFolder.existing(output / f"seed_{seed}").results()["test"] for seed in (0, 1)]
+    for name in ("pair_accuracy", "pair_accuracy_error", "masked_loss", "unigram_loss"):
+        values = [result[name] for result in results]
+        mean, error = sum(values) / 2, abs(values[0] - values[1]) / 2
+        assert f"| {escape(name)} | {values[0]:.4g} | {values[1]:.4g} | {mean:.3f} ± {error:.3f} |" in found
+    assert results[0]["masked_loss"] != results[1]["masked_loss"]
+    assert results[0]["unigram_loss"] == results[1]["unigram_loss"]

@@ -163,6 +163,7 @@ def test_locked_dropout_leaves_out_the_same_units_at_every_position() -> None:
     assert not torch.equal(kept[0], kept[1])
 
 
+@torch.no_grad()
 def test_loss_is_the_mean_of_what_the_next_tokens_cost_and_honours_the_number_of_items() -> None:
     model, rows = model_of(), texts(10, 5, 5)
     ids = torch.stack(rows)

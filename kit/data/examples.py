@@ -26,14 +26,24 @@ class TokenLists:
         return self._flat[self._starts[index] : self._starts[index + 1]]
 
     @classmethod
+    def of(cls, flat: np.ndarray, lengths: np.ndarray) -> "TokenLists":
+        """Lists of these lengths that lie end to end in one array."""
+        whole = cls([])
+        whole.lengths, whole._flat = lengths, flat
+        whole._starts = np.concatenate([[0], np.cumsum(lengths)])
+        return whole
+
+    @property
+    def flat(self) -> np.ndarray:
+        """All lists end to end."""
+        return self._flat
+
+    @classmethod
     def joined(cls, parts: Sequence["TokenLists"]) -> "TokenLists":
         """The lists of all parts, one part after the other."""
-        whole = cls([])
-        if parts:
-            whole.lengths = np.concatenate([part.lengths for part in parts])
-            whole._flat = np.concatenate([part._flat for part in parts])
-            whole._starts = np.concatenate([[0], np.cumsum(whole.lengths)])
-        return whole
+        if not parts:
+            return cls([])
+        return cls.of(np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts]))
 
     def select(self, indices: np.ndarray) -> "TokenLists":
         """The lists at these indices."""

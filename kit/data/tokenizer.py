@@ -230,7 +230,9 @@ class Both:
         return chain(self.first, self.second)
 
 
-def train_one(section: "TokenizerSection", texts: Iterable[str], side: str, ends: bool) -> "PreTrainedTokenizerBase":
+def train_one(
+    section: "TokenizerSection", texts: Iterable[str], side: str, ends: bool, start: str = START
+) -> "PreTrainedTokenizerBase":
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
@@ -242,7 +244,7 @@ def train_one(section: "TokenizerSection", texts: Iterable[str], side: str, ends
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
-        bos_token=START,
+        bos_token=start,
         pad_token=PAD,
         eos_token=END,
         unk_token=UNKNOWN,
@@ -262,7 +264,8 @@ def train_tokenizer(
 
     texts = reusable(texts)
     if kind == "causal":
-        return train_one(section, texts, "training", ends=False)
+        # a text begins behind the end of another, as in GPT-2: <s> would be a start that the model has never seen
+        return train_one(section, texts, "training", ends=False, start=END)
     backend = train_vocabulary(section, texts, "training", OF_BERT)
     first, pad, separator, unknown, mask = OF_BERT
     backend.post_processor = TemplateProcessing(

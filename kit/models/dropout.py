@@ -15,11 +15,16 @@ class Dropout(nn.Dropout):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        refused = round(self.p * STEPS)
-        if not self.training or refused == 0:
-            return x
-        if x.device.type != "cpu" or refused == STEPS or torch.compiler.is_compiling():
-            return super().forward(x)
-        draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-        kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= refused - STEPS // 2
-        return x * kept.to(x.dtype).mul_(STEPS / (STEPS - refused))
+        return thinned(x, self.p) if self.training else x
+
+
+def thinned(x: Tensor, p: float) -> Tensor:
+    """What dropout with probability p leaves of x."""
+    refused = round(p * STEPS)
+    if refused == 0:
+        return x
+    if x.device.type != "cpu" or refused == STEPS or torch.compiler.is_compiling():
+        return nn.functional.dropout(x, p)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    kept = draws.view(torch.int16)[: x.numel()].view(x.shape) >= refused - STEPS // 2
+    return x * kept.to(x.dtype).mul_(STEPS / (STEPS - refused))

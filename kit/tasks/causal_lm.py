@@ -1,6 +1,6 @@
 """Causal language models: predict the next token of documents that are packed into full blocks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import log
 from typing import Any, ClassVar, Literal
@@ -16,6 +16,7 @@ from kit.data.batches import Plan
 from kit.data.contiguous import ContiguousPlan, EpochPlan
 from kit.data.examples import IGNORED, TokenLists
 from kit.data.packing import CausalBlocks, document_positions
+from kit.data.prepared_texts import Arrays, in_portions
 from kit.data.rows import Texts
 from kit.data.sources import Splits
 from kit.data.stream_plan import StreamPlan
@@ -23,7 +24,7 @@ from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.recipe import Recipe
 from kit.recipe_language_model import CausalLMRecipe
-from kit.tasks.language_model import LanguageModel, encode_texts, perplexity, summed_over
+from kit.tasks.language_model import LanguageModel, PlainTokens, perplexity, summed_over
 from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
 from kit.training.language_modeling import CarryingLMObjective, CausalLMObjective
 from kit.training.objective import Batch, Objective
@@ -78,11 +79,30 @@ class CausalLM(LanguageModel[TextBlocks]):
         if tokenizer.eos_token_id is None:
             raise RecipeError("tokenizer.pretrained: it has no end token, which separates documents. Use another one.")
 
-    def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> TextBlocks:
+    def encode_documents(
+        self,
+        rows: Dataset,
+        tokenizers: Tokenizers,
+        split: str,
+        workers: int = 1,
+        advance: Callable[[int], object] = lambda documents: None,
+    ) -> TextBlocks:
         tokenizer, data = tokenizers.source, self.recipe.data
-        blocks = CausalBlocks.of(encode_texts(rows, tokenizer), tokenizer.eos_token_id, data.block_size)
+        tokens = TokenLists.joined(list(in_portions(Texts(rows, "text"), PlainTokens(tokenizer), workers, advance)))
         size = sum(len(text.encode("utf-8", "replace")) for text in Texts(rows, "text"))
+        blocks = CausalBlocks.of(tokens, tokenizer.eos_token_id, data.block_size)
         return TextBlocks(blocks, size, data.separate_documents)
+
+    def preparation(self, split: str) -> dict[str, Any]:
+        return {}  # the text is laid end to end, whatever the blocks that are cut from it
+
+    def arrays(self, examples: TextBlocks) -> Arrays:
+        return {"stream": examples.blocks.stream, "bytes": np.array([examples.bytes])}
+
+    def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
+        data = self.recipe.data
+        blocks = CausalBlocks(arrays["stream"], tokenizer.eos_token_id, data.block_size)
+        return TextBlocks(blocks, int(arrays["bytes"][0]), data.separate_documents)
 
     def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         if isinstance(plan, StreamPlan):

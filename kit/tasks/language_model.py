@@ -1,9 +1,10 @@
 """What the pretraining of masked and of causal language models has in common."""
 
 import math
+import os
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -18,6 +19,7 @@ from kit.data.batches import BatchPlan, reading_batches
 from kit.data.contiguous import EpochPlan
 from kit.data.documents import load_documents
 from kit.data.examples import TokenLists
+from kit.data.prepared_texts import Arrays, kept, tokenizer_key
 from kit.data.rows import Texts
 from kit.data.sources import Splits
 from kit.data.stream_plan import Making
@@ -28,10 +30,10 @@ from kit.hub import export_model, load_config, load_model
 from kit.positions import position_limit
 from kit.recipe_language_model import CausalLMRecipe, MaskedLMRecipe
 from kit.recipe_model import config_class
+from kit.reporting import Reporter
 from kit.tasks.task import Encoded, Task
 from kit.training.objective import Objective
 
-TEXTS_AT_ONCE = 1000
 PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
 """How documents are encoded: nothing is added, and text that looks like a special token is text."""
 
@@ -94,7 +96,10 @@ class LanguageModel(Task[B]):
         if limit is not None and wanted > limit:
             raise RecipeError(f"data.block_size: {wanted} tokens are more than the model has positions for ({limit}).")
         encoded = Encoded(
-            {name: self.encode_documents(rows, tokenizers, name) for name, rows in splits.datasets.items()}
+            {
+                name: self.prepared(rows, tokenizers, name, splits.fingerprints.get(name))
+                for name, rows in splits.datasets.items()
+            }
         )
         if "train" in encoded.splits and not len(encoded.splits["train"]):
             raise DataError(f"{self.recipe.data.path}: the training text is too short for a single example.")
@@ -103,9 +108,42 @@ class LanguageModel(Task[B]):
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> B:
         return self.encode_documents(rows, tokenizers, "evaluated")
 
+    def prepared(self, rows: Dataset, tokenizers: Tokenizers, split: str, fingerprint: str | None) -> B:
+        """The examples of a split: from disk where they are there already, else made, and kept where that is wanted."""
+        reporter = Reporter(quiet=os.environ.get("RANK", "0") != "0")
+
+        def make() -> B:
+            with reporter.counting(f"{split}: documents cut into tokens", len(rows)) as advance:
+                return self.encode_documents(rows, tokenizers, split, self.recipe.data.workers, advance)
+
+        data, tokenizer = self.recipe.data, tokenizer_key(tokenizers.source)
+        if data.streaming or not data.cache or fingerprint is None or tokenizer is None:
+            return make()
+        key = {"text": fingerprint, "tokenizer": tokenizer, "task": self.recipe.task, **self.preparation(split)}
+        return self.from_arrays(kept(key, lambda: self.arrays(make()), reporter), tokenizers.source)
+
     @abstractmethod
-    def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> B:
+    def encode_documents(
+        self,
+        rows: Dataset,
+        tokenizers: Tokenizers,
+        split: str,
+        workers: int = 1,
+        advance: Callable[[int], object] = lambda documents: None,
+    ) -> B:
         """Documents as examples; what is random in making them follows the seed of the data."""
+
+    @abstractmethod
+    def preparation(self, split: str) -> dict[str, Any]:
+        """All settings that decide what `arrays` has for the same text and tokenizer."""
+
+    @abstractmethod
+    def arrays(self, examples: B) -> Arrays:
+        """What took time to make of examples."""
+
+    @abstractmethod
+    def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> B:
+        """The examples that `arrays` was given."""
 
     def plan(self, examples: B, seed: int | None = None) -> EpochPlan:
         return self.plan_lengths([examples.lengths], seed)
@@ -163,15 +201,14 @@ def vocabulary_settings(kind: Any, tokenizer: PreTrainedTokenizerBase) -> dict[s
     return {"vocab_size": len(tokenizer), **known}
 
 
-def encode_texts(rows: Dataset, tokenizer: PreTrainedTokenizerBase) -> TokenLists:
-    """The tokens of each document, without anything that stands around them."""
+@dataclass(frozen=True)
+class PlainTokens:
+    """From documents to the tokens of each, without anything that stands around them."""
 
-    def encoded() -> Iterator[list[int]]:
-        texts = iter(Texts(rows, "text"))
-        while portion := list(islice(texts, TEXTS_AT_ONCE)):
-            yield from tokenizer(portion, **PLAIN)["input_ids"]
+    tokenizer: PreTrainedTokenizerBase
 
-    return TokenLists(encoded())
+    def __call__(self, texts: list[str]) -> TokenLists:
+        return TokenLists(self.tokenizer(texts, **PLAIN)["input_ids"])
 
 
 @torch.inference_mode()

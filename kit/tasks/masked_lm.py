@@ -1,6 +1,6 @@
 """Masked language models: fill in masked tokens of packed blocks or of pairs of segments, as BERT learns."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal
@@ -17,6 +17,7 @@ from kit.data.columns import PARAGRAPHS
 from kit.data.examples import IGNORED, TokenLists
 from kit.data.masking import Masking
 from kit.data.packing import packed_rows
+from kit.data.prepared_texts import Arrays, in_portions
 from kit.data.rows import Texts
 from kit.data.sentence_pairs import make_pairs
 from kit.data.sources import Splits
@@ -25,7 +26,7 @@ from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.recipe import Recipe
 from kit.recipe_language_model import MaskedLMRecipe
-from kit.sentences import split_sentences
+from kit.sentences import split_sentences, splitter_version
 from kit.tasks.language_model import PLAIN, STREAM, LanguageModel, perplexity, summed_over
 from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
 from kit.training.language_modeling import MaskedLMObjective
@@ -101,14 +102,24 @@ class MaskedLM(LanguageModel[MaskedExamples]):
 
     # ---- documents → examples ----------------------------------------------------------------------------------------
 
-    def encode_documents(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> MaskedExamples:
+    def encode_documents(
+        self,
+        rows: Dataset,
+        tokenizers: Tokenizers,
+        split: str,
+        workers: int = 1,
+        advance: Callable[[int], object] = lambda documents: None,
+    ) -> MaskedExamples:
         tokenizer, data = tokenizers.source, self.recipe.data
-        about = self.about(tokenizer)
+        about, texts = self.about(tokenizer), Texts(rows, "text")
         first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
-            documents = TokenLists(marked_tokens([one_line(text) for text in Texts(rows, "text")], tokenizer))
+            documents = TokenLists.joined(list(in_portions(texts, MarkedTokens(tokenizer), workers, advance)))
             return MaskedExamples(packed_rows(documents, first, separator, data.block_size), None, None, **about)
-        documents_of_sentences = [self.sentences(text, tokenizer) for text in Texts(rows, "text")]
+        work = MarkedSentences(tokenizer, data.language)
+        documents_of_sentences = [
+            document for portion in in_portions(texts, work, workers, advance) for document in portion
+        ]
         passes = data.pair_passes if split in ("train", STREAM) else 1
         pairs = [
             pair
@@ -144,16 +155,22 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             "whole_words": data.whole_words,
         }
 
-    def sentences(self, text: str, tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-        """The sentences of a document as marked tokens."""
-        language = self.recipe.data.language
-        texts = [
-            one_line(sentence.text)
-            for paragraph in text.split(PARAGRAPHS)
-            if paragraph.strip()
-            for sentence in split_sentences(paragraph, language)
-        ]
-        return marked_tokens(texts, tokenizer)
+    def preparation(self, split: str) -> dict[str, Any]:
+        data = self.recipe.data
+        settings: dict[str, Any] = {"block_size": data.block_size, "pairs": data.pairs}
+        if data.pairs != "none":
+            passes = data.pair_passes if split == "train" else 1
+            settings |= {"passes": passes, "seed": data.seed, "language": data.language, "splitter": splitter_version()}
+        return settings
+
+    def arrays(self, examples: MaskedExamples) -> Arrays:
+        pairs = {"first_lengths": examples.first_lengths, "pair_labels": examples.pair_labels}
+        there = {name: array for name, array in pairs.items() if array is not None}
+        return {"tokens": examples.rows.flat, "lengths": examples.rows.lengths, **there}
+
+    def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
+        rows = TokenLists.of(arrays["tokens"], arrays["lengths"])
+        return MaskedExamples(rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.about(tokenizer))
 
     def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         if isinstance(plan, StreamPlan):
@@ -205,7 +222,8 @@ class MaskedLM(LanguageModel[MaskedExamples]):
     ) -> Evaluation:
         """Loss and accuracy at masked positions and of pairs; what is masked is the same in every evaluation.
 
-        `unigram_loss` is what a model would have that knows only how frequent tokens are in this split.
+        `unigram_loss` is what a model would have that knows only how frequent tokens are in this split;
+        `pair_accuracy_error` is the standard error of `pair_accuracy` for so many pairs.
         """
         assert isinstance(objective, MaskedLMObjective)
         examples, device = encoded.splits[split], accelerator.device
@@ -233,7 +251,9 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
         figures |= {"masked_accuracy": right / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
         if pairs:
-            figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": pairs[1] / len(examples)}
+            share = pairs[1] / len(examples)
+            error = (share * (1 - share) / len(examples)) ** 0.5  # of a share of so many examples
+            figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": share, "pair_accuracy_error": error}
             figures["loss"] += figures["pair_loss"]
         return Evaluation(figures, self.filled_in(objective, examples, tokenizers.source, device))
 
@@ -293,6 +313,35 @@ class MaskedLM(LanguageModel[MaskedExamples]):
 def one_line(text: str) -> str:
     """Text without line ends and runs of spaces: how a document is laid out says nothing about its words."""
     return " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class MarkedTokens:
+    """From documents to the tokens of each, each as 2 · id + whether it begins a word."""
+
+    tokenizer: PreTrainedTokenizerBase
+
+    def __call__(self, texts: list[str]) -> TokenLists:
+        return TokenLists(marked_tokens([one_line(text) for text in texts], self.tokenizer))
+
+
+@dataclass(frozen=True)
+class MarkedSentences:
+    """From documents to the sentences of each as marked tokens."""
+
+    tokenizer: PreTrainedTokenizerBase
+    language: str
+
+    def __call__(self, texts: list[str]) -> list[list[list[int]]]:
+        return [marked_tokens(self.sentences(text), self.tokenizer) for text in texts]
+
+    def sentences(self, text: str) -> list[str]:
+        return [
+            one_line(sentence.text)
+            for paragraph in text.split(PARAGRAPHS)
+            if paragraph.strip()
+            for sentence in split_sentences(paragraph, self.language)
+        ]
 
 
 def marked_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:

@@ -1,10 +1,10 @@
 """Cross-entropy over a large vocabulary without the whole logits: a chunk of positions at a time.
 
 The gradient of a chunk's logits is known as soon as its loss is, so it is taken back to the hidden states and the
-output layer at once and the logits are forgotten. The arithmetic is that of the plain way; the memory that of a chunk.
+output layer at once, and the logits are forgotten. A chunk lies in memory once: its logits become their own gradient.
+The arithmetic is that of the plain way.
 """
 
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from kit.data.examples import IGNORED
 
-CHUNK = 1024  # positions: with 50,000 tokens 200 MB of logits in float32
+LOGITS = {"cpu": 2**24, "cuda": 2**27}
+"""Logits of a chunk: 64 MB in float32, and more where many processors want to be kept busy."""
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -44,45 +45,61 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             for start in range(0, len(hidden), chunk):
                 rows = slice(start, start + chunk)
                 seen = hidden[rows].detach().to(kind)  # (chunk, width)
-                logits = nn.functional.linear(seen, layer, offset)  # (chunk, vocabulary)
-                with torch.enable_grad() if any(wanted) else nullcontext():
-                    logits.requires_grad_(any(wanted))
-                    loss = nn.functional.cross_entropy(
-                        logits.to(precise),
-                        labels[rows],
-                        ignore_index=IGNORED,
-                        reduction="sum",
-                        label_smoothing=smoothing,
-                    )
-                total += loss.detach()
+                logits = nn.functional.linear(seen, layer, offset).to(precise)  # (chunk, vocabulary)
+                total += _loss_leaving_gradient(logits, labels[rows], smoothing, any(wanted))
                 if not any(wanted):
                     continue
-                (logits_grad,) = torch.autograd.grad(loss, logits)  # (chunk, vocabulary)
+                gradient = logits.to(kind)
+                del logits
                 if hidden_grad is not None:
-                    hidden_grad[rows] = logits_grad @ layer
+                    hidden_grad[rows] = gradient @ layer
                 if weight_grad is not None:
                     if weight_grad.dtype == kind:
-                        weight_grad.addmm_(logits_grad.t(), seen)
+                        weight_grad.addmm_(gradient.t(), seen)
                     else:
-                        weight_grad += logits_grad.t() @ seen
+                        weight_grad += gradient.t() @ seen
                 if bias_grad is not None:
-                    bias_grad += logits_grad.sum(0)
-        ctx.save_for_backward(hidden_grad, weight_grad, bias_grad)
+                    bias_grad += gradient.sum(0)
+        ctx.gradients = (hidden_grad, weight_grad, bias_grad)
         return total
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        scale = grads[0]
-        scaled = (None if grad is None else grad * scale.to(grad.dtype) for grad in ctx.saved_tensors)
+        if ctx.gradients is None:
+            raise RuntimeError("the gradients of a chunked loss are given away by backward(), which works only once")
+        scale, gradients, ctx.gradients = grads[0], ctx.gradients, None
+        scaled = (None if gradient is None else gradient.mul_(scale.to(gradient.dtype)) for gradient in gradients)
         return (*scaled, None, None, None, None)
 
 
+def _loss_leaving_gradient(logits: Tensor, labels: Tensor, smoothing: float, learning: bool) -> Tensor:
+    """Cross-entropy, summed, of labels (positions,) under logits (positions, vocabulary), which are gone afterwards:
+    where something is learned, their gradient is in their place."""
+    place = labels.unsqueeze(1)
+    logits -= logits.amax(1, keepdim=True)  # a shift changes no probability, and keeps exp() in its range
+    chosen = logits.gather(1, place).squeeze(1)
+    average = logits.mean(1) if smoothing else 0.0
+    total = logits.exp_().sum(1)
+    loss = total.log() - (1 - smoothing) * chosen - smoothing * average
+    if learning:
+        logits /= total.unsqueeze(1)
+        logits.scatter_add_(1, place, torch.full_like(place, smoothing - 1, dtype=logits.dtype))
+        if smoothing:
+            logits -= smoothing / logits.shape[1]
+    return loss.sum()
+
+
 def chunked_cross_entropy(
-    hidden: Tensor, head: nn.Linear, labels: Tensor, label_smoothing: float = 0.0, chunk: int = CHUNK
+    hidden: Tensor, head: nn.Linear, labels: Tensor, label_smoothing: float = 0.0, chunk: int | None = None
 ) -> Tensor:
-    """Cross-entropy, summed, of labels (positions,) under `head(hidden)`, hidden (positions, width); −100: ignored."""
+    """Cross-entropy, summed, of labels (positions,) under `head(hidden)`, hidden (positions, width); −100: ignored.
+
+    `chunk` positions are computed at a time: by default as many as need little memory.
+    """
     real = labels != IGNORED
     if not bool(real.all()):
         hidden, labels = hidden[real], labels[real]
+    if chunk is None:
+        chunk = max(1, LOGITS.get(hidden.device.type, LOGITS["cuda"]) // head.weight.shape[0])
     learning = torch.is_grad_enabled()  # within the function it never is
     return _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, labels, label_smoothing, chunk, learning)

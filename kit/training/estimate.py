@@ -21,6 +21,7 @@ from kit.prepare import Prepared
 from kit.recipe_translation import TranslationEval
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.training.optim import build_optimizer
+from kit.training.suiting import suit
 
 STRATA = 5
 """Micro-batches that stand for all, from the shortest to the longest."""
@@ -109,7 +110,9 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     device = accelerator.device
     resident = psutil.Process().memory_info().rss
     task, train = prepared.task, prepared.recipe.train
-    objective = task.objective(copy.deepcopy(prepared.model)).to(device)
+    model = copy.deepcopy(prepared.model)
+    suit(model, device, accelerator.mixed_precision != "no")
+    objective = task.objective(model).to(device)
     make_batch = prepared.batch_maker()
     optimizer = build_optimizer(objective, train)
     trial = _Trial(objective, optimizer, make_batch, train.max_grad_norm, accelerator)

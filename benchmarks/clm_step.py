@@ -1,0 +1,53 @@
+"""Time and memory of a step of GPT's pretraining: kit's chunked loss against transformers' class, in float32.
+
+    python benchmarks/clm_step.py [--rounds 5]
+
+4 layers of 256, vocabulary of 50,000, 16 blocks of 256 tokens: forward, backward, optimizer. Both sides start from the
+same weights and read the same blocks.
+"""
+
+import numpy as np
+import torch
+from steps import Side, compare
+from transformers import GPT2Config, GPT2LMHeadModel, set_seed
+
+from kit.data.packing import CausalBlocks
+from kit.tasks.causal_lm import TextBlocks
+from kit.training.language_modeling import CausalLMObjective
+from kit.training.suiting import suit
+
+VOCABULARY, BLOCKS, LENGTH = 50_000, 16, 256
+
+
+def make_side(ours: bool) -> Side:
+    """kit's step, or that of the stock class."""
+    set_seed(0)
+    model = GPT2LMHeadModel(
+        GPT2Config(vocab_size=VOCABULARY, n_embd=256, n_layer=4, n_head=4, n_positions=LENGTH)
+    ).train()
+    random = np.random.default_rng(0)
+    stream = random.integers(0, VOCABULARY, 64 * BLOCKS * LENGTH + 1)
+    examples = TextBlocks(CausalBlocks(stream, 0, LENGTH), bytes=0, separate=False)
+
+    def batch() -> dict[str, torch.Tensor]:
+        return examples.batch(random.choice(len(examples), BLOCKS))
+
+    if not ours:
+
+        def stock() -> torch.Tensor:
+            blocks = batch()
+            return model(blocks["input_ids"], labels=blocks["labels"], shift_labels=blocks["labels"]).loss
+
+        return Side(model, stock)
+    suit(model, torch.device("cpu"), mixed_precision=False)  # as `kit train` does
+    objective = CausalLMObjective(model)
+
+    def loss() -> torch.Tensor:
+        blocks = batch()
+        return objective(blocks, objective.counts(blocks))
+
+    return Side(model, loss)
+
+
+if __name__ == "__main__":
+    compare(make_side, __doc__)

@@ -1,0 +1,144 @@
+"""Does pretraining help? A small BERT learns from few labels what document a paragraph is from, with and without it.
+
+python recipes/scripts/pretraining_helps.py FILE.jsonl --output runs/helps
+
+FILE.jsonl has a document a line: its `title` and its list of `paragraphs`; `builtin:pydocs` takes Python's own
+documentation instead. Of each document some paragraphs are held out for the test, and only --labels of the others have
+a label. All but those held out are the text to pretrain on (recipes/pretraining/bert_nsp_tiny.yaml). Then the
+pretrained model and the same one with new weights learn from the labels (recipes/experiments/few_labels.yaml): the same
+tokenizer, steps and seeds. Accuracy goes into helps.md, with the standard error of its mean. Any `key=value` changes
+the pretraining. What is there already is not done again.
+"""
+
+import argparse
+import gzip
+import json
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForPreTraining, AutoTokenizer
+
+from kit import DataError, KitError, load_recipe, train
+from kit.atomic import write_text
+from kit.card import table
+from kit.data.builtin.pydocs import documents as python_documentation
+from kit.evaluation.seeds import with_error
+from kit.reporting import Reporter
+
+TEST, VALIDATION = 0.25, 0.1
+"""Shares of the paragraphs of each document."""
+SHORTEST = 80
+"""Characters of a paragraph: what is shorter may be a heading."""
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description="Fine-tuning with few labels, pretrained and from scratch.")
+    parser.add_argument("texts", help="JSON lines with title and paragraphs, gz or not, or builtin:pydocs")
+    parser.add_argument("changes", nargs="*", metavar="key=value", help="changes of the pretraining")
+    parser.add_argument("--output", type=Path, default=Path("runs/helps"), help="where runs, texts and table go")
+    parser.add_argument("--labels", type=int, default=5, help="paragraphs of each document that have a label")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each side")
+    parser.add_argument("--steps", type=int, default=300, help="steps of fine-tuning, on both sides")
+    given = parser.parse_args(arguments)
+
+    reporter = Reporter()
+    told = write_texts(read_documents(given.texts), given.labels, given.output)
+    reporter.say(told)
+    text = [f"data.path={given.output / 'text'}", "data.text=paragraphs", "train.max_steps=1200"]
+    pretraining = load_recipe("pretraining/bert_nsp_tiny", [*text, *given.changes])
+    pretrained = train(pretraining, given.output / "pretrained", resume=True, reporter=reporter).folder
+    accuracies: dict[str, list[float]] = {"from scratch": [], "pretrained": []}
+    for seed in range(given.seeds):
+        starts = {"from scratch": new_weights(pretrained, given.output / f"new_{seed}", seed), "pretrained": pretrained}
+        for name, start in starts.items():
+            changes = [f"data.path={given.output / 'labelled'}", f"train.max_steps={given.steps}", f"train.seed={seed}"]
+            recipe = load_recipe("experiments/few_labels", [f"model.pretrained={start}", *changes])
+            output = given.output / f"{name.replace(' ', '_')}_{seed}"
+            reporter.say(f"{name}, seed {seed}: {output}")
+            results = train(recipe, output, resume=True, reporter=reporter).results
+            accuracies[name].append(results["test"]["accuracy"])
+    found = f"{told}\n\n{as_table(accuracies, given.steps)}"
+    write_text(given.output / "helps.md", found + "\n")
+    print(found)
+    reporter.say(f"written: {given.output / 'helps.md'}")
+
+
+def read_documents(texts: str) -> dict[str, list[str]]:
+    """The paragraphs of each document by its title."""
+    if texts == "builtin:pydocs":
+        found = {title: text.split("\n\n") for title, text in python_documentation().items()}
+    else:
+        path = Path(texts)
+        if not path.is_file():
+            raise DataError(f"{texts} does not exist: name a file of JSON lines, or builtin:pydocs")
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+            rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
+        try:
+            found = {row["title"]: row["paragraphs"] for row in rows}
+        except KeyError as missing:
+            raise DataError(f"{texts}: a line has no {missing}; expected title and paragraphs") from None
+    return {title: [text for text in own if len(text) >= SHORTEST] for title, own in found.items()}
+
+
+def write_texts(documents: dict[str, list[str]], labels: int, output: Path) -> str:
+    """Write the text to pretrain on and the texts with labels; returns what there is of each, in words.
+
+    A paragraph of the test, or of validation, is in no training text.
+    """
+    drawn = random.Random(0)
+    text: dict[str, list[str]] = {"train": [], "validation": []}
+    labelled: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    for title, paragraphs in sorted(documents.items()):
+        order = drawn.sample(range(len(paragraphs)), len(paragraphs))
+        test, validation = round(TEST * len(order)), max(1, round(VALIDATION * len(order)))
+        parts = {
+            "test": order[:test],
+            "validation": order[test : test + validation],
+            "train": order[test + validation :][:labels],
+        }
+        if not test or len(order) < test + validation + 2 * labels:
+            continue  # too short to be learned and tested
+        for split, places in parts.items():
+            labelled[split] += [json.dumps({"text": paragraphs[place], "label": title}) for place in places]
+        held = {*parts["test"], *parts["validation"]}
+        kept = [paragraph for place, paragraph in enumerate(paragraphs) if place not in held]
+        text["train"].append(json.dumps({"title": title, "paragraphs": kept}))
+        seen = [paragraphs[place] for place in sorted(parts["validation"])]
+        text["validation"].append(json.dumps({"title": title, "paragraphs": seen}))
+    if len(text["train"]) < 2:
+        raise DataError(f"fewer than two documents have enough paragraphs for {labels} labels: use a smaller --labels")
+    for name, splits in (("text", text), ("labelled", labelled)):
+        (output / name).mkdir(parents=True, exist_ok=True)
+        for split, lines in splits.items():
+            write_text(output / name / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
+    return (
+        f"Which of {len(text['train'])} documents is a paragraph from? {labels} labels for each document, "
+        f"{len(labelled['train'])} in all, {len(labelled['test'])} held-out paragraphs."
+    )
+
+
+def new_weights(pretrained: Path, folder: Path, seed: int) -> Path:
+    """A folder with the same model and tokenizer, and weights that have learned nothing."""
+    if not (folder / "config.json").is_file():
+        torch.manual_seed(seed)
+        model = AutoModelForPreTraining.from_config(AutoConfig.from_pretrained(pretrained / "model"))
+        AutoTokenizer.from_pretrained(pretrained / "model").save_pretrained(folder)
+        model.save_pretrained(folder)
+    return folder
+
+
+def as_table(accuracies: dict[str, list[float]], steps: int) -> str:
+    """Accuracy of each side by seed, with mean and standard error, as Markdown."""
+    seeds = [f"seed {seed}" for seed in range(len(next(iter(accuracies.values()))))]
+    rows = [[name, steps, *values, with_error(values)] for name, values in accuracies.items()]
+    return table(["weights", "steps", *seeds, "accuracy ± standard error"], rows)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KitError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,58 @@
+"""A recipe trained with several seeds: what of its figures is chance?
+
+python recipes/scripts/several_seeds.py RECIPE [key=value ...] --seeds 3 --output runs/seeds
+
+Each run has another train.seed and the same data. The figures of the test data, or of the validation data where there
+is no test, go into seeds.md in the output folder, each with its mean and the standard error of the mean. A run that is
+there already is not trained again, and an unfinished one goes on.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from kit import KitError, load_recipe, train
+from kit.atomic import write_text
+from kit.card import table
+from kit.evaluation.seeds import with_error
+from kit.reporting import Reporter
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description="Train a recipe with several seeds, and tell mean and standard error.")
+    parser.add_argument("recipe", help="a recipe file, or the name of a shipped recipe")
+    parser.add_argument("changes", nargs="*", metavar="key=value", help="changes of the recipe, for all seeds")
+    parser.add_argument("--seeds", type=int, default=3, help="number of runs")
+    parser.add_argument("--output", type=Path, default=Path("runs/seeds"), help="where the runs and the table go")
+    given = parser.parse_args(arguments)
+
+    reporter, runs = Reporter(), {}
+    for seed in range(given.seeds):
+        recipe = load_recipe(given.recipe, [*given.changes, f"train.seed={seed}"])
+        output = given.output / f"seed_{seed}"
+        reporter.say(f"seed {seed}: {output}")
+        results = train(recipe, output, resume=True, reporter=reporter).results
+        split = "test" if "test" in results else "validation"
+        runs[f"seed {seed}"] = results[split]
+    text = as_table(split, runs)
+    write_text(given.output / "seeds.md", text + "\n")
+    print(text)
+    reporter.say(f"written: {given.output / 'seeds.md'}")
+
+
+def as_table(split: str, runs: dict[str, dict[str, Any]]) -> str:
+    """Each figure by seed, and its mean with the standard error, as Markdown."""
+    names = [name for name, value in next(iter(runs.values())).items() if isinstance(value, int | float)]
+    rows = []
+    for name in names:
+        values = [float(figures[name]) for figures in runs.values()]
+        rows.append([name, *values, with_error(values)])
+    return table([split, *runs, "mean ± standard error"], rows)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KitError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,142 @@
+"""`kit generate` with language models: batches write what each line alone gets, from START or from a beginning."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, pipeline
+
+from kit import KitError, register
+from kit.bad_lines import BadLines
+from kit.complete import Completer, Writing
+from kit.data.tokenizer import train_tokenizer
+from kit.models import RNNLMConfig, RNNLMForCausalLM
+from kit.recipe_sections import TokenizerSection
+
+TEXT = ["the cat sat on the mat and saw a dog", "a dog ran to the cat", "no cat ran"] * 3
+LINES = ["the", "", "a dog ran to", "no cat sat on a mat and", "dog", "the cat"]
+
+
+@pytest.fixture(scope="module", params=["gpt2", "rnn_lm"])
+def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with pronounced opinions, so that rounding decides nothing."""
+    register()
+    folder = tmp_path_factory.mktemp(request.param)
+    tokenizer = train_tokenizer(TokenizerSection(train="byte_bpe", vocab_size=290, min_frequency=1), TEXT, "causal")
+    torch.manual_seed(1)
+    special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    if request.param == "gpt2":
+        sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "initializer_range": 0.6}
+        made = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **special))
+    else:
+        made = RNNLMForCausalLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_size=16, **special))
+        for parameter in made.parameters():
+            parameter.data *= 4
+    made.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_batch_writes_what_each_line_gets_alone(model: Path, beams: int) -> None:
+    completer, writing = Completer(model), Writing(max_new_tokens=9, num_beams=beams)
+    together = [found[0] for found in completer.complete(LINES, writing)]
+    one_by_one = [found[0] for found in completer.complete(LINES, writing, tokens_per_batch=1)]
+    assert [found.text for found in together] == [found.text for found in one_by_one]
+    assert [found.score for found in together] == pytest.approx([found.score for found in one_by_one], rel=1e-4)
+    assert all(found.text.startswith(line) for found, line in zip(together, LINES, strict=True))
+    assert len({found.text for found in together}) > 3
+
+
+def test_it_is_what_transformers_writes(model: Path) -> None:
+    found = [one[0].text for one in Completer(model).complete(LINES, Writing(max_new_tokens=6))]
+    pipe = pipeline("text-generation", model=str(model))
+    for line, text in zip(LINES, found, strict=True):
+        if line:
+            assert pipe(line, max_new_tokens=6, do_sample=False)[0]["generated_text"] == text
+    loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
+    start = torch.tensor([[tokenizer.eos_token_id]])  # what stands before every text in training
+    written = loaded.generate(start, attention_mask=torch.ones_like(start), max_new_tokens=6, do_sample=False)
+    assert tokenizer.decode(written[0], skip_special_tokens=True) == found[1]
+
+
+def test_scores_are_the_mean_log_probability_of_what_was_written(model: Path) -> None:
+    completer = Completer(model)
+    (found,) = next(completer.complete(["the cat"], Writing(max_new_tokens=5)))
+    ids = completer.tokenizer("the cat")["input_ids"]
+    with torch.no_grad():
+        written = completer.model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False)
+        logs = completer.model(written).logits[0, len(ids) - 1 : -1].log_softmax(-1)
+    expected = logs.gather(1, written[0, len(ids) :, None]).mean()
+    assert found.score == pytest.approx(float(expected), rel=1e-4)
+
+
+@given(lines=st.lists(st.text(max_size=60), max_size=8), tokens=st.sampled_from([1, 50, 8192]))
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_is_given_each_line_gets_an_output(model: Path, lines: list[str], tokens: int) -> None:
+    completer = COMPLETERS.setdefault(model, Completer(model))
+    found = list(completer.complete(lines, Writing(max_new_tokens=3), tokens, bad_lines=BadLines()))
+    assert len(found) == len(lines)
+    assert all(len(outputs) == 1 for outputs in found)
+
+
+COMPLETERS: dict[Path, Completer] = {}
+
+
+def test_samples_follow_their_seed(model: Path) -> None:
+    completer = Completer(model)
+
+    def texts(**changes: Any) -> list[str]:
+        writing = Writing(max_new_tokens=8, sample=True, num_return_sequences=3, **changes)
+        return [found.text for outputs in completer.complete(["the", ""], writing) for found in outputs]
+
+    assert len(texts()) == 6
+    assert len(set(texts())) > 2
+    assert texts() == texts()
+    assert texts(seed=1) != texts(seed=2)
+    greedy = [outputs[0].text for outputs in completer.complete(["the", ""], Writing(max_new_tokens=8))]
+    assert texts(temperature=1e-5) == [text for text in greedy for _ in range(3)]
+
+
+def test_the_command(model: Path, tmp_path: Path, kit_here: Any) -> None:
+    (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
+    done = kit_here("generate", model, "in.txt", "--max-new-tokens", 5, "--json", "--n-best", 2)
+    assert done.returncode == 0, done.stderr
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["line"] for row in rows] == [number for number in range(1, len(LINES) + 1) for _ in range(2)]
+    assert all(first["score"] >= second["score"] for first, second in zip(rows[::2], rows[1::2], strict=True))
+    sampled = kit_here("generate", model, "in.txt", "--sample", "--top-p", 0.9, "--temperature", 0.7, "--seed", 3)
+    assert sampled.returncode == 0, sampled.stderr
+    for wrong in (
+        ("--temperature", 0.5), ("--sample", "--num-beams", 2), ("--target-language", "de"), ("--attention", "a.png"),
+    ):  # fmt: skip
+        refused = kit_here("generate", model, "in.txt", *wrong)
+        assert refused.returncode == 2, wrong
+        assert wrong[0] in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+def test_options_of_language_models_are_refused_by_others(trained: Path, kit_here: Any) -> None:
+    refused = kit_here("generate", trained, "--sample")
+    assert refused.returncode == 2
+    assert "--sample has no meaning for a model that translates" in refused.stderr
+
+
+def test_long_beginnings_are_read_from_their_end(model: Path) -> None:
+    completer, bad_lines = Completer(model), BadLines()
+    if completer.positions is None:
+        completer.positions = 32
+    with pytest.raises(KitError, match="at most 31"):
+        completer.complete(["the"], Writing(max_new_tokens=32))
+    long = "the cat sat " * 40
+    (found,) = next(completer.complete([long], Writing(max_new_tokens=4), bad_lines=bad_lines))
+    assert found.text.startswith(long)
+    assert bad_lines.messages() == ["1 line had more than 28 tokens, only the end was read: line 1"]
+    end = completer.tokenizer(long)["input_ids"][-28:]
+    with torch.no_grad():
+        expected = completer.model.generate(torch.tensor([end]), max_new_tokens=4, do_sample=False)[0, 28:]
+    assert found.text[len(long) :] == completer.tokenizer.decode(expected, skip_special_tokens=True)

@@ -1,0 +1,174 @@
+"""Text that was cut into tokens once: the same whoever does it, found again, and made anew where it is broken."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kit import load_recipe
+from kit.data import prepared_texts
+from kit.data.prepared_texts import in_portions, kept, portions
+from kit.prepare import prepare
+from kit.reporting import Reporter
+
+QUIET = Reporter(quiet=True)
+RECIPE = """\
+task: {task}
+model: {{type: {model}}}
+tokenizer: {{train: wordpiece, vocab_size: 200, min_frequency: 1}}
+data: {{path: {path}, block_size: 32, validation_size: 3{more}}}
+train: {{max_steps: 1, batch_size: 2}}
+"""
+KINDS = {
+    "causal": ("causal_lm", "rnn_lm", ""),
+    "masked": ("masked_lm", "bert", ""),
+    "pairs": ("masked_lm", "bert", ", pairs: next_sentence"),
+}
+
+
+def write_texts(folder: Path) -> Path:
+    path = folder / "texts.jsonl"
+    rows = [{"text": f"Text {n} begins. It has number {n * n}.\n\nIt ends, as {n % 7} others do."} for n in range(40)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
+    task, model, more = KINDS[kind]
+    file = folder / f"{kind}.yaml"
+    file.write_text(RECIPE.format(task=task, model=model, path=write_texts(folder), more=more), encoding="utf-8")
+    return load_recipe(file, list(overrides))
+
+
+def arrays_of(recipe: Any) -> dict[str, bytes]:
+    prepared = prepare(recipe)
+    found = {split: prepared.task.arrays(examples) for split, examples in prepared.encoded.splits.items()}
+    return {f"{split} {name}": array.tobytes() for split, own in found.items() for name, array in own.items()}
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "prepared"
+
+
+@given(texts=st.lists(st.text(max_size=12), max_size=30), at_once=st.integers(1, 5), room=st.integers(1, 20))
+@settings(max_examples=80, deadline=None)
+def test_portions_hold_every_text_once_in_order(texts: list[str], at_once: int, room: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepared_texts, "TEXTS_AT_ONCE", at_once)
+        patch.setattr(prepared_texts, "CHARACTERS_AT_ONCE", room)
+        pieces = list(portions(iter(texts)))
+    assert [text for piece in pieces for text in piece] == texts
+    assert all(1 <= len(piece) <= at_once and sum(map(len, piece[:-1])) < room for piece in pieces)
+
+
+def test_several_processes_give_the_result_of_one_and_count_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepared_texts, "TEXTS_AT_ONCE", 3)
+    texts = [str(number) * (number % 5) for number in range(50)]
+    counted: list[int] = []
+    found = [list(in_portions(texts, json.dumps, workers, counted.append)) for workers in (1, 3)]
+    assert found[0] == found[1]
+    assert sum(counted) == 2 * len(texts)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_kept_is_what_was_made(kind: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    without = arrays_of(recipe_of(tmp_path, kind, "data.cache=false"))
+    assert not cache.exists()
+    assert arrays_of(recipe_of(tmp_path, kind)) == without
+    files = {file: file.stat().st_mtime_ns for file in cache.glob("*.safetensors")}
+    assert len(files) == 2
+
+    def never(*_: object) -> None:
+        raise AssertionError("it was prepared again")
+
+    monkeypatch.setattr(prepared_texts, "portions", never)
+    assert arrays_of(recipe_of(tmp_path, kind)) == without
+    assert {file: file.stat().st_mtime_ns for file in cache.glob("*.safetensors")} == files
+
+
+def test_real_processes_prepare_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By sentences, which are the hardest to put together again."""
+    monkeypatch.setattr(prepared_texts, "TEXTS_AT_ONCE", 7)
+    one, two = (arrays_of(recipe_of(tmp_path, "pairs", "data.cache=false", f"data.workers={n}")) for n in (1, 2))
+    assert one == two
+
+
+@pytest.mark.parametrize(
+    "change", ["data.block_size=16", "data.pair_passes=2", "data.seed=1", "tokenizer.vocab_size=150", "text"]
+)
+def test_other_settings_or_texts_are_prepared_apart(change: str, tmp_path: Path, cache: Path) -> None:
+    first = arrays_of(recipe_of(tmp_path, "pairs"))
+    recipe = recipe_of(tmp_path, "pairs", *([change] if change != "text" else []))
+    if change == "text":
+        path = tmp_path / "texts.jsonl"
+        path.write_text(path.read_text(encoding="utf-8").replace("Text 5 ", "Text five "), encoding="utf-8")
+    second = arrays_of(recipe)
+    assert second != first
+    assert second == arrays_of(recipe.with_values("data", cache=False))
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])
+def test_a_broken_file_is_made_anew(damage: str, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def make(number: int) -> dict[str, np.ndarray]:
+        made.append(number)
+        return {"a": np.arange(number, dtype=np.int32), "none": np.empty(0, dtype=np.int64)}
+
+    made: list[int] = []
+    for number in (100, 7):
+        kept({"number": number}, lambda number=number: make(number), QUIET)  # type: ignore[misc]
+    files = sorted(cache.glob("*.safetensors"), key=lambda file: file.stat().st_size)
+    content = bytearray(files[1].read_bytes())
+    if damage == "flip":
+        content[-5] ^= 1
+    changed = {"flip": bytes(content), "cut": bytes(content[:-9]), "empty": b"", "swap": files[0].read_bytes()}
+    files[1].write_bytes(changed[damage])
+    for _ in range(2):
+        found = kept({"number": 100}, lambda: make(100), Reporter())
+        assert found["a"].tolist() == list(range(100))
+        assert found["none"].shape == (0,)
+    assert made == [100, 7, 100]
+    assert capfd.readouterr().err.count("is broken") == 1
+    assert not list(cache.glob(".tmp-*"))
+
+
+TOGETHER = """
+import sys, time
+from pathlib import Path
+import numpy as np
+from kit.data.prepared_texts import kept
+from kit.reporting import Reporter
+
+def make():
+    with open("made", "a") as file:
+        file.write("made\\n")
+    time.sleep(1)
+    return {"a": np.arange(1000)}
+
+print(kept({"for": "both"}, make, Reporter())["a"].sum())
+"""
+
+
+def test_of_two_runs_at_once_one_prepares_and_the_other_waits(tmp_path: Path, cache: Path) -> None:
+    runs = [
+        subprocess.Popen([sys.executable, "-c", TOGETHER], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    assert [run.communicate(timeout=120)[0].strip() for run in runs] == ["499500"] * 2
+    assert (tmp_path / "made").read_text() == "made\n"
+
+
+def test_a_folder_that_cannot_be_written_is_no_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "file"))
+    assert kept({}, lambda: {"a": np.arange(3)}, Reporter())["a"].tolist() == [0, 1, 2]
+    assert "prepared text is not kept" in capfd.readouterr().err
