@@ -234,6 +234,8 @@ class QuestionAnsweringEval(EvalSection):
 class FineTuningRecipe(Recipe):
     """What the three kinds of recipes have in common."""
 
+    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3")
+
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if self.train.normalize_by != "tokens":
@@ -244,6 +246,7 @@ class ClassificationRecipe(FineTuningRecipe):
     """Give a text, or a pair of texts, a label, several labels or a number."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
+    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3", "prompt_tuning")
 
     task: Literal["classification"]
     """Tell the label of a text or of a pair of texts."""
