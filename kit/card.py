@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
 from kit.recipe_fine_tuning import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
+from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_translation import TranslationRecipe, has_directions
 from kit.shipped import model_cards_folder
 
@@ -25,6 +26,7 @@ PIPELINE_TAGS = {
     "translation": "translation",
     "masked_lm": "fill-mask",
     "causal_lm": "text-generation",
+    "instruction_tuning": "text-generation",
     "classification": "text-classification",
     "tagging": "token-classification",
     "question_answering": "question-answering",
@@ -32,6 +34,7 @@ PIPELINE_TAGS = {
 PEFT_CLASSES = {
     "translation": "AutoModelForSeq2SeqLM",
     "causal_lm": "AutoModelForCausalLM",
+    "instruction_tuning": "AutoModelForCausalLM",
     "classification": "AutoModelForSequenceClassification",
     "tagging": "AutoModelForTokenClassification",
     "question_answering": "AutoModelForQuestionAnswering",
@@ -106,7 +109,26 @@ def _of_family(recipe: Recipe, results: Mapping[str, Any], run_folder: Path) -> 
         return _of_translation(recipe, results, run_folder)
     if isinstance(recipe, FineTuningRecipe):
         return _of_fine_tuning(recipe, results, run_folder)
+    if isinstance(recipe, InstructionTuningRecipe):
+        return _of_instruction_tuning(recipe, run_folder)
     return _of_language_model(recipe, run_folder)
+
+
+def _of_instruction_tuning(recipe: InstructionTuningRecipe, run_folder: Path) -> dict[str, Any]:
+    split, rows = _predicted_rows(run_folder, recipe.eval.examples)
+    headings = ("prompt", "answer", "prediction")
+    prompt = recipe.data.written(rows[0]["prompt"] if rows else "…")
+    return {
+        "pipeline": _quoted("text-generation"),
+        "results_note": (
+            "Loss is that of the tokens of answers and of their end, in nats; exact match is out of 1. Answers are "
+            f"written by greedy search. A prompt is read as `{_code(json.dumps(recipe.data.template))}`."
+        ),
+        "examples_split": split,
+        "examples_table": table(headings, [[row[name] for name in headings] for row in rows]) if rows else "",
+        # not cleaned: the end of the line may be a part of the template
+        "example": f"{json.dumps(prompt, ensure_ascii=False)}, return_full_text=False",
+    }
 
 
 def _of_language_model(recipe: Recipe, run_folder: Path) -> dict[str, Any]:

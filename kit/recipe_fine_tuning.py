@@ -246,7 +246,6 @@ class ClassificationRecipe(FineTuningRecipe):
     """Give a text, or a pair of texts, a label, several labels or a number."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
-    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3", "prompt_tuning")
 
     task: Literal["classification"]
     """Tell the label of a text or of a pair of texts."""

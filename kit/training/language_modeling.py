@@ -108,6 +108,15 @@ class CausalLMObjective(Objective):
         )
 
 
+class AnswerObjective(CausalLMObjective):
+    """The same for prompts with answers, padded at the end: only tokens of answers have labels."""
+
+    def sizes(self, batch: Batch) -> Tensor:
+        """The speed is that of all tokens that are read."""
+        real = batch["attention_mask"].sum()
+        return torch.stack([real, real, torch.full_like(real, batch["attention_mask"].numel())]).to(torch.float64)
+
+
 class CarryingLMObjective(CausalLMObjective):
     """The same for a recurrent model that goes on from the state in which it left the block before (truncated
     backpropagation through time): gradients stop at the beginning of a block, what the model remembers does not.
