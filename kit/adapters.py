@@ -55,11 +55,15 @@ def adapter_config_file(place: str | Path) -> Path | None:
     return None if found is None else Path(found)
 
 
-def add_adapter(model: PreTrainedModel, section: PeftSection, task: str, base: str, heads: Sequence[str]) -> None:
-    """Put a new adapter into a model in place; then only its weights and `heads` are trained, parts by their names.
+def add_adapter(
+    model: PreTrainedModel, section: PeftSection, task: str, base: str, heads: Sequence[str]
+) -> PreTrainedModel:
+    """A model with a new adapter; only its weights and `heads`, parts by their names, are to be trained.
 
     `base` is where the pretrained weights are from. Raises RecipeError where a name fits nothing that can be adapted.
     """
+    if section.method == "prompt_tuning":
+        return with_virtual_tokens(model, section.num_virtual_tokens, TASK_TYPES[task], base)
     saved = modules_to_save(model, section, heads)
     targets = target_modules(model, section, saved)
     how: dict[str, Any] = {"task_type": TASK_TYPES[task], "target_modules": targets, "modules_to_save": saved or None}
@@ -67,6 +71,28 @@ def add_adapter(model: PreTrainedModel, section: PeftSection, task: str, base: s
     turned = any(isinstance(model.get_submodule(name), Conv1D) for name in targets)
     model.add_adapter(peft_config(section, model, how | {"fan_in_fan_out": turned}))
     model.peft_config["default"].base_model_name_or_path = base
+    return model
+
+
+def with_virtual_tokens(model: PreTrainedModel, count: int, task_type: str, base: str) -> PreTrainedModel:
+    """A model that reads learned vectors before each text: a wrapper around the model, which it stands in for."""
+    from peft import PromptTuningConfig, get_peft_model
+
+    how = PromptTuningConfig(task_type=task_type, num_virtual_tokens=count, base_model_name_or_path=base)
+    try:
+        wrapped = get_peft_model(model, how)
+    except (ValueError, AttributeError, KeyError) as error:
+        raise RecipeError(
+            f"peft.method: prompt_tuning does not work with a {model.config.model_type}: {error}"
+        ) from None
+    wrapped.peft_config["default"].base_model_name_or_path = base
+    return wrapped
+
+
+def virtual_tokens(model: Any) -> int:
+    """Number of learned vectors that a model reads before each text."""
+    config = getattr(model, "peft_config", {}).get("default")
+    return getattr(config, "num_virtual_tokens", None) or 0
 
 
 def peft_config(section: PeftSection, model: PreTrainedModel, how: dict[str, Any]) -> Any:
@@ -161,8 +187,10 @@ def with_adapter(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
 
     `model.load_adapter` would do it too, but leaves out parts of dora.
     """
-    from peft import PeftConfig, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+    from peft import PeftConfig, PeftModel, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
+    if _saved_config(place)["peft_type"] == "PROMPT_TUNING":
+        return PeftModel.from_pretrained(model, str(place))
     model.add_adapter(PeftConfig.from_pretrained(str(place)))
     weights = load_peft_weights(str(place), device="cpu")
     weights = {name.removeprefix("base_model.model."): tensor for name, tensor in weights.items()}
@@ -179,8 +207,8 @@ def merged_into(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
 
     if _saved_config(place)["peft_type"] == "PROMPT_TUNING":
         raise RunError(
-            f"{place} holds learned vectors that are put before the text (prompt_tuning), and no change of weights: there "
-            "is nothing to merge. Use it as it is, beside its base model"
+            f"{place} holds learned vectors that are put before the text (prompt_tuning), and no change of weights: "
+            "there is nothing to merge. Use it as it is, beside its base model"
         )
     return PeftModel.from_pretrained(model, str(place)).merge_and_unload(safe_merge=True)
 
@@ -205,4 +233,3 @@ def described_parameters(model: nn.Module) -> str:
     trained, total = parameter_counts(model)
     told = f"{total:,} parameters"
     return told if trained == total else f"{told}, of which {trained:,} ({trained / total:.2%}) are trained"
-

@@ -268,8 +268,8 @@ def merge(
 
     made = merge_adapter(run, output)
     print(
-        f"{made.folder}: {made.base} with the adapter of {run} merged into it. On {made.examples} examples logits differ "
-        f"by at most {made.difference:.1e} of the largest"
+        f"{made.folder}: {made.base} with the adapter of {run} merged into it. On {made.examples} examples logits "
+        f"differ by at most {made.difference:.1e} of the largest"
     )
 
 

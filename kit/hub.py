@@ -192,6 +192,8 @@ def export_model(
             model.save_pretrained(temporary)
         if adapter_config_file(temporary) is not None:
             model.config.to_json_file(temporary / MODEL_CONFIG)
+            if model.can_generate():
+                model.generation_config.save_pretrained(temporary)
         tokenizers.save(temporary)
         for file in {entry["impl"].split(".")[0] for entry in entries.values()}:
             shutil.copyfile(Path(__file__).parent / "pipelines" / f"{file}.py", temporary / f"{file}.py")

@@ -64,6 +64,4 @@ def learning_rates(model: PreTrainedModel, train: TrainSection) -> dict[str, flo
         return {name: train.learning_rate for name, _ in model.named_parameters()}
     found, layers = depths(model, "train.layer_decay")
     # the top layer and what is behind it learn at the full rate
-    return {
-        name: train.learning_rate * train.layer_decay ** max(0, layers - depth) for name, depth in found.items()
-    }
+    return {name: train.learning_rate * train.layer_decay ** max(0, layers - depth) for name, depth in found.items()}

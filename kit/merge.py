@@ -54,8 +54,8 @@ def merge(run: str | Path, output: Path) -> Merged:
     difference = largest_difference(beside, merged, texts, tokenizers)
     if not difference <= LARGEST:
         raise RunError(
-            f"merging {run} would change its predictions: logits differ by {difference:.2g} of the largest. Nothing was "
-            "written"
+            f"merging {run} would change its predictions: logits differ by {difference:.2g} of the largest. Nothing "
+            "was written"
         )
     pipelines = tuple(getattr(merged.config, "custom_pipelines", None) or ())
     export_model(output, merged, tokenizers, pipelines=pipelines)

@@ -119,9 +119,9 @@ def build_model(task: Task[Any], tokenizers: Tokenizers) -> PreTrainedModel:
         assert pretrained is not None
         if adapter_config_file(model_place(pretrained)) is not None:
             raise RecipeError(
-                f"model.pretrained: {pretrained} is an adapter, and a new one needs a plain model below it: make one with "
-                f"`kit merge {pretrained} --output FOLDER`"
+                f"model.pretrained: {pretrained} is an adapter, and a new one needs a plain model below it: make one "
+                f"with `kit merge {pretrained} --output FOLDER`"
             )
         torch.manual_seed(task.recipe.train.seed)
-        add_adapter(model, section, task.recipe.task, model_place(pretrained), task.new_parts)
+        return add_adapter(model, section, task.recipe.task, model_place(pretrained), task.new_parts)
     return model

@@ -19,6 +19,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from kit.adapters import virtual_tokens
 from kit.data.batches import BatchPlan, Plan, reading_batches
 from kit.data.examples import IGNORED, TokenLists
 from kit.data.rows import Texts
@@ -76,9 +77,10 @@ class Answered:
 
     def prompt_batch(self, indices: np.ndarray) -> Batch:
         """The prompts alone, padded at their beginning, so that the model goes on from the end of each."""
-        longest = int(self.prompts.lengths[indices].max())
-        missing = torch.from_numpy(longest - self.prompts.lengths[indices])[:, None]  # (batch, 1)
-        rows = [np.concatenate([np.full(longest - len(ids), self.pad), ids]) for ids in map(self.prompts.__getitem__, indices)]
+        prompts = [self.prompts[i] for i in indices]
+        longest = max(map(len, prompts))
+        missing = torch.tensor([[longest - len(ids)] for ids in prompts])  # (batch, 1)
+        rows = [np.concatenate([np.full(longest - len(ids), self.pad), ids]) for ids in prompts]
         mask = (torch.arange(longest) >= missing).long()
         return {"input_ids": torch.from_numpy(np.stack(rows)).long(), "attention_mask": mask}
 
@@ -110,7 +112,7 @@ class InstructionTuning(Task[Answered]):
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Answered]:
         config = self.config(tokenizers)
-        limit, wanted = position_limit(config), self.recipe.data.max_length
+        limit, wanted = self.positions(config), self.recipe.data.max_length
         if limit is not None and wanted is not None and wanted > limit:
             raise RecipeError(f"data.max_length: {wanted} tokens are more than the model has positions for: {limit}.")
         encoded = {name: self.encode_rows(rows, tokenizers, name) for name, rows in splits.datasets.items()}
@@ -124,7 +126,15 @@ class InstructionTuning(Task[Answered]):
         return Encoded(encoded, left_out)
 
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Answered:
-        return self.cut_prompts(self.encode_rows(rows, tokenizers, "evaluated"), position_limit(config))
+        return self.cut_prompts(self.encode_rows(rows, tokenizers, "evaluated"), self.positions(config))
+
+    def positions(self, config: PreTrainedConfig) -> int | None:
+        """Most tokens of a prompt with its answer; vectors that are put before them take up positions too."""
+        limit, section = position_limit(config), self.recipe.peft
+        taken = section.num_virtual_tokens if section.method == "prompt_tuning" else 0
+        if limit is not None and limit - taken < 2:
+            raise RecipeError(f"peft.num_virtual_tokens: {taken} leave no room for text in {limit} positions.")
+        return None if limit is None else limit - taken
 
     def encode_rows(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> Answered:
         """Prompts as the template has them and answers with the end token, cut into tokens apart from each other: a
@@ -154,7 +164,9 @@ class InstructionTuning(Task[Answered]):
             return examples
         most = self.recipe.eval.max_new_tokens
         if most >= limit:
-            raise RecipeError(f"eval.max_new_tokens: {most} leave no room for a prompt: the model has {limit} positions.")
+            raise RecipeError(
+                f"eval.max_new_tokens: {most} leave no room for a prompt: the model has {limit} positions."
+            )
         answers = [ids[: limit - 1] for ids in map(examples.answers.__getitem__, range(len(examples)))]
         rooms = [limit - max(most, len(ids)) for ids in answers]
         prompts = [examples.prompts[i][-room:] for i, room in enumerate(rooms)]
@@ -252,6 +264,8 @@ class InstructionTuning(Task[Answered]):
         how, found = self.search(tokenizer), []
         lengths = examples.prompts.lengths[places] + self.recipe.eval.max_new_tokens
         batches = reading_batches(lengths, self.recipe.eval.tokens_per_batch)
+        if virtual_tokens(model):  # peft counts padding between these and the prompt as positions: there must be none
+            batches = [batch[lengths[batch] == length] for batch in batches for length in np.unique(lengths[batch])]
         for chosen in batches[accelerator.process_index :: accelerator.num_processes]:
             batch = {name: tensor.to(model.device) for name, tensor in examples.prompt_batch(places[chosen]).items()}
             output = model.generate(**batch, generation_config=how)[:, batch["input_ids"].shape[1] :]

@@ -95,13 +95,13 @@ class CausalLMObjective(Objective):
     def summed_loss(self, batch: Batch) -> Tensor:
         """Cross-entropy summed over the labels of the batch."""
         inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        labels = batch["labels"].flatten()
+        labels, time = batch["labels"].flatten(), batch["labels"].shape[1]
         if self.plain:
-            logits = self.model(**inputs, use_cache=False).logits.flatten(0, 1)
+            logits = self.model(**inputs, use_cache=False).logits[:, -time:].flatten(0, 1)
             logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
             return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         return chunked_cross_entropy(
-            hidden_states(self.model, inputs).flatten(0, 1),
+            hidden_states(self.model, inputs)[:, -time:].flatten(0, 1),
             self.model.get_output_embeddings(),
             labels,
             chunk=self.chunk,
@@ -109,7 +109,10 @@ class CausalLMObjective(Objective):
 
 
 class AnswerObjective(CausalLMObjective):
-    """The same for prompts with answers, padded at the end: only tokens of answers have labels."""
+    """The same for prompts with answers, padded at the end: only tokens of answers have labels.
+
+    What a model reads before the prompt, vectors of an adapter, is not among the positions of the batch.
+    """
 
     def sizes(self, batch: Batch) -> Tensor:
         """The speed is that of all tokens that are read."""
