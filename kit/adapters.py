@@ -43,8 +43,8 @@ AUTO_CLASSES: dict[str, Any] = {
     "CAUSAL_LM": AutoModelForCausalLM,
     "SEQ_2_SEQ_LM": AutoModelForSeq2SeqLM,
 }
-HEADS = ("classifier", "score", "qa_outputs")
-"""Heads that peft always trains, and looks for in the folder of an adapter."""
+HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
+"""Ends of the names of heads that peft always trains, and looks for in the folder of an adapter."""
 
 
 def adapter_config_file(place: str | Path) -> Path | None:
@@ -64,7 +64,7 @@ def add_adapter(
     """
     if section.method == "prompt_tuning":
         return with_virtual_tokens(model, section.num_virtual_tokens, TASK_TYPES[task], base)
-    saved = modules_to_save(model, section, heads)
+    saved = modules_to_save(model, section, TASK_TYPES[task], heads)
     targets = target_modules(model, section, saved)
     how: dict[str, Any] = {"task_type": TASK_TYPES[task], "target_modules": targets, "modules_to_save": saved or None}
     # weights of the other orientation, as in GPT-2
@@ -125,10 +125,10 @@ def target_modules(model: PreTrainedModel, section: PeftSection, saved: Iterable
     return named(model, section.target_modules, free, "peft.target_modules")
 
 
-def modules_to_save(model: PreTrainedModel, section: PeftSection, heads: Sequence[str]) -> list[str]:
+def modules_to_save(model: PreTrainedModel, section: PeftSection, task_type: str, heads: Sequence[str]) -> list[str]:
     """The whole names of the parts that are trained as a whole."""
     names = [name for name, _ in model.named_modules() if name]
-    of_peft = [name for name in names if name in HEADS]
+    of_peft = [name for name in names if name.endswith(HEADS.get(task_type, ()))]
     asked = named(model, section.modules_to_save, names, "peft.modules_to_save")
     found = dict.fromkeys([*of_peft, *heads, *asked])
     # what is within another of them is saved with it
@@ -157,7 +157,8 @@ def what_is_there(model: PreTrainedModel, ending: str, names: Sequence[str]) -> 
     others = [module for name, module in model.named_modules() if name == ending or name.endswith(f".{ending}")]
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in names if not name.rpartition(".")[2].isdigit()))
     if others:
-        why = f'"{ending}" is a {type(others[0]).__name__}, or trained as a whole; adapters are for linear layers.'
+        kind = type(others[0]).__name__
+        why = f'"{ending}" is of the class {kind}, or trained as a whole; adapters are for linear layers.'
     else:
         why = f'a {model.config.model_type} has no layer "{ending}".{did_you_mean(ending, [*ends, *names])}'
     more = f", … ({len(ends)} in all)" if len(ends) > 20 else ""

@@ -132,7 +132,8 @@ def load_config(name_or_path: str | Path, settings: dict[str, Any] | None = None
     """The configuration of a run folder, a model folder or a Hub id, changed by `settings`."""
     register_models()
     place = model_place(name_or_path)
-    adapter = adapter_config_file(place)
+    with told_in_one_line(name_or_path):
+        adapter = adapter_config_file(place)
     if Path(name_or_path).is_dir() and adapter is None and not (Path(place) / "config.json").is_file():
         raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
     file = {} if adapter is None else {"_configuration_file": MODEL_CONFIG}

@@ -428,15 +428,16 @@ class PeftSection(Section):
     the pretrained model has no weights for, are among them in any case."""
 
     def without_effect(self) -> dict[str, str]:
-        of_method = {
+        of_method: dict[str | None, tuple[str, ...]] = {
             "lora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
             "dora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
             "ia3": ("target_modules", "feedforward_modules", "modules_to_save"),
             "prompt_tuning": ("num_virtual_tokens",),
             None: (),
-        }[self.method]
+        }
         why = "without peft.method" if self.method is None else f"with peft.method: {self.method}"
-        return {name: why for name in type(self).model_fields if name != "method" and name not in of_method}
+        used = ("method", *of_method[self.method])
+        return {name: why for name in type(self).model_fields if name not in used}
 
 
 class HubSection(Section):

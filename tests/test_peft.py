@@ -196,7 +196,7 @@ def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, 
     [
         ({"target_modules": ["querry"]}, 'no layer "querry". Did you mean "query"?'),
         ({"target_modules": ["nothing_like_it"]}, "There is: query, key, value, dense"),
-        ({"target_modules": ["word_embeddings"]}, '"word_embeddings" is a Embedding, or trained as a whole'),
+        ({"target_modules": ["word_embeddings"]}, '"word_embeddings" is of the class Embedding'),
         ({"target_modules": ["classifier"]}, "trained as a whole; adapters are for linear layers"),
         ({"modules_to_save": ["poler"]}, 'no layer "poler". Did you mean "pooler"?'),
     ],

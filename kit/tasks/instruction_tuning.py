@@ -261,7 +261,8 @@ class InstructionTuning(Task[Answered]):
     ) -> list[tuple[str, bool]]:
         """What the model answers to the prompts at these places, in order, and whether it came to an end."""
         model.eval()
-        how, found = self.search(tokenizer), []
+        how = self.search(tokenizer)
+        found: list[tuple[int, tuple[str, bool]]] = []
         lengths = examples.prompts.lengths[places] + self.recipe.eval.max_new_tokens
         batches = reading_batches(lengths, self.recipe.eval.tokens_per_batch)
         if virtual_tokens(model):  # peft counts padding between these and the prompt as positions: there must be none

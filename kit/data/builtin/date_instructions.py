@@ -86,7 +86,8 @@ def generate(
         def make(number: int, days: Sequence[date] = days[split], chance: random.Random = chance) -> Row:
             kind = KINDS[number % len(KINDS)]
             language = "en" if kind in ("earlier", "next") else chosen[number // len(KINDS) % len(chosen)]
-            prompt, answer = instruction(kind, *chance.sample(days, 2), language, chance)
+            day, other = chance.sample(days, 2)
+            prompt, answer = instruction(kind, day, other, language, chance)
             return {"prompt": prompt, "answer": answer, "kind": kind, "language": language}
 
         rows = fill(make, sizes[split], "date_instructions", split)
