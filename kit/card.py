@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
 from kit.recipe_fine_tuning import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
+from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_translation import TranslationRecipe, has_directions
 from kit.shipped import model_cards_folder
 
@@ -25,10 +26,20 @@ PIPELINE_TAGS = {
     "translation": "translation",
     "masked_lm": "fill-mask",
     "causal_lm": "text-generation",
+    "instruction_tuning": "text-generation",
     "classification": "text-classification",
     "tagging": "token-classification",
     "question_answering": "question-answering",
 }
+PEFT_CLASSES = {
+    "translation": "AutoModelForSeq2SeqLM",
+    "causal_lm": "AutoModelForCausalLM",
+    "instruction_tuning": "AutoModelForCausalLM",
+    "classification": "AutoModelForSequenceClassification",
+    "tagging": "AutoModelForTokenClassification",
+    "question_answering": "AutoModelForQuestionAnswering",
+}
+"""transformers' class of the base models of each task's adapters."""
 FAMILY_TAGS = {"translation": ("seq2seq",)}
 """What the Hub calls each task, and tags beside it."""
 
@@ -49,8 +60,11 @@ _LONGEST_TEXT = 300
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # characters that reverse the text around them
 
 
-def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], template: str = "seq2seq") -> str:
-    """The text of README.md for a run and its model: metadata for the Hub, then Markdown.
+def write_card(
+    run_folder: Path, recipe: Recipe, results: Mapping[str, Any], template: str = "seq2seq", merged: bool = False
+) -> str:
+    """The text of README.md for a run and its model: metadata for the Hub, then Markdown. An adapter is `merged` once
+    its model is a plain one.
 
     `results` is what results.json holds; examples and pictures are taken from the run folder where they are there.
     Pictures are linked as `plots/NAME.png`: a folder that gets the card needs a copy of `plots/`. All that comes from
@@ -60,6 +74,7 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], tem
 
     run_folder = Path(run_folder)
     pictures = _pictures(run_folder)
+    adapter = recipe.peft.method is not None and not merged
     # Strict, so that a name that the template misspells is an error and not a gap in the card.
     card = jinja2.Template(
         (model_cards_folder() / f"{template}.md").read_text(encoding="utf-8"),
@@ -68,11 +83,13 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], tem
         undefined=jinja2.StrictUndefined,
     )
     return card.render(
-        card_data=_metadata(run_folder, recipe, results).to_yaml(),
+        card_data=_metadata(run_folder, recipe, results, adapter).to_yaml(),
         name=escape(_name(run_folder)),
         summary=_summary(recipe, results),
         results_table=_results_table(results),
         group_tables=_group_tables(results),
+        adapter=adapter,
+        adapter_use=_adapter_use(recipe) if adapter else "",
         own_code=recipe.model.type in type(recipe).own_types,
         data_sentence=_data_sentence(recipe),
         data_table=_data_table(recipe, results),
@@ -92,7 +109,26 @@ def _of_family(recipe: Recipe, results: Mapping[str, Any], run_folder: Path) -> 
         return _of_translation(recipe, results, run_folder)
     if isinstance(recipe, FineTuningRecipe):
         return _of_fine_tuning(recipe, results, run_folder)
+    if isinstance(recipe, InstructionTuningRecipe):
+        return _of_instruction_tuning(recipe, run_folder)
     return _of_language_model(recipe, run_folder)
+
+
+def _of_instruction_tuning(recipe: InstructionTuningRecipe, run_folder: Path) -> dict[str, Any]:
+    split, rows = _predicted_rows(run_folder, recipe.eval.examples)
+    headings = ("prompt", "answer", "prediction")
+    prompt = recipe.data.written(rows[0]["prompt"] if rows else "…")
+    return {
+        "pipeline": _quoted("text-generation"),
+        "results_note": (
+            "Loss is that of the tokens of answers and of their end, in nats; exact match is out of 1. Answers are "
+            f"written by greedy search. A prompt is read as `{_code(json.dumps(recipe.data.template))}`."
+        ),
+        "examples_split": split,
+        "examples_table": table(headings, [[row[name] for name in headings] for row in rows]) if rows else "",
+        # not cleaned: the end of the line may be a part of the template
+        "example": f"{json.dumps(prompt, ensure_ascii=False)}, return_full_text=False",
+    }
 
 
 def _of_language_model(recipe: Recipe, run_folder: Path) -> dict[str, Any]:
@@ -233,7 +269,32 @@ def _name(run_folder: Path) -> str:
     return run_folder.resolve().name
 
 
-def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> ModelCardData:
+def _adapter_use(recipe: Recipe) -> str:
+    """How an adapter is loaded, with kit and without."""
+    auto = PEFT_CLASSES[recipe.task]
+    place = _quoted(_short_path(recipe.model.pretrained or ""))
+    lines = [
+        "import kit",
+        "",
+        'model = "model"  # the folder that holds adapter_config.json, or the id of this adapter on the Hub',
+        f"use = kit.pipeline({_quoted(PIPELINE_TAGS[recipe.task])}, model)",
+        "",
+        "# or without kit; model_config.json has the labels of the head",
+        "from peft import PeftModel",
+        f"from transformers import AutoConfig, {auto}",
+        "",
+        'config = AutoConfig.from_pretrained(f"{model}/model_config.json")',
+        f"base = {auto}.from_pretrained({place}, config=config, ignore_mismatched_sizes=True)",
+        "adapted = PeftModel.from_pretrained(base, model)",
+    ]
+    told = "This is an adapter: weights to be used beside those of its base model, which are not in the folder."
+    merge = ""
+    if recipe.peft.method != "prompt_tuning":
+        merge = "\n\n`kit merge RUN --output FOLDER` makes a plain model of both."
+    return f"{told}\n\n{code_block(chr(10).join(lines), 'python')}{merge}"
+
+
+def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], adapter: bool) -> ModelCardData:
     from huggingface_hub import ModelCardData
 
     measured = [name for name in METRICS if any(name in _figures(results, split) for split in SPLITS)]
@@ -241,7 +302,7 @@ def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> M
     return ModelCardData(
         language=recipe.hub.language or None,
         license=recipe.hub.license,
-        library_name="transformers",
+        library_name="peft" if adapter else "transformers",
         pipeline_tag=PIPELINE_TAGS[recipe.task],
         tags=_tags(recipe),
         datasets=recipe.hub.datasets or ([data] if data else None),
@@ -262,6 +323,8 @@ def _pipeline_task(recipe: TranslationRecipe) -> str:
 
 def _tags(recipe: Recipe) -> list[str]:
     own = [recipe.model.type] if recipe.model.type else []
+    if recipe.peft.method is not None:
+        own = [recipe.peft.method]
     return list(dict.fromkeys(["seq2seq-kit", *FAMILY_TAGS.get(recipe.task, ()), *own, *recipe.hub.tags]))
 
 
@@ -301,6 +364,10 @@ def _summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
         what = f"A {recipe.task} model, trained further from {escape(_short_path(recipe.model.pretrained or ''))}"
     size = results.get("parameters")
     parameters = f" It has {size:,} parameters." if isinstance(size, int) else ""
+    trained = results.get("trained_parameters")
+    if isinstance(size, int) and isinstance(trained, int) and trained < size:
+        how = f" by {recipe.peft.method}" if recipe.peft.method else ""
+        parameters += f" Of these, {trained:,} ({trained / size:.2%}) were trained{how}; the others are as they were."
     return f"{what} with kit on {escape(_short_path(recipe.data.path))}.{parameters}"
 
 
@@ -418,7 +485,7 @@ def _data_notes(results: Mapping[str, Any]) -> list[str]:
 
 def _training(results: Mapping[str, Any]) -> dict[str, Any]:
     """What the training took, and on what."""
-    about = {name: results[name] for name in ("parameters", "hardware") if name in results}
+    about = {name: results[name] for name in ("parameters", "trained_parameters", "hardware") if name in results}
     return {**_figures(results, "train"), **about}
 
 

@@ -318,6 +318,21 @@ def average(
 
 
 @app.command()
+def merge(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or an adapter's folder.")],
+    output: Annotated[Path, typer.Option(help="New folder for the merged model.")],
+) -> None:
+    """Merge the adapter of a run into its base model: a plain model folder, proven to predict the same."""
+    from kit.merge import merge as merge_adapter
+
+    made = merge_adapter(run, output)
+    print(
+        f"{made.folder}: {made.base} with the adapter of {run} merged into it. On {made.examples} examples logits "
+        f"differ by at most {made.difference:.1e} of the largest"
+    )
+
+
+@app.command()
 def plot(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
     sentence: Annotated[str | None, typer.Option(help="Text to translate (default: the first test example).")] = None,

@@ -4,6 +4,7 @@ import json
 import shutil
 from typing import Any
 
+from kit.adapters import parameter_counts
 from kit.atomic import write_text
 from kit.card import write_card
 from kit.curves import draw_curves
@@ -92,6 +93,7 @@ def show_evaluation(reporter: Reporter, task: Task[Any], when: str, found: Evalu
 def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
     """All figures of the run, as results.json holds them."""
     progress = loop.progress
+    trained, total = parameter_counts(prepared.model)
     return {
         **{split: evaluation.figures for split, evaluation in evaluations.items()},
         "train": {
@@ -110,7 +112,8 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
             "notes": prepared.splits.report.lines(),
             "fingerprints": prepared.splits.fingerprints,
         },
-        "parameters": prepared.model.num_parameters(),
+        "parameters": total,
+        "trained_parameters": trained,
         "hardware": hardware(loop.accelerator.num_processes),
         "versions": versions(),
     }

@@ -4,25 +4,36 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from transformers import AutoConfig, AutoModelForSeq2SeqLM, GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import logging
 
+from kit.adapters import MODEL_CONFIG, adapted_class, adapter_config_file, base_of, merged_into, with_adapter
 from kit.atomic import TEMPORARY, replace_folder
 from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import register_models
 from kit.pipelines import custom_pipelines
+from kit.recipe import Recipe
 from kit.recipe_model import check_settings
 
 
 def model_place(name_or_path: str | Path) -> str:
     """Where the weights of a run are; anything else is a model folder or a Hub id already."""
     inside = Path(name_or_path) / "model"
-    return str(inside) if (inside / "config.json").is_file() else str(name_or_path)
+    is_model = any((inside / file).is_file() for file in ("config.json", "adapter_config.json"))
+    return str(inside) if is_model else str(name_or_path)
 
 
 def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
@@ -31,12 +42,80 @@ def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = Non
 
 
 def load_model(auto_class: Any, name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
-    """The model of a run folder, a model folder or a Hub id; `settings` change its configuration."""
-    config = load_config(name_or_path, settings)
+    """The model of a run folder, a model folder or a Hub id, with its adapter if that is what they hold; `settings`
+    change its configuration."""
+    config, place = load_config(name_or_path, settings), model_place(name_or_path)
     with told_in_one_line(name_or_path), without_progress_bars():
-        model = auto_class.from_pretrained(model_place(name_or_path), config=config)
+        if adapter_config_file(place) is not None:
+            return load_adapted(auto_class, place, config)
+        model = auto_class.from_pretrained(place, config=config)
     freeze_constants(model)
     return model
+
+
+def new_or_pretrained(
+    auto_class: Any, recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_head: bool
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model that a recipe asks for, with this configuration, in the precision of the recipe; and the names of parts
+    that a pretrained one has no weights for, which are new. Only with `new_head` there may be any.
+
+    An adapter that training goes on from is merged into its base model.
+    """
+    place, train = recipe.model.pretrained, recipe.train
+    torch.manual_seed(train.seed)
+    if place is None:
+        return auto_class.from_config(config).to(getattr(torch, train.dtype)), []
+    with told_in_one_line(place), without_progress_bars(), plain_weights(place) as folder:
+        model, told = auto_class.from_pretrained(
+            folder, config=config, ignore_mismatched_sizes=new_head, output_loading_info=True
+        )
+    freeze_constants(model)
+    if model.get_input_embeddings().num_embeddings < len(tokenizer):
+        raise RecipeError(
+            f"tokenizer.pretrained has {len(tokenizer)} tokens, more than model.pretrained knows: use the model's own "
+            "tokenizer by leaving tokenizer.pretrained out"
+        )
+    missing = [*told["missing_keys"], *(key[0] for key in told["mismatched_keys"])] if new_head else []
+    return model.to(getattr(torch, train.dtype)), sorted({name.rpartition(".")[0] for name in missing} - {""})
+
+
+def load_adapted(auto_class: Any, place: str, config: PreTrainedConfig) -> PreTrainedModel:
+    """The base model of an adapter with the adapter beside its weights; for a class that the adapter was not trained
+    for, with the adapter merged into them."""
+    if auto_class is not adapted_class(place):
+        with plain_weights(place) as folder:
+            return auto_class.from_pretrained(folder, config=config)
+    return with_adapter(load_base(place, config), place)
+
+
+def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
+    """The base model of an adapter, with the configuration and the search that the adapter was saved with."""
+    base = base_of(place)
+    with told_in_one_line(f"{base}, the base model of the adapter {place},"), without_progress_bars():
+        # the head of the adapter may have other labels
+        model = adapted_class(place).from_pretrained(model_place(base), config=config, ignore_mismatched_sizes=True)
+    freeze_constants(model)
+    if model.can_generate():
+        model.generation_config = GenerationConfig.from_pretrained(place)
+    return model
+
+
+def load_merged(name_or_path: str | Path) -> PreTrainedModel:
+    """The base model of an adapter with the adapter merged into its weights. Raises RunError if that is impossible."""
+    place = model_place(name_or_path)
+    return merged_into(load_base(place, load_config(place)), place)
+
+
+@contextmanager
+def plain_weights(name_or_path: str | Path) -> Iterator[str]:
+    """Where the weights of a model are, for as long as the block lasts; those of an adapter are merged."""
+    place = model_place(name_or_path)
+    if adapter_config_file(place) is None:
+        yield place
+        return
+    with TemporaryDirectory() as folder:
+        load_merged(place).save_pretrained(folder)
+        yield folder
 
 
 def freeze_constants(model: PreTrainedModel) -> None:
@@ -53,14 +132,17 @@ def load_config(name_or_path: str | Path, settings: dict[str, Any] | None = None
     """The configuration of a run folder, a model folder or a Hub id, changed by `settings`."""
     register_models()
     place = model_place(name_or_path)
-    if Path(name_or_path).is_dir() and not (Path(place) / "config.json").is_file():
-        raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
     with told_in_one_line(name_or_path):
-        kind = type(AutoConfig.from_pretrained(place))
+        adapter = adapter_config_file(place)
+    if Path(name_or_path).is_dir() and adapter is None and not (Path(place) / "config.json").is_file():
+        raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
+    file = {} if adapter is None else {"_configuration_file": MODEL_CONFIG}
+    with told_in_one_line(name_or_path):
+        kind = type(AutoConfig.from_pretrained(place, **file))
         checked, problems = check_settings(kind, settings or {})
         if problems:
             raise RecipeError("; ".join(message for _, message in problems))
-        return AutoConfig.from_pretrained(place, **checked)
+        return AutoConfig.from_pretrained(place, **file, **checked)
 
 
 @contextmanager
@@ -109,6 +191,10 @@ def export_model(
     try:
         with without_progress_bars():
             model.save_pretrained(temporary)
+        if adapter_config_file(temporary) is not None:
+            model.config.to_json_file(temporary / MODEL_CONFIG)
+            if model.can_generate():
+                model.generation_config.save_pretrained(temporary)
         tokenizers.save(temporary)
         for file in {entry["impl"].split(".")[0] for entry in entries.values()}:
             shutil.copyfile(Path(__file__).parent / "pipelines" / f"{file}.py", temporary / f"{file}.py")

@@ -3,16 +3,21 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
+from kit.adapters import adapter_config_file, add_adapter, described_parameters
 from kit.data.contiguous import EpochPlan
 from kit.data.report import DataReport
 from kit.data.sources import Splits
 from kit.data.stream_plan import StreamPlan, buffer_seed
 from kit.data.streaming import START
 from kit.data.tokenizer import Tokenizers
+from kit.errors import RecipeError
+from kit.hub import model_place
+from kit.layers import freeze
 from kit.models import register_models
 from kit.recipe import Recipe
 from kit.tasks import task_of
@@ -78,7 +83,7 @@ class Prepared:
                 for name, examples in self.encoded.splits.items()
                 if examples.cut
             ),
-            f"model: {self.model.config.model_type}, {self.model.num_parameters():,} parameters",
+            f"model: {self.model.config.model_type}, {described_parameters(self.model)}",
             f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",
         ]
 
@@ -102,5 +107,21 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     else:
         process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
         plan = task.stream_plan(splits, encoded, tokenizers, process, processes)
-    model = task.build_model(tokenizers)
+    model = build_model(task, tokenizers)
     return Prepared(recipe, task, splits, tokenizers, encoded, plan, model)
+
+
+def build_model(task: Task[Any], tokenizers: Tokenizers) -> PreTrainedModel:
+    """The task's model, with what the recipe freezes frozen, and with the adapter that it asks for."""
+    model, section, pretrained = task.build_model(tokenizers), task.recipe.peft, task.recipe.model.pretrained
+    freeze(model, task.recipe.train)
+    if section.method is not None:
+        assert pretrained is not None
+        if adapter_config_file(model_place(pretrained)) is not None:
+            raise RecipeError(
+                f"model.pretrained: {pretrained} is an adapter, and a new one needs a plain model below it: make one "
+                f"with `kit merge {pretrained} --output FOLDER`"
+            )
+        torch.manual_seed(task.recipe.train.seed)
+        return add_adapter(model, section, task.recipe.task, model_place(pretrained), task.new_parts)
+    return model

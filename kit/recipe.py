@@ -13,6 +13,7 @@ from kit import recipe_model
 from kit.errors import RecipeError, did_you_mean
 from kit.recipe_file import printable, read_text, read_yaml
 from kit.recipe_fine_tuning import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
+from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_language_model import CausalLMRecipe, MaskedLMRecipe
 from kit.recipe_model import Problem, field_problems, show
 from kit.recipe_sections import (
@@ -20,6 +21,7 @@ from kit.recipe_sections import (
     EvalSection,
     HubSection,
     ModelSection,
+    PeftSection,
     Recipe,
     Section,
     TokenizerSection,
@@ -32,6 +34,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "translation": TranslationRecipe,
     "masked_lm": MaskedLMRecipe,
     "causal_lm": CausalLMRecipe,
+    "instruction_tuning": InstructionTuningRecipe,
     "classification": ClassificationRecipe,
     "tagging": TaggingRecipe,
     "question_answering": QuestionAnsweringRecipe,
@@ -125,6 +128,7 @@ __all__ = [
     "EvalSection",
     "HubSection",
     "ModelSection",
+    "PeftSection",
     "Recipe",
     "Section",
     "TokenizerSection",

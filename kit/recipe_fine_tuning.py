@@ -234,6 +234,8 @@ class QuestionAnsweringEval(EvalSection):
 class FineTuningRecipe(Recipe):
     """What the three kinds of recipes have in common."""
 
+    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3")
+
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if self.train.normalize_by != "tokens":

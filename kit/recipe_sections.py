@@ -4,7 +4,7 @@ import codecs
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import (
     BaseModel,
     ConfigDict,
@@ -338,6 +338,14 @@ class TrainSection(Section):
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = []
     """Services that get the metrics too, each of which must be installed."""
 
+    freeze: Literal["embeddings"] | PositiveInt | None = None
+    """Parts of a pretrained model that stay as they are: embeddings, or a number, which freezes the embeddings and so
+    many of the layers above them. What is frozen needs no gradients, which saves time and memory."""
+
+    layer_decay: Annotated[float, Gt(0), Le(1)] | None = None
+    """How much slower each layer of a pretrained model learns than the one above it: 0.9 gives the layer below the top
+    0.9 of the learning rate, the next 0.81, down to the embeddings. Heads learn at the full rate."""
+
     def without_effect(self) -> dict[str, str]:
         idle = {}
         if self.optimizer != "sgd":
@@ -387,6 +395,51 @@ class EvalSection(Section):
             yield "select_by", f'"{self.select_by}" is not computed: add it to eval.metrics, or choose loss.'
 
 
+class PeftSection(Section):
+    """Adapters: train a few new weights beside those of a pretrained model, which stay as they are, and save these."""
+
+    method: Literal["lora", "dora", "ia3", "prompt_tuning"] | None = None
+    """What is trained: lora adds a product of two thin matrices to layers; dora also learns the length of their
+    columns; ia3 scales what layers give, with the fewest weights; prompt_tuning puts learned vectors before the text.
+    null trains the model itself."""
+
+    target_modules: Literal["all-linear"] | Annotated[list[str], MinLen(1)] = "all-linear"
+    """Layers that get an adapter, by the end of their names ([query, value]); all-linear takes all linear layers but
+    the output layer and heads."""
+
+    rank: PositiveInt = 8
+    """Width of the thin matrices; more can learn more, and makes the adapter larger. lora and dora only."""
+
+    alpha: PositiveFloat = 16
+    """The product is scaled by alpha / rank; twice the rank is usual. lora and dora only."""
+
+    dropout: Fraction = 0.0
+    """Share of the inputs of adapters that is dropped in training. lora and dora only."""
+
+    feedforward_modules: Annotated[list[str], MinLen(1)] | None = None
+    """Those of target_modules whose input is scaled instead of what they give, as ia3's authors do it with the second
+    layer of feed-forward networks. ia3 only."""
+
+    num_virtual_tokens: PositiveInt = 20
+    """Number of vectors before the text; they take up as many positions. prompt_tuning only."""
+
+    modules_to_save: list[str] = []
+    """Parts that are trained as a whole and saved with the adapter, by the end of their names. Heads, and whatever else
+    the pretrained model has no weights for, are among them in any case."""
+
+    def without_effect(self) -> dict[str, str]:
+        of_method: dict[str | None, tuple[str, ...]] = {
+            "lora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
+            "dora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
+            "ia3": ("target_modules", "feedforward_modules", "modules_to_save"),
+            "prompt_tuning": ("num_virtual_tokens",),
+            None: (),
+        }
+        why = "without peft.method" if self.method is None else f"with peft.method: {self.method}"
+        used = ("method", *of_method[self.method])
+        return {name: why for name in type(self).model_fields if name not in used}
+
+
 class HubSection(Section):
     """What the model card says about the model when it is shared; nothing here changes training."""
 
@@ -412,6 +465,9 @@ class Recipe(Section):
     mapping: ClassVar[str | None] = None
     """Name of transformers' mapping of model types that suit it."""
 
+    adapters: ClassVar[tuple[str, ...]] = ()
+    """Values of peft.method that suit the task."""
+
     task: str
     """What the model learns to do."""
 
@@ -426,6 +482,9 @@ class Recipe(Section):
 
     train: TrainSection
     """Training: how long, how many examples at a time, and how the optimizer moves."""
+
+    peft: PeftSection = PeftSection()
+    """Adapters: whether to train a few new weights beside those of a pretrained model, and which."""
 
     eval: EvalSection = EvalSection()
     """Evaluation: when, and by which metrics."""
@@ -446,10 +505,26 @@ class Recipe(Section):
             for name in self.tokenizer.of_training:
                 if getattr(self.tokenizer, name) != type(self.tokenizer).model_fields[name].default:
                     yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
+        yield from self.of_pretrained_models()
         if self.data.streaming:
             yield from self.beyond_a_stream()
         if self.measured and "none" in self.measured and len(self.measured) > 1:
             yield "measured.none", "there are figures beside the reason why there are none. Keep one of both."
+
+    def of_pretrained_models(self) -> Iterator[tuple[str, str]]:
+        """What makes no sense on new weights, or not with adapters."""
+        method = self.peft.method
+        if method is not None and method not in self.adapters:
+            suited = f"use {', '.join(self.adapters)}" if self.adapters else "leave the section peft out"
+            yield "peft.method", f"{method} does not work with task: {self.task}: {suited}."
+        given = {"peft.method": method, "train.freeze": self.train.freeze, "train.layer_decay": self.train.layer_decay}
+        for key, value in given.items():
+            if value is not None and self.model.pretrained is None:
+                yield key, "it is for pretrained models (model.pretrained), and this one is new. Leave it out."
+        if method is not None and self.train.freeze is not None:
+            yield "train.freeze", "with peft.method all of the pretrained model is frozen already. Leave it out."
+        if method == "prompt_tuning" and self.train.layer_decay is not None:
+            yield "train.layer_decay", "prompt_tuning trains nothing within layers. Leave it out."
 
     def beyond_a_stream(self) -> Iterator[tuple[str, str]]:
         """What needs to know all of the training data before the first step."""
@@ -463,6 +538,8 @@ class Recipe(Section):
         """The whole recipe, defaults included, as YAML that `load_recipe` reads as an equal recipe."""
         parts = {name: getattr(self, name) for name in type(self).model_fields}
         shown = {name: part.values() if isinstance(part, Section) else part for name, part in parts.items()}
+        if self.peft.method is None:
+            del shown["peft"]
         return "".join(write_yaml({name: part}) for name, part in shown.items() if part is not None)
 
     def differences(self, other: "Recipe") -> list[str]:

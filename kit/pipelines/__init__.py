@@ -61,10 +61,16 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
 
     `model` may be a run folder, too.
     """
-    from kit.hub import model_place
+    from kit.adapters import adapted_class, adapter_config_file
+    from kit.hub import load_model, model_place
 
     register()
     name = DIRECTION.sub("translation", task)
     if name in PIPELINES:
         kwargs.setdefault("pipeline_class", PIPELINES[name])
-    return transformers_pipeline(task, model=model_place(model) if isinstance(model, str | Path) else model, **kwargs)
+    if isinstance(model, str | Path):
+        model = model_place(model)
+        if adapter_config_file(model) is not None:
+            kwargs.setdefault("tokenizer", model)
+            model = load_model(adapted_class(model), model)
+    return transformers_pipeline(task, model=model, **kwargs)

@@ -10,6 +10,7 @@ TASKS = {
     "translation": "translation:Translation",
     "masked_lm": "masked_lm:MaskedLM",
     "causal_lm": "causal_lm:CausalLM",
+    "instruction_tuning": "instruction_tuning:InstructionTuning",
     "classification": "classification:Classification",
     "tagging": "tagging:Tagging",
     "question_answering": "question_answering:QuestionAnswering",

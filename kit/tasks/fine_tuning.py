@@ -19,15 +19,7 @@ from kit.data.labelled import Inputs
 from kit.data.sources import Splits
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
-from kit.hub import (
-    export_model,
-    freeze_constants,
-    load_config,
-    load_model,
-    model_place,
-    told_in_one_line,
-    without_progress_bars,
-)
+from kit.hub import export_model, load_config, load_model, new_or_pretrained
 from kit.positions import position_limit
 from kit.recipe_fine_tuning import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
 from kit.recipe_model import config_class
@@ -170,24 +162,12 @@ class FineTuning(Task[L]):
         return labels
 
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        section, train = self.recipe.model, self.recipe.train
-        torch.manual_seed(train.seed)
         config = self.config(tokenizers)
-        if section.pretrained is None:
-            model = self.auto_class.from_config(config)
-        else:
-            with told_in_one_line(section.pretrained), without_progress_bars():
-                # a head for other labels is made anew
-                model = self.auto_class.from_pretrained(
-                    model_place(section.pretrained), config=config, ignore_mismatched_sizes=True
-                )
-            freeze_constants(model)
-            if model.get_input_embeddings().num_embeddings < len(tokenizers.source):
-                raise RecipeError(
-                    f"tokenizer.pretrained has {len(tokenizers.source)} tokens, more than model.pretrained knows: use "
-                    "the model's own tokenizer by leaving tokenizer.pretrained out"
-                )
-        return model.to(getattr(torch, train.dtype))
+        # a head for other labels is made anew
+        model, self.new_parts = new_or_pretrained(
+            self.auto_class, self.recipe, config, tokenizers.source, new_head=True
+        )
+        return model
 
     def load_model(self, place: str | Path) -> PreTrainedModel:
         return load_model(self.auto_class, place)

@@ -26,7 +26,7 @@ from kit.data.stream_plan import Making
 from kit.data.streamed import load_streamed
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
-from kit.hub import export_model, load_config, load_model
+from kit.hub import export_model, load_config, load_model, new_or_pretrained
 from kit.positions import position_limit
 from kit.recipe_language_model import CausalLMRecipe, MaskedLMRecipe
 from kit.recipe_model import config_class
@@ -174,18 +174,8 @@ class LanguageModel(Task[B]):
         return kind(**section.settings, **vocabulary_settings(kind, tokenizer))
 
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        section, train = self.recipe.model, self.recipe.train
-        torch.manual_seed(train.seed)
-        if section.pretrained is None:
-            model = self.auto_class.from_config(self.config(tokenizers))
-        else:
-            model = load_model(self.auto_class, section.pretrained, section.settings)
-            if model.get_input_embeddings().num_embeddings < len(tokenizers.source):
-                raise RecipeError(
-                    f"tokenizer.pretrained has {len(tokenizers.source)} tokens, more than model.pretrained knows: use "
-                    "the model's own tokenizer by leaving tokenizer.pretrained out"
-                )
-        return model.to(getattr(torch, train.dtype))
+        config = self.config(tokenizers)
+        return new_or_pretrained(self.auto_class, self.recipe, config, tokenizers.source, new_head=False)[0]
 
     def load_model(self, place: str | Path) -> PreTrainedModel:
         return load_model(self.auto_class, place)

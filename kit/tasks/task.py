@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -71,6 +71,9 @@ class Task(ABC, Generic[E]):
 
     card: ClassVar[str]
     """Template of the model card, in model_cards/."""
+
+    new_parts: Sequence[str] = ()
+    """Names of parts of the model that has been built that a pretrained one has no weights for, such as its head."""
 
     def __init__(self, recipe: Recipe):
         self.recipe = recipe

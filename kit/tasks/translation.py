@@ -21,7 +21,7 @@ from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tok
 from kit.errors import DataError, RecipeError
 from kit.evaluation.predict import evaluate_split, search_settings
 from kit.generate import Translator
-from kit.hub import export_model, load_config, load_seq2seq
+from kit.hub import export_model, load_config, load_seq2seq, plain_weights
 from kit.pipelines import PIPELINES
 from kit.plot import draw_sentence, first_question
 from kit.positions import encode_within, position_limit
@@ -195,8 +195,15 @@ class Translation(Task[Pairs]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is not None:
-            model = load_seq2seq(section.pretrained, section.settings)
+            with plain_weights(section.pretrained) as folder:
+                model = load_seq2seq(folder, section.settings)
+            known = model.get_input_embeddings().num_embeddings
             suit_tokenizers(model, tokenizers)
+            if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != known:
+                raise RecipeError(
+                    "peft.method: adapters have no vectors for the new language tags of the tokenizer. Train the model "
+                    "itself first"
+                )
         else:
             model = AutoModelForSeq2SeqLM.from_config(self.config(tokenizers))
         return model.to(getattr(torch, train.dtype))

@@ -29,11 +29,21 @@ def checksum(path: Path) -> str:
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and saved buffers by name; tied ones once, under their first name."""
+    """All that training may change by name: parameters that are not frozen, and saved buffers; tied ones once, under
+    their first name."""
     saved = model.state_dict().keys()
-    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    tensors: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
     tensors.update((name, buffer) for name, buffer in model.named_buffers() if name in saved)
     return {name: tensor.detach().contiguous() for name, tensor in tensors.items()}
+
+
+def frozen_checksum(model: nn.Module) -> str | None:
+    """A checksum of the parameters that are frozen, which no checkpoint holds; None if there are none."""
+    frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
+    digest = hashlib.sha256()
+    for parameter in frozen:
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest.hexdigest() if frozen else None
 
 
 def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path | str) -> None:

@@ -112,16 +112,28 @@ class CausalLMObjective(Objective):
         """Cross-entropy summed over the labels of the batch."""
         inputs: dict[str, Any] = {name: tensor for name, tensor in batch.items() if name != "labels"}
         inputs["use_cache"] = False
-        labels = batch["labels"].flatten()
+        labels, time = batch["labels"].flatten(), batch["labels"].shape[1]
         if self.needs_logits:
-            logits = precisely(self.model(**inputs).logits.flatten(0, 1))
+            logits = precisely(self.model(**inputs).logits[:, -time:].flatten(0, 1))
             return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
         return chunked_cross_entropy(
-            hidden_states(self.model, inputs).flatten(0, 1),
+            hidden_states(self.model, inputs)[:, -time:].flatten(0, 1),
             self.model.get_output_embeddings(),
             labels,
             chunk=self.chunk,
         )
+
+
+class AnswerObjective(CausalLMObjective):
+    """The same for prompts with answers, padded at the end: only tokens of answers have labels.
+
+    What a model reads before the prompt, vectors of an adapter, is not among the positions of the batch.
+    """
+
+    def sizes(self, batch: Batch) -> Tensor:
+        """The speed is that of all tokens that are read."""
+        real = batch["attention_mask"].sum()
+        return torch.stack([real, real, torch.full_like(real, batch["attention_mask"].numel())]).to(torch.float64)
 
 
 class CarryingLMObjective(CausalLMObjective):

@@ -32,6 +32,7 @@ from kit.training.averages import MovingAverage, mean_of
 from kit.training.checkpoint import (
     Checkpoint,
     Checkpoints,
+    frozen_checksum,
     load_model_tensors,
     load_optimizer_tensors,
     model_tensors,
@@ -97,6 +98,7 @@ class Loop:
         self.names: dict[Tensor, str] = {p: name for name, p in self.objective.model.named_parameters()}
         decay = self.recipe.train.ema_decay
         self.average = None if decay is None else MovingAverage(self.objective.model, decay)
+        self.frozen = frozen_checksum(self.objective.model)
         self._interrupted_by = 0
 
     # ---- the run -------------------------------------------------------------------------------------------------
@@ -270,6 +272,7 @@ class Loop:
                 "progress": asdict(self.progress),
                 "plan": self.plan.state(self.progress.step),
                 "schedule": self.schedule.state_dict(),
+                "frozen": self.frozen,
                 "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
                 "scaler": None if scaler is None else scaler.state_dict(),
             }
@@ -301,6 +304,11 @@ class Loop:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
         state = checkpoint.state()
+        if state.get("frozen", self.frozen) != self.frozen:
+            raise RunError(
+                f"{checkpoint.folder} was trained on other frozen weights than those that "
+                f"{self.recipe.model.pretrained} has now. Put these back, or start a new run with another --output"
+            )
         load_model_tensors(self.objective.model, checkpoint.model(), checkpoint.folder)
         load_optimizer_tensors(self.optimizer, self.names, checkpoint.optimizer())
         if self.average is not None:

@@ -1,21 +1,32 @@
 """Optimizers and learning-rate schedules, from the `train` section of a recipe."""
 
+from typing import Any
+
 import torch
-from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
+from kit.errors import RecipeError
+from kit.layers import learning_rates
 from kit.recipe import TrainSection
+from kit.training.objective import Objective
 
 
-def build_optimizer(model: nn.Module, train: TrainSection) -> Optimizer:
-    """The optimizer over all trainable parameters; biases and other vectors are never decayed."""
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [p for p in trained if p.dim() >= 2], "weight_decay": train.weight_decay},
-        {"params": [p for p in trained if p.dim() < 2], "weight_decay": 0.0},
-    ]
+def build_optimizer(objective: Objective, train: TrainSection) -> Optimizer:
+    """The optimizer over all trainable parameters, with the fastest first; biases and other vectors are never
+    decayed."""
+    rates = learning_rates(objective.model, train)
+    trained = [(rates[name], p) for name, p in objective.model.named_parameters() if p.requires_grad]
+    if not trained:
+        raise RecipeError("train.freeze: nothing is left to train.")
+    groups: list[dict[str, Any]] = []
+    for rate in sorted({rate for rate, _ in trained}, reverse=True):
+        own = [p for its_rate, p in trained if its_rate == rate]
+        groups += [
+            {"params": [p for p in own if p.dim() >= 2], "weight_decay": train.weight_decay, "lr": rate},
+            {"params": [p for p in own if p.dim() < 2], "weight_decay": 0.0, "lr": rate},
+        ]
     groups = [group for group in groups if group["params"]]
     if train.optimizer == "sgd":
         return torch.optim.SGD(groups, lr=train.learning_rate, momentum=train.momentum, fused=True)

@@ -64,6 +64,11 @@ def verify(target: str | Path) -> list[Check]:
     register_models()
     path = Path(target)
     folder = RunFolder.existing(path) if path.is_dir() else None
+    if folder is not None and (folder.model / "adapter_config.json").is_file():
+        raise RunError(
+            f"{path} holds an adapter, and proofs are about plain models: `kit merge {path} --output FOLDER` makes "
+            "one, and proves that it predicts the same"
+        )
     if folder is not None and not (folder.model / "config.json").is_file():
         raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
     recipe = load_recipe(target) if folder is None else folder.recipe()

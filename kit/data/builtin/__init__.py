@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 DATE_TASKS = ("date_language", "date_pairs", "date_tags", "date_questions")
 WHOLE = ("pydocs", "shapes", "dialogues", "pendulum")
 """Sets that are made in one way only, each in a file of its name."""
-NAMES = ("dates", *DATE_TASKS, "docstrings", *WHOLE)
+NAMES = ("dates", *DATE_TASKS, "date_instructions", "docstrings", *WHOLE)
 SPLITS = ("train", "validation", "test")
 
 
@@ -51,6 +51,10 @@ def load_builtin(
         from kit.data.builtin import date_tasks
 
         return date_tasks.generate(name, languages, sizes, seed)
+    if name == "date_instructions":
+        from kit.data.builtin import date_instructions
+
+        return date_instructions.generate(languages, sizes, seed)
     if languages is not None:
         raise DataError(f"data.languages: builtin:{name} has no languages to choose from. Remove it.")
     if name in WHOLE:

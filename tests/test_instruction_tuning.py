@@ -1,0 +1,217 @@
+"""Prompts and answers: which tokens are read, which are learned, and what the model answers."""
+
+import json
+import re
+from collections import Counter
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from peft import AutoPeftModelForCausalLM
+from safetensors.torch import load_file
+from transformers import pipeline
+
+import kit
+from kit import DataError, RecipeError, RunError, evaluate, load_recipe, train
+from kit.data.builtin import load_builtin
+from kit.data.builtin.date_instructions import KINDS
+from kit.data.builtin.dates import days_of_splits
+from kit.data.examples import IGNORED
+from kit.merge import merge
+from kit.prepare import prepare
+from kit.recipe import Recipe
+
+ROWS = [
+    {"prompt": "say a", "answer": "a"},
+    {"prompt": "say b twice", "answer": "b b"},
+    {"prompt": "say nothing", "answer": ""},
+    {"prompt": "end", "answer": "</s> is no end"},
+]
+GPT = {"type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 48}
+
+
+def asked(folder: Path, rows: Any = ROWS, **sections: Any) -> Recipe:
+    """A recipe of a tiny model on these rows."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split in ("train", "validation", "test"):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    whole = {
+        "task": "instruction_tuning",
+        "model": GPT,
+        **({"tokenizer": {"train": "char", "min_frequency": 1}} if "model" not in sections else {}),
+        **sections,
+        "data": {"path": str(folder), **sections.get("data", {})},
+        "train": {"max_steps": 2, "batch_size": 4, "learning_rate": 1e-2, **sections.get("train", {})},
+        "eval": {"steps": 0, "max_new_tokens": 8, **sections.get("eval", {})},
+    }
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(whole))
+    return load_recipe(folder / "recipe.yaml")
+
+
+def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) -> None:
+    prepared = prepare(asked(tmp_path, data={"template": "Q: {prompt}\nA: "}))
+    tokenizer, examples = prepared.tokenizers.source, prepared.encoded.splits["train"]
+    batch = examples.batch(np.arange(len(ROWS)))
+    for row, ids, mask, labels in zip(
+        ROWS, *(batch[n] for n in ("input_ids", "attention_mask", "labels")), strict=True
+    ):
+        read = ids[mask.bool()].tolist()
+        # by characters, so that a token is a character: what stands where, and what is learned from it
+        whole = f"Q: {row['prompt']}\nA: {row['answer']}"
+        assert [tokenizer.decode([token]) for token in read] == list(whole)
+        after = [*read[1:], tokenizer.eos_token_id]
+        boundary = len(whole) - len(row["answer"])
+        for place, (label, following) in enumerate(zip(labels.tolist(), after, strict=False)):
+            assert label == (following if place >= boundary - 1 else IGNORED), place
+        assert (labels[len(read) :] == IGNORED).all()
+        assert tokenizer.eos_token_id not in read  # a text that looks like the end is none
+    model, objective = prepared.model.eval(), prepared.task.objective(prepared.model)
+    by_hand = 0.0
+    for place in range(len(ROWS)):  # without padding, one by one
+        prompt, answer = examples.prompts[place].tolist(), examples.answers[place].tolist()
+        with torch.inference_mode():
+            spread = model(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
+        by_hand -= sum(float(spread[len(prompt) - 1 + at, token]) for at, token in enumerate(answer))
+    with torch.inference_mode():
+        assert float(objective.summed_loss(batch)) == pytest.approx(by_hand, rel=1e-5)
+    assert int(objective.counts(batch)) == sum(len(row["answer"]) + 1 for row in ROWS)
+
+
+SAY = [{"prompt": f"say {letter}", "answer": f"{letter}{letter}"} for letter in "abcdef"]
+METRICS = {"metrics": ["exact_match", "rouge1"]}
+RNN = {"type": "rnn_lm", "hidden_size": 48, "embedding_size": 48, "layers": 1}
+
+
+@pytest.fixture(scope="module")
+def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has learned to say a letter twice."""
+    folder = tmp_path_factory.mktemp("fluent")
+    return train(asked(folder / "a", SAY, train={"max_steps": 120}, eval=METRICS), folder / "run").folder
+
+
+def told(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
+
+
+def test_it_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
+    tokenizer = {"train": "char", "min_frequency": 1}
+    rnn = asked(tmp_path, SAY, model=RNN, tokenizer=tokenizer, train={"max_steps": 120}, eval=METRICS)
+    for run in (fluent, train(rnn, tmp_path / "run").folder):
+        assert [row["prediction"] for row in told(run)] == [row["answer"] for row in SAY]
+        assert all(row["finished"] for row in told(run))
+        found = evaluate(run)
+        assert found.rows == told(run)
+        assert found.figures["exact_match"] == 1.0
+
+
+def test_an_adapter_learns_other_answers_and_writes_them_merged_too(fluent: Path, tmp_path: Path) -> None:
+    other = [{"prompt": row["prompt"], "answer": row["answer"][:1]} for row in SAY]
+    section = {"model": {"pretrained": str(fluent)}, "peft": {"method": "lora"}}
+    run = train(asked(tmp_path, other, train={"max_steps": 60}, eval=METRICS, **section), tmp_path / "run").folder
+    merge(run, tmp_path / "merged")
+    for write in (kit.pipeline("text-generation", run), pipeline("text-generation", str(tmp_path / "merged"))):
+        answers = [write(f"{row['prompt']}\n", return_full_text=False)[0]["generated_text"] for row in other]
+        assert answers == [row["prediction"] for row in told(run)] == [row["answer"] for row in other]
+
+
+def test_vectors_before_the_prompt_learn_and_change_nothing_else(fluent: Path, tmp_path: Path) -> None:
+    other = [{"prompt": row["prompt"], "answer": row["answer"][:1]} for row in SAY]
+    section = {"model": {"pretrained": str(fluent)}, "peft": {"method": "prompt_tuning", "num_virtual_tokens": 4}}
+    other.append({"prompt": "say a again", "answer": "a"})  # of another length: answers must not depend on padding
+    how = {"max_steps": 40, "learning_rate": 0.1}
+    run = train(asked(tmp_path, other, train=how, eval=METRICS, **section), tmp_path / "run")
+    held = load_file(run.folder / "model" / "adapter_model.safetensors")
+    assert {name: tuple(tensor.shape) for name, tensor in held.items()} == {"prompt_embeddings": (4, 32)}
+    assert run.results["trained_parameters"] == 4 * 32
+    before = evaluate(fluent, overrides=[f"data.path={tmp_path}"])
+    assert run.results["test"]["loss"] < 0.8 * before.figures["loss"]
+    # kit eval reads the folder, and plain peft gives the same loss for a prompt and its answer
+    again = evaluate(run.folder)
+    assert again.rows == told(run.folder)
+    assert again.figures["loss"] == pytest.approx(run.results["test"]["loss"], rel=1e-5)
+    plain = AutoPeftModelForCausalLM.from_pretrained(str(run.folder / "model")).eval()
+    prepared = prepare(asked(tmp_path, other, **section))
+    nats = 0.0
+    for place, row in enumerate(again.rows):
+        prompt, answer = (
+            part[place].tolist() for part in prepared.task.texts(prepared.encoded.splits["test"]).values()
+        )
+        with torch.inference_mode():
+            spread = plain(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)[4:]
+        nats -= sum(float(spread[len(prompt) - 1 + at, token]) for at, token in enumerate(answer))
+        alone = plain.generate(input_ids=torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :]
+        assert prepared.tokenizers.decode([alone.tolist()]) == [row["prediction"]]
+    assert again.figures["loss"] == pytest.approx(nats / sum(len(row["answer"]) + 1 for row in other), rel=1e-4)
+    with pytest.raises(RunError, match="there is nothing to merge"):
+        merge(run.folder, tmp_path / "merged")
+
+
+def test_long_examples_are_left_out_or_cut_and_counted(tmp_path: Path) -> None:
+    rows = [*ROWS, {"prompt": "x" * 60, "answer": "y"}, {"prompt": "x", "answer": "y" * 60}]
+    prepared = prepare(asked(tmp_path, rows))
+    assert prepared.encoded.left_out == {"max_length": 2}
+    assert len(prepared.encoded.splits["train"]) == len(ROWS)
+    test = prepared.encoded.splits["test"]
+    assert (len(test), test.cut) == (len(rows), 2)
+    assert test.lengths.max() <= 48
+    assert test.prompts[4].tolist() == prepared.tokenizers.source("x" * 39 + "\n")["input_ids"]  # 8 for the answer
+
+
+def test_mistakes_are_told(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"template: expected \{prompt\} once"):
+        asked(tmp_path, data={"template": "answer"})
+    with pytest.raises(RecipeError, match="48 leave no room for a prompt"):
+        prepare(asked(tmp_path, eval={"max_new_tokens": 48}))
+    with pytest.raises(DataError, match="no training example is short enough"):
+        prepare(asked(tmp_path, data={"max_length": 2}))
+
+
+# ---- builtin:date_instructions ---------------------------------------------------------------------------------------
+
+SIZES = {"train": 140, "validation": 70, "test": 70}
+
+
+def test_instructions_are_balanced_made_by_seed_and_about_days_of_one_split() -> None:
+    first, same, other = (load_builtin("date_instructions", sizes=SIZES, seed=seed) for seed in (1, 1, 2))
+    assert first == same
+    days = days_of_splits(1)
+    for split, table in first.items():
+        rows = table.to_pylist()
+        assert table != other[split]
+        assert len({row["prompt"] for row in rows}) == len(rows) == SIZES[split]
+        assert set(Counter(row["kind"] for row in rows).values()) == {SIZES[split] // len(KINDS)}
+        for row in rows:
+            for asked_about in re.findall(r"\d{4}-\d\d-\d\d", row["prompt"]):
+                assert date.fromisoformat(asked_about) in set(days[split])
+            if row["kind"] == "iso":
+                assert date.fromisoformat(row["answer"]) in set(days[split])
+
+
+def test_instructions_have_the_right_answer() -> None:
+    months = [date(2000, month, 1).strftime("%B") for month in range(1, 13)]
+    rows = load_builtin("date_instructions", languages=["en", "de"], sizes=SIZES | {"train": 700})["train"].to_pylist()
+    for row in rows:
+        found = [date.fromisoformat(text) for text in re.findall(r"\d{4}-\d\d-\d\d", row["prompt"])]
+        match row["kind"]:
+            case "next":
+                assert row["answer"] == (found[0] + timedelta(days=1)).isoformat()
+            case "earlier":
+                assert row["answer"] == min(found).isoformat()
+            case "write":
+                number, month, year = found[0].day, months[found[0].month - 1], found[0].year
+                if row["language"] == "en":
+                    assert row["answer"] == f"{month} {number}, {year}"
+                else:
+                    assert row["answer"].startswith(f"{number}. ")
+                    assert row["answer"].endswith(str(year))
+            case "year":
+                assert row["answer"][2:] in row["prompt"]
+            case "month":
+                assert row["answer"] in months
+                assert row["language"] != "en" or row["answer"][:3] in row["prompt"] or re.search(r"\d/", row["prompt"])
+            case "weekday" if row["language"] == "en":
+                assert row["answer"][:3] in row["prompt"]

