@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
+from kit.places import hub_name
 from kit.recipe_fine_tuning import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
 from kit.recipe_translation import TranslationRecipe, has_directions
 from kit.shipped import model_cards_folder
@@ -49,10 +50,13 @@ _LONGEST_TEXT = 300
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # characters that reverse the text around them
 
 
-def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], template: str = "seq2seq") -> str:
+def write_card(
+    run_folder: Path, recipe: Recipe, results: Mapping[str, Any], template: str = "seq2seq", place: str | None = None
+) -> str:
     """The text of README.md for a run and its model: metadata for the Hub, then Markdown.
 
     `results` is what results.json holds; examples and pictures are taken from the run folder where they are there.
+    `place` is the id of the model on the Hub, for the card that goes there.
     Pictures are linked as `plots/NAME.png`: a folder that gets the card needs a copy of `plots/`. All that comes from
     data is written so that it shows as it is, and can neither end a table cell nor be taken for markup or HTML.
     """
@@ -68,8 +72,13 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], tem
         undefined=jinja2.StrictUndefined,
     )
     return card.render(
-        card_data=_metadata(run_folder, recipe, results).to_yaml(),
-        name=escape(_name(run_folder)),
+        card_data=_metadata(_name(run_folder, place), recipe, results).to_yaml(),
+        name=escape(_name(run_folder, place)),
+        place=_quoted(place or "model"),
+        place_note="" if place else "  # the folder that holds config.json, or the id of this model on the Hub",
+        repeat=f"`kit train {place}`, or save this as `recipe.yaml` and `kit train recipe.yaml`"
+        if place
+        else "Save this as `recipe.yaml`, then `kit train recipe.yaml`",
         summary=_summary(recipe, results),
         results_table=_results_table(results),
         group_tables=_group_tables(results),
@@ -80,7 +89,7 @@ def write_card(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], tem
         training_table=_figures_table(_training(results), ("figure", "value")),
         curves=[picture for picture in pictures if "attention" not in picture["title"]],
         attentions=[picture for picture in pictures if "attention" in picture["title"]],
-        recipe_block=code_block(_recipe_yaml(recipe), "yaml"),
+        recipe_block=code_block(shared_recipe(recipe), "yaml"),
         versions_table=_figures_table(_figures(results, "versions"), ("package", "version")),
         **_of_family(recipe, results, run_folder),
     )
@@ -229,11 +238,11 @@ def _figures(results: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     return results.get(part) or {}
 
 
-def _name(run_folder: Path) -> str:
-    return run_folder.resolve().name
+def _name(run_folder: Path, place: str | None) -> str:
+    return place.rpartition("/")[2] if place else run_folder.resolve().name
 
 
-def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> ModelCardData:
+def _metadata(name: str, recipe: Recipe, results: Mapping[str, Any]) -> ModelCardData:
     from huggingface_hub import ModelCardData
 
     measured = [name for name in METRICS if any(name in _figures(results, split) for split in SPLITS)]
@@ -247,7 +256,7 @@ def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any]) -> M
         datasets=recipe.hub.datasets or ([data] if data else None),
         base_model=_hub_id(recipe.model.pretrained),
         metrics=measured or None,
-        model_name=_name(run_folder),
+        model_name=name,
         eval_results=_eval_results(recipe, results) or None,
     )
 
@@ -431,7 +440,7 @@ def _figures_table(figures: Mapping[str, Any], headings: tuple[str, str]) -> str
     return table(headings, rows) if rows else ""
 
 
-def _recipe_yaml(recipe: Recipe) -> str:
+def shared_recipe(recipe: Recipe) -> str:
     """The recipe as YAML, with the names but not the places of folders on the machine that it ran on."""
     sections: dict[str, Any] = {"data": recipe.data.model_copy(update={"path": _short_path(recipe.data.path)})}
     for name, section in (("model", recipe.model), ("tokenizer", recipe.tokenizer)):
@@ -446,7 +455,6 @@ def _short_path(path: str) -> str:
 
 
 def _hub_id(path: str | None) -> str | None:
-    """The path if it is an id on the Hub."""
-    if path and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path) and not Path(path).exists():
-        return path
-    return None
+    """The id on the Hub that a path is, without its revision."""
+    name = hub_name(path) if path else None
+    return name.repo if name is not None and "/" in name.repo else None

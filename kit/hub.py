@@ -16,13 +16,19 @@ from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import register_models
 from kit.pipelines import custom_pipelines
+from kit.places import local_place
 from kit.recipe_model import check_settings
+from kit.secrets import mask
+
+SAFELY: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
+"""How every model is loaded: weights that are numbers and nothing else, and no code from its folder."""
 
 
 def model_place(name_or_path: str | Path) -> str:
-    """Where the weights of a run are; anything else is a model folder or a Hub id already."""
-    inside = Path(name_or_path) / "model"
-    return str(inside) if (inside / "config.json").is_file() else str(name_or_path)
+    """The folder with the weights of a run, of a model folder, or of `OWNER/NAME[@REVISION]` on the Hub."""
+    folder = local_place(name_or_path)
+    inside = folder / "model"
+    return str(inside if (inside / "config.json").is_file() else folder)
 
 
 def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
@@ -34,7 +40,7 @@ def load_model(auto_class: Any, name_or_path: str | Path, settings: dict[str, An
     """The model of a run folder, a model folder or a Hub id; `settings` change its configuration."""
     config = load_config(name_or_path, settings)
     with told_in_one_line(name_or_path), without_progress_bars():
-        model = auto_class.from_pretrained(model_place(name_or_path), config=config)
+        model = auto_class.from_pretrained(model_place(name_or_path), config=config, **SAFELY)
     freeze_constants(model)
     return model
 
@@ -56,11 +62,11 @@ def load_config(name_or_path: str | Path, settings: dict[str, Any] | None = None
     if Path(name_or_path).is_dir() and not (Path(place) / "config.json").is_file():
         raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
     with told_in_one_line(name_or_path):
-        kind = type(AutoConfig.from_pretrained(place))
+        kind = type(AutoConfig.from_pretrained(place, trust_remote_code=False))
         checked, problems = check_settings(kind, settings or {})
         if problems:
             raise RecipeError("; ".join(message for _, message in problems))
-        return AutoConfig.from_pretrained(place, **checked)
+        return AutoConfig.from_pretrained(place, trust_remote_code=False, **checked)
 
 
 @contextmanager
@@ -69,7 +75,12 @@ def told_in_one_line(name_or_path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+        if "trust_remote_code" in str(error):
+            raise RunError(
+                f"{name_or_path} brings code of its own, which kit does not run. If you trust it, load it yourself "
+                "with trust_remote_code=True and save it as a model that transformers knows"
+            ) from None
+        reason = mask(str(error).strip().splitlines()[0])
         raise RunError(f"{name_or_path} cannot be loaded as a run, a model folder or a Hub id: {reason}") from None
 
 

@@ -285,6 +285,9 @@ def _results(run: Path) -> dict[str, Any]:
 
 
 def _check_same(ran: Recipe, written: Recipe, run: str, path: str) -> None:
+    from kit.pins import with_pins_of
+
+    written = with_pins_of(written, ran)
     before, now = ran.flat(), written.flat()
     differences = [key for key in ran.differences(written) if not key.startswith(_NOT_COMPARED)]
     if differences:

@@ -20,6 +20,7 @@ from kit.data.sources import Splits
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
 from kit.hub import (
+    SAFELY,
     export_model,
     freeze_constants,
     load_config,
@@ -179,7 +180,7 @@ class FineTuning(Task[L]):
             with told_in_one_line(section.pretrained), without_progress_bars():
                 # a head for other labels is made anew
                 model = self.auto_class.from_pretrained(
-                    model_place(section.pretrained), config=config, ignore_mismatched_sizes=True
+                    model_place(section.pretrained), config=config, ignore_mismatched_sizes=True, **SAFELY
                 )
             freeze_constants(model)
             if model.get_input_embeddings().num_embeddings < len(tokenizers.source):
