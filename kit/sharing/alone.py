@@ -60,7 +60,7 @@ def _answer(request: dict[str, Any]) -> None:
 
 
 def _main() -> None:
-    sys.meta_path.insert(0, _WithoutKit())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _WithoutKit())
     import torch
 
     asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))

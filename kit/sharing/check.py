@@ -134,6 +134,16 @@ def example_inputs(model: PreTrainedModel, tokens: dict[str, Tensor] | None) -> 
     if tokens is not None:
         limit = min(getattr(config, "max_position_embeddings", None) or 64, 64)
         inputs = {name: tensor[:, :limit] for name, tensor in tokens.items()}
+        if config.model_type == "hred":  # (batch, turns, tokens)
+            inputs = {name: tensor.unsqueeze(1) for name, tensor in inputs.items()}
+    elif model.main_input_name == "past_values":
+        sizes = {"values": config.value_size, "context": config.context_size}
+        return {
+            f"{when}_{name}": torch.randn(2, steps, size, generator=random)
+            for when, steps in (("past", 6), ("future", 3))
+            for name, size in sizes.items()
+            if size
+        }
     else:
         size = config.image_size
         inputs = {model.main_input_name: torch.randn(2, config.num_channels, size, size, generator=random)}

@@ -31,7 +31,8 @@ def build_data_folder(source: Path, target: Path, repo: str) -> list[str]:
     if not source.is_dir():
         raise DataError(f"{source} is no folder: give one with train, validation and test files")
     files = folder_files(source, ())
-    notes, counted = [], {}
+    notes: list[str] = []
+    counted: dict[str, int] = {}
     files.pop("README", None)
     for stem, endings in files.items():
         split = split_of(stem)
