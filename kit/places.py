@@ -27,6 +27,7 @@ TAKEN = ("*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.jinja", "*.y
 """Files of a model on the Hub that are downloaded: weights that hold only numbers, and text. No code, no pickles."""
 LEFT = ("*/*.safetensors", "consolidated*.safetensors", "onnx/*", "openvino/*")
 """The same weights once more, in other forms."""
+KINDS: dict[str, Any] = {"allow_patterns": list(TAKEN), "ignore_patterns": list(LEFT)}
 
 
 @dataclass(frozen=True)
@@ -65,17 +66,18 @@ def download(name: HubName) -> Path:
 
     Within a process a name means one commit, however often it is asked for.
     """
-    from huggingface_hub import ResolvedRevision, snapshot_download
+    from huggingface_hub import snapshot_download
 
     what = f"{name} cannot be loaded as a run, a model folder or a Hub id"
-    revision = ResolvedRevision(resolved=commit_of(name, what), initial=name.revision)
-    tree = files_at(name.repo, revision.resolved, what)
+    commit = commit_of(name, what)
+    if (kept := in_cache(name.repo, commit)) is not None:
+        return kept
+    tree = files_at(name.repo, commit, what)
     if outside := leading_out(entry.path for entry in tree or ()):
         raise HubError(f"{what}: it has a file {outside[0]!r}, a name that leads out of its folder. Nothing was loaded")
     begin = time.time()
     with without_progress_bars():
-        kinds: dict[str, Any] = {"allow_patterns": list(TAKEN), "ignore_patterns": list(LEFT)}
-        folder = Path(persistently(lambda: snapshot_download(name.repo, revision=revision, **kinds), what))
+        folder = Path(persistently(lambda: snapshot_download(name.repo, revision=commit, **KINDS), what))
     check_downloaded(name.repo, tree or [], folder, begin)
     return folder
 
@@ -87,22 +89,37 @@ def commit_of(name: HubName, what: str, repo_type: str = "model") -> str:
     if name.is_pinned:
         return str(name.revision)
     api = HfApi()
+
+    def resolve(local_files_only: bool = False) -> str:
+        return api.resolve_revision(
+            name.repo, revision=name.revision, repo_type=repo_type, local_files_only=local_files_only
+        ).resolved
+
     try:
-        return str(
-            persistently(lambda: api.repo_info(name.repo, revision=name.revision, repo_type=repo_type).sha, what)
-        )
+        persistently(lambda: api.repo_info(name.repo, revision=name.revision, repo_type=repo_type), what)
+        return persistently(resolve, what)  # also notes it for the day when the Hub cannot be reached
     except (HubError, NetworkError) as error:
         if not is_away(error):
             raise
         try:
-            kept = api.resolve_revision(
-                name.repo, revision=name.revision, repo_type=repo_type, local_files_only=True
-            ).resolved
+            kept = resolve(local_files_only=True)
         except Exception:
             raise error from None
         if isinstance(error, NetworkError):
             say(f"the Hub cannot be reached: {name} is taken as it is in the cache ({kept[:12]})")
         return kept
+
+
+def in_cache(repo: str, commit: str) -> Path | None:
+    """The folder of a commit if all its files are here, each of which was checked when it came."""
+    from huggingface_hub import get_cached_repo_tree, snapshot_download
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
+
+    try:
+        get_cached_repo_tree(repo, revision=commit)  # without it nobody knows whether a file is missing
+        return Path(snapshot_download(repo, revision=commit, local_files_only=True, **KINDS))
+    except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
+        return None
 
 
 def is_away(error: KitError) -> bool:
@@ -113,13 +130,9 @@ def is_away(error: KitError) -> bool:
 
 
 def files_at(repo: str, commit: str, what: str) -> "list[RepoFile] | None":
-    """All files of a commit with their checksums; None if the Hub is away and the cache does not know them."""
-    from huggingface_hub import HfApi, RepoFile, get_cached_repo_tree
+    """All files of a commit with their checksums; None if the Hub is away."""
+    from huggingface_hub import HfApi, RepoFile
 
-    try:
-        return list(get_cached_repo_tree(repo, revision=commit))
-    except Exception:  # not there yet
-        pass
     try:
         listed = persistently(lambda: list(HfApi().list_repo_tree(repo, recursive=True, revision=commit)), what)
     except (HubError, NetworkError) as error:
@@ -149,6 +162,7 @@ def check_downloaded(repo: str, tree: "list[RepoFile]", folder: Path, since: flo
 
     The Hub's library looks at sizes only. A file with other content is removed, so that it is fetched again.
     """
+    wrong = []
     for entry in tree:
         path = folder / entry.path
         if not path.is_file() or path.stat().st_mtime < since - 1:
@@ -156,10 +170,12 @@ def check_downloaded(repo: str, tree: "list[RepoFile]", folder: Path, since: flo
         if checksum(path, is_large=entry.lfs is not None) != (entry.lfs.sha256 if entry.lfs else entry.blob_id):
             path.resolve().unlink()
             path.unlink(missing_ok=True)
-            raise NetworkError(
-                f"{repo}: {entry.path} arrived with other content than the Hub has a checksum of, and was removed. Run "
-                "the same command again"
-            )
+            wrong.append(entry.path)
+    if wrong:
+        raise NetworkError(
+            f"{repo}: {', '.join(wrong)} arrived with other content than the Hub has a checksum of, and was removed. "
+            "Run the same command again"
+        )
 
 
 def leading_out(paths: Iterable[str]) -> list[str]:

@@ -133,7 +133,9 @@ LASTING = {
     "no answer at all": (Fault("GET|POST|PUT", kind="cut", times=999), NetworkError, "again"),
     "storage that never works": (Fault("PUT /storage", times=999, status=500), NetworkError, "nothing was changed"),
     "commits that never work": (Fault("POST .*/commit/", times=999, status=503), NetworkError, "nothing was changed"),
-    "bytes that change on the way": (Fault("PUT /storage", times=999, status=400, message="bad checksum"), HubError, "bad checksum"),
+    "bytes that change on the way": (
+        Fault("PUT /storage", times=999, status=400, message="bad checksum"), HubError, "bad checksum",
+    ),
     "no right to write": (Fault("POST /api/repos/create", times=999, status=403), HubError, "has not the right"),
     "no room": (Fault("POST .*/commit/", times=999, status=507, message="quota"), HubError, "quota"),
 }  # fmt: skip
@@ -250,14 +252,17 @@ def test_a_download_is_whole_and_without_code(hub: HubServer, folder: Path) -> N
     assert places.local_place(f"{NAME}@{commit}") == found
 
 
-def test_other_bytes_of_the_same_length_are_noticed(hub: HubServer, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("GET /storage", "safetensors"), ("GET .*/resolve/.*config.json", "config.json")]
+)
+def test_other_bytes_of_the_same_length_are_noticed(hub: HubServer, folder: Path, pattern: str, name: str) -> None:
     hub.put(NAME, contents(folder))
-    for pattern, name in (("GET /storage", "safetensors"), ("GET .*/resolve/.*config.json", "config.json")):
-        hub.faults = [Fault(pattern, kind="corrupt")]
-        with pytest.raises(NetworkError, match=f"{name} arrived with other content"):
-            places.local_place(NAME)
-        hub.faults = []
+    hub.faults = [Fault(pattern, kind="corrupt")]
+    with pytest.raises(NetworkError, match=f"{name} arrived with other content"):
+        places.local_place(NAME)
+    hub.log.clear()
     assert contents(places.local_place(NAME)) == contents(folder)
+    assert len(hub.sent("GET .*(storage|config.json)")) == 1  # only the bad one is fetched again
 
 
 @pytest.mark.parametrize("path", ["../outside.json", "a/../../outside.json", "/etc/outside.json", "C:\\outside.json"])
@@ -278,7 +283,13 @@ def test_file_names_do_not_lead_out(hub: HubServer, folder: Path, path: str, tmp
     ],
 )
 def test_what_cannot_be_loaded_is_told(
-    hub: HubServer, folder: Path, name: str, token: str, kind: type[KitError], said: str, monkeypatch: pytest.MonkeyPatch
+    hub: HubServer,
+    folder: Path,
+    name: str,
+    token: str,
+    kind: type[KitError],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     hub.put(NAME, contents(folder), private=True)
     monkeypatch.setenv("HF_TOKEN", token)
@@ -325,7 +336,14 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     assert {line.split()[-1]: int(line.split()[0].replace(",", "")) for line in listed.stdout.splitlines()} == {
         name: len(content) for name, content in there.items()
     }
-    needed = {"model.safetensors", "config.json", "generation_config.json", "tokenizer.json", "recipe.yaml", "README.md"}
+    needed = {
+        "model.safetensors",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "recipe.yaml",
+        "README.md",
+    }
     assert needed | {"modeling_rnn_seq2seq.py", "text_to_text.py", "target_tokenizer/tokenizer.json"} <= there.keys()
     assert "plots/loss.png" in there
     data = ModelCard(there["README.md"].decode()).data
@@ -407,9 +425,7 @@ def environment(hub: HubServer, tmp_path: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_data_is_shared_and_trained_on(
-    hub: HubServer, tiny_recipe: Path, kit_here: RunKit, tmp_path: Path
-) -> None:
+def test_data_is_shared_and_trained_on(hub: HubServer, tiny_recipe: Path, kit_here: RunKit, tmp_path: Path) -> None:
     """Parallel text becomes a table; another process reads it by its name, and pins the commit."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -420,7 +436,9 @@ def test_data_is_shared_and_trained_on(
     done = kit_here("push", corpus, "tester/corpus", "--data")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"{hub.address}/datasets/tester/corpus"
-    assert {"train.parquet", "val.parquet", "test.parquet", "README.md"} == stored(hub, "tester/corpus", "dataset").keys()
+    assert {"train.parquet", "val.parquet", "test.parquet", "README.md"} == stored(
+        hub, "tester/corpus", "dataset"
+    ).keys()
     changes = ["data.source=de", "data.target=en", "data.languages=null", "data.sizes=null", "train.max_steps=1"]
     arguments = ["train", str(tiny_recipe), "data.path=tester/corpus", *changes, "eval.steps=0", "--output", "run"]
     run = subprocess.run(
@@ -433,7 +451,9 @@ def test_data_is_shared_and_trained_on(
     assert f"revision: {hub.repos['dataset', 'tester/corpus'].head.sha}" in recipe
     local = kit_here("train", tiny_recipe, f"data.path={corpus}", *changes, "eval.steps=0", "--output", "local")
     assert local.returncode == 0, local.stderr
-    prints = [json.loads((tmp_path / name / "results.json").read_text())["data"]["fingerprints"] for name in ("run", "local")]
+    prints = [
+        json.loads((tmp_path / name / "results.json").read_text())["data"]["fingerprints"] for name in ("run", "local")
+    ]
     assert prints[0] == prints[1]
 
 

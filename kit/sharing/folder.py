@@ -148,8 +148,8 @@ def check_card(card: Path, source: Path) -> None:
         data = ModelCard(card.read_text(encoding="utf-8")).data
     except Exception as error:  # whatever YAML and the library have to say
         raise HubError(f"the metadata of {card.name} cannot be read: {' '.join(str(error).split())}") from None
-    language = data.to_dict().get("language") or []
-    for language in language if isinstance(language, list) else [language]:
+    given = data.to_dict().get("language") or []
+    for language in given if isinstance(given, list) else [given]:
         if not _LANGUAGE.fullmatch(str(language)):
             raise HubError(
                 f'hub.language: "{language}" is no code of a language, such as de, deu or multilingual (quote "no")'
