@@ -5,50 +5,20 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from conftest import RunKit
 from hub_server import READER, TOKEN, Fault, HubServer
 
+import kit.sharing.check
 from kit import places
 from kit.errors import HubError, KitError, NetworkError
 from kit.sharing.upload import Destination, upload
 
 NAME = "tester/dates"
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
-    """A Hub that this process talks to, with a token that may write, an empty cache, and no time lost by waiting."""
-    import huggingface_hub.file_download
-    import huggingface_hub.utils._http
-    from huggingface_hub import constants
-
-    import kit.hub_errors
-
-    with HubServer() as server:
-        for name, value in {
-            "ENDPOINT": server.address,
-            "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
-            "HF_HUB_OFFLINE": False,
-            "HF_HUB_DISABLE_XET": True,
-            "HF_HUB_CACHE": str(tmp_path / "cache"),
-            "HF_TOKEN_PATH": str(tmp_path / "token"),
-        }.items():
-            monkeypatch.setattr(constants, name, value)
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
-        waits: list[float] = []
-        at_once = SimpleNamespace(sleep=waits.append, time=places.time.time)
-        for module in (kit.hub_errors, huggingface_hub.utils._http, huggingface_hub.file_download):
-            monkeypatch.setattr(module, "time", at_once)
-        server.waits = waits  # type: ignore[attr-defined]
-        places.download.cache_clear()
-        yield server
-        places.download.cache_clear()
 
 
 @pytest.fixture
@@ -316,7 +286,7 @@ def test_without_the_hub_the_cache_is_used_and_it_is_said(
 
 
 def test_a_run_is_pushed_evaluated_used_and_repeated(
-    hub: HubServer, trained: Path, kit_here: RunKit, tmp_path: Path
+    hub: HubServer, trained: Path, kit_here: RunKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the commands of a user; nothing but the name on the Hub is known after the push."""
     from huggingface_hub import ModelCard
@@ -324,13 +294,16 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
-    listed = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]", "--dry-run")
+    with monkeypatch.context() as once:
+        once.setattr(kit.sharing.check, "check_run", lambda *about: "checked below")
+        listed = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]", "--dry-run")
     assert listed.returncode == 0, listed.stderr
     assert not hub.log
     done = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == f"{hub.address}/{NAME}"
     assert "loaded without kit, it computes what the run does" in done.stderr
+    assert "4 answers of its pipeline" in done.stderr
     assert "left out: pytorch_model.bin" in done.stderr
     there = stored(hub)
     assert {line.split()[-1]: int(line.split()[0].replace(",", "")) for line in listed.stdout.splitlines()} == {
@@ -367,27 +340,40 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     assert "hidden_size: 16" in recipe
 
 
-def test_a_changed_model_is_not_shared(hub: HubServer, trained: Path, tmp_path: Path) -> None:
-    """A folder that computes something else than the run does is noticed by the process without kit."""
+@pytest.mark.parametrize("what", ["weights", "tokens"])
+def test_a_folder_that_computes_something_else_is_not_shared(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The other process is this one here, so that it takes no time; that a real one is asked is shown above."""
     from safetensors.torch import load_file, save_file
 
-    from kit.sharing.check import check_run
+    from kit.hub import load_seq2seq
+    from kit.pipelines import pipeline
 
     changed = tmp_path / "changed"
     shutil.copytree(trained / "model", changed)
-    tensors = load_file(changed / "model.safetensors")
-    name = max(tensors, key=lambda name: tensors[name].numel())
-    tensors[name][0] += 0.5
-    save_file(tensors, changed / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(HubError, match="the model gives other"):
-        check_run(changed, trained, trained / "model")
+    if what == "weights":
+        tensors = load_file(changed / "model.safetensors")
+        name = max(tensors, key=lambda name: tensors[name].numel())
+        tensors[name] += 0.01
+        save_file(tensors, changed / "model.safetensors", metadata={"format": "pt"})
+    else:
+        shutil.copyfile(changed / "target_tokenizer" / "tokenizer.json", changed / "tokenizer.json")
+
+    def ask(questions: Any) -> Any:
+        (question,) = questions
+        pipe = pipeline(question.pipeline, question.model, device="cpu")
+        return [kit.sharing.check.ask_here(question, load_seq2seq(question.model), pipe)]
+
+    monkeypatch.setattr(kit.sharing.check, "ask_alone", ask)
+    assert "computes what the run does" in kit.sharing.check.check_run(trained / "model", trained, trained / "model")
+    with pytest.raises(HubError, match=f"the model gives other {'logits' if what == 'weights' else 'tokens'}"):
+        kit.sharing.check.check_run(changed, trained, trained / "model")
 
 
 def test_exit_codes_and_secrets_of_the_command_line(
     hub: HubServer, trained: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import kit.sharing.check
-
     monkeypatch.setattr(kit.sharing.check, "check_run", lambda *about: "not checked here")
     cases: list[tuple[list[Any], int, list[Fault]]] = [
         (["push", trained, NAME], 3, [Fault("POST|PUT", status=500, times=999, message=f"I know {TOKEN}")]),
@@ -488,27 +474,38 @@ def families() -> dict[str, tuple[Any, str, dict[str, Any]]]:
     return found
 
 
-def lora(base: Any, base_name: str, folder: Path) -> Any:
-    """The base model with an adapter that changes what it computes, saved to a folder."""
+def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Push an adapter of the Transformer; returns how to ask for it by its name, and what it computes here."""
     import peft
     import torch
 
-    settings = peft.LoraConfig(r=2, target_modules="all-linear", task_type="SEQ_2_SEQ_LM", init_lora_weights=False)
+    from kit.hub import load_seq2seq
+    from kit.sharing.alone import computed
+    from kit.sharing.check import Question
+    from kit.sharing.push import build_and_check
+
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     torch.manual_seed(1)
-    adapted = peft.get_peft_model(base, settings)
-    adapted.peft_config["default"].base_model_name_or_path = base_name
-    adapted.save_pretrained(folder)
-    return adapted.get_base_model()
+    adapted = peft.get_peft_model(load_seq2seq(tmp_path / "transformer_seq2seq"), settings)
+    adapted.peft_config["default"].base_model_name_or_path = "tester/transformer_seq2seq"
+    adapted.save_pretrained(tmp_path / "adapter")
+    (tmp_path / "adapter" / "README.md").unlink()
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    build_and_check(tmp_path / "adapter", ready, Destination("tester/adapter"), [])
+    assert 'base_model: "tester/transformer_seq2seq"' in (ready / "README.md").read_text(encoding="utf-8")
+    send(ready, Destination("tester/adapter"))
+    return Question("tester/adapter", "AutoModelForSeq2SeqLM", inputs), computed(
+        adapted.get_base_model().eval(), inputs
+    )
 
 
 def test_every_model_comes_back_the_same(hub: HubServer, tmp_path: Path) -> None:
     """Pushed, and loaded by its name, in one process that has no kit and an empty cache: equal bit by bit."""
     import torch
 
-    from kit.hub import load_seq2seq
     from kit.sharing.alone import computed
     from kit.sharing.check import Question, ask_alone
-    from kit.sharing.folder import Source, build_folder
 
     questions, expected = [], []
     for name, (model, loader, inputs) in families().items():
@@ -517,16 +514,10 @@ def test_every_model_comes_back_the_same(hub: HubServer, tmp_path: Path) -> None
         send(tmp_path / name, Destination(f"tester/{name}"))
         questions.append(Question(f"tester/{name}", loader, inputs))
         expected.append(computed(model, inputs))
-    inputs = next(question.inputs for question in questions if "transformer" in question.model)
-    base = load_seq2seq(tmp_path / "transformer_seq2seq")
-    adapted = lora(base, "tester/transformer_seq2seq", tmp_path / "adapter").eval()
-    ready = tmp_path / "ready"
-    ready.mkdir()
-    build_folder(Source(tmp_path / "adapter", tmp_path / "adapter", None), ready, "tester/adapter")
-    assert "base_model: " in (ready / "README.md").read_text(encoding="utf-8")
-    send(ready, Destination("tester/adapter"))
-    questions.append(Question("tester/adapter", "AutoModelForSeq2SeqLM", inputs))
-    expected.append(computed(adapted, inputs))
+    if find_spec("peft"):
+        question, tensors = shared_adapter(tmp_path, questions[1].inputs)
+        questions.append(question)
+        expected.append(tensors)
     answers = ask_alone(questions, environment(hub, tmp_path))
     for question, answer, tensors in zip(questions, answers, expected, strict=True):
         assert answer.tensors.keys() == tensors.keys(), question.model

@@ -174,14 +174,12 @@ def example_texts(rows: list[dict[str, Any]]) -> list[str]:
 
 def pipeline_calls(config: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, list[Any]]:
     """A pipeline whose code is saved with the model, and what to ask it about the examples."""
-    tasks = list(config.get("custom_pipelines") or {})
+    tasks = config.get("custom_pipelines") or {}
+    if "translation" in tasks:
+        directed = any("direction" in row for row in rows)  # which the pipeline would have to be told
+        return "translation", [] if directed else [row["source"][:LONGEST] for row in rows if row["source"].strip()]
     if "question-answering" in tasks:
-        keys = ("question", "context")
-        return "question-answering", [
-            {key: row[key] for key in keys} for row in rows if all(key in row for key in keys)
-        ]
-    if "translation" in tasks and not any("direction" in row for row in rows):
-        return "translation", [row["source"][:LONGEST] for row in rows if row.get("source", "").strip()]
+        return "question-answering", [{key: row[key] for key in ("question", "context")} for row in rows]
     return "", []
 
 
