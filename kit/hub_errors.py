@@ -76,9 +76,10 @@ def status(error: BaseException) -> int | None:
 def may_pass(error: BaseException) -> bool:
     """Whether the same call may succeed later: no answer, half an answer, or one that says so."""
     import httpx2
+    from huggingface_hub.constants import is_offline_mode
 
     code = status(error)
-    if code is not None:
+    if code is not None or is_offline_mode():  # where it is not asked, nothing passes
         return code in _PASSING
     return any(
         isinstance(cause, httpx2.TransportError | json.JSONDecodeError | ConnectionError)

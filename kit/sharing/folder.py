@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard
 
 from kit.card import shared_recipe, write_card
 from kit.errors import HubError, RunError
+from kit.places import hub_name
 from kit.recipe import Recipe, load_recipe
 from kit.run_folder import RunFolder
 from kit.secrets import holds_secret
@@ -118,6 +119,10 @@ def base_of_adapter(folder: Path) -> list[str]:
         base = str(settings["base_model_name_or_path"] or "")
     except (ValueError, KeyError, TypeError) as error:
         raise HubError(f"adapter_config.json does not name its base model: {error}") from None
+    name = hub_name(base)
+    if name is not None and name.revision is not None:  # as peft writes it
+        settings |= {"base_model_name_or_path": name.repo, "revision": name.revision}
+        (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
     card, notes = folder / "README.md", []
     is_local = Path(base).exists() or Path(base).is_absolute()
     if is_local or not base:
