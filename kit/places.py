@@ -6,6 +6,7 @@ no pickles, and checked against the Hub's checksums.
 
 import hashlib
 import re
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -76,7 +77,7 @@ def download(name: HubName) -> Path:
     if outside := leading_out(entry.path for entry in tree or ()):
         raise HubError(f"{what}: it has a file {outside[0]!r}, a name that leads out of its folder. Nothing was loaded")
     begin = time.time()
-    with without_progress_bars():
+    with bars_only_on_terminals():
         folder = Path(persistently(lambda: snapshot_download(name.repo, revision=commit, **KINDS), what))
     check_downloaded(name.repo, tree or [], folder, begin)
     return folder
@@ -111,7 +112,7 @@ def commit_of(name: HubName, what: str, repo_type: str = "model") -> str:
 
 
 def in_cache(repo: str, commit: str) -> Path | None:
-    """The folder of a commit if all its files are here, each of which was checked when it came."""
+    """The folder of a commit if all its files are here; those that kit fetched were checked when they came."""
     from huggingface_hub import get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 
@@ -143,17 +144,17 @@ def files_at(repo: str, commit: str, what: str) -> "list[RepoFile] | None":
 
 
 @contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """Keep the Hub's library from drawing a bar for every file."""
+def bars_only_on_terminals() -> Iterator[None]:
+    """Keep the Hub's library from drawing bars where nobody watches, as in a log file."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
-    shown = not are_progress_bars_disabled()
-    if shown:
+    hide = not sys.stderr.isatty() and not are_progress_bars_disabled()
+    if hide:
         disable_progress_bars()
     try:
         yield
     finally:
-        if shown:
+        if hide:
             enable_progress_bars()
 
 

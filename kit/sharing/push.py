@@ -45,11 +45,11 @@ def build_and_check(path: Path, folder: Path, to: Destination, overrides: Sequen
         return build_data_folder(path, folder, to.repo)
     source = find_source(path, overrides)
     notes = build_folder(source, folder, to.repo)
-    if not source.is_adapter:
-        from kit.sharing.check import check_run
+    if source.is_adapter:
+        return [*notes, "an adapter is sent as it is: only with its base model could it be tried without kit"]
+    from kit.sharing.check import check_run
 
-        notes.append(check_run(folder, source.path, source.model))
-    return notes
+    return [*notes, check_run(folder, source.path, source.model)]
 
 
 def table(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from kit.errors import HubError, KitError, NetworkError
 from kit.hub_errors import ATTEMPTS, explained, may_pass, pause, persistently, status
-from kit.places import checksum, without_progress_bars
+from kit.places import checksum, bars_only_on_terminals
 from kit.secrets import mask_logs
 
 READ_WITH_A_MODEL = ("*.safetensors", "*.json", "*.py", "*.jinja", "*.bin", "*.model", "plots/*")
@@ -124,7 +124,7 @@ def one_commit(
     """Commit on top of `parent`, once: before a second attempt the Hub is asked whether the first one arrived."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with warnings.catch_warnings(record=True) as caught, without_progress_bars():
+            with warnings.catch_warnings(record=True) as caught, bars_only_on_terminals():
                 warnings.simplefilter("always")
                 done = api.create_commit(
                     to.repo, operations, commit_message=message, repo_type=to.kind, parent_commit=parent
