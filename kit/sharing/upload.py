@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from kit.errors import HubError, KitError, NetworkError
 from kit.hub_errors import ATTEMPTS, explained, may_pass, pause, persistently, status
-from kit.places import checksum, bars_only_on_terminals
+from kit.places import bars_only_on_terminals, checksum
 from kit.secrets import mask_logs
 
 READ_WITH_A_MODEL = ("*.safetensors", "*.json", "*.py", "*.jinja", "*.bin", "*.model", "plots/*")
