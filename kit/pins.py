@@ -4,6 +4,7 @@ be repeated when they have moved on; and recipes that come from the Hub themselv
 from pathlib import Path
 
 from kit.data.hub_names import looks_like_hub_id
+from kit.data.text_files import ENDINGS, ending_of
 from kit.errors import HubError, KitError
 from kit.places import COMMIT, HubName, commit_of, download, hub_name
 from kit.recipe import Recipe, load_recipe
@@ -26,7 +27,8 @@ def pinned(recipe: Recipe) -> Recipe:
             if COMMIT.fullmatch(commit):
                 recipe = recipe.with_values(section, **{key: str(HubName(name.repo, commit))})
     data = recipe.data
-    on_hub = looks_like_hub_id(data.path) and not Path(data.path).expanduser().exists()
+    path = Path(data.path).expanduser()
+    on_hub = looks_like_hub_id(data.path) and ending_of(path) not in ENDINGS and not path.exists()
     if on_hub and not COMMIT.fullmatch(data.revision or ""):
         try:
             commit = commit_of(HubName(data.path, data.revision), f"data.path: {data.path}", "dataset")
