@@ -16,6 +16,7 @@ from hub_server import READER, TOKEN, Fault, HubServer
 import kit.sharing.check
 from kit import places
 from kit.errors import HubError, KitError, NetworkError
+from kit.secrets import mask
 from kit.sharing.upload import Destination, upload
 
 NAME = "tester/dates"
@@ -64,6 +65,16 @@ def test_a_folder_becomes_one_private_commit(hub: HubServer, folder: Path) -> No
     assert len(repo.commits) == 2
     assert len(hub.sent("PUT /storage")) == 2  # nothing was sent twice
     assert not [value for value in hub.log if TOKEN in value]
+
+
+def test_the_token_of_the_login_file_is_used_and_masked(
+    hub: HubServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
+    send(folder)
+    assert stored(hub) == contents(folder)
+    assert mask(f"of a login: {TOKEN}") == "of a login: ***"
 
 
 def test_large_files_in_parts(folder: Path, hub: HubServer) -> None:
