@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kit.errors import DataError, KitError, RecipeError, RunError
+    from kit.errors import DataError, HubError, KitError, NetworkError, RecipeError, RunError
     from kit.evaluation.compare import compare_runs
     from kit.evaluation.run import evaluate
     from kit.generate import Translator
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "DataError": "kit.errors",
+    "HubError": "kit.errors",
     "KitError": "kit.errors",
+    "NetworkError": "kit.errors",
     "RecipeError": "kit.errors",
     "RunError": "kit.errors",
     "evaluate": "kit.evaluation.run",
@@ -40,7 +42,9 @@ _HOMES = {
 __all__ = [
     "DataError",
     "FinishedRun",
+    "HubError",
     "KitError",
+    "NetworkError",
     "Recipe",
     "RecipeError",
     "RunError",

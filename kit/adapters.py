@@ -27,6 +27,7 @@ from kit.recipe import PeftSection
 
 MODEL_CONFIG = "model_config.json"
 """File of an adapter's folder with the configuration of the model that it belongs to."""
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
 TASK_TYPES = {
     "classification": "SEQ_CLS",
     "tagging": "TOKEN_CLS",
@@ -217,6 +218,8 @@ def merged_into(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
 def _saved_config(place: str | Path) -> dict[str, Any]:
     file = adapter_config_file(place)
     assert file is not None
+    if not (file.parent / ADAPTER_WEIGHTS).is_file():  # peft would unpickle another file in its place
+        raise RunError(f"{place} is an adapter without {ADAPTER_WEIGHTS}: kit loads weights in no other form")
     saved = json.loads(file.read_text(encoding="utf-8"))
     if saved.get("task_type") not in AUTO_CLASSES:
         raise RunError(f"{place} is an adapter for {saved.get('task_type')}, which kit has no task for")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
+from kit.places import hub_name
 from kit.recipe_fine_tuning import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
 from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_translation import TranslationRecipe, has_directions
@@ -61,12 +62,18 @@ _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # character
 
 
 def write_card(
-    run_folder: Path, recipe: Recipe, results: Mapping[str, Any], template: str = "seq2seq", merged: bool = False
+    run_folder: Path,
+    recipe: Recipe,
+    results: Mapping[str, Any],
+    template: str = "seq2seq",
+    place: str | None = None,
+    merged: bool = False,
 ) -> str:
     """The text of README.md for a run and its model: metadata for the Hub, then Markdown. An adapter is `merged` once
     its model is a plain one.
 
     `results` is what results.json holds; examples and pictures are taken from the run folder where they are there.
+    `place` is the id of the model on the Hub, for the card that goes there.
     Pictures are linked as `plots/NAME.png`: a folder that gets the card needs a copy of `plots/`. All that comes from
     data is written so that it shows as it is, and can neither end a table cell nor be taken for markup or HTML.
     """
@@ -83,8 +90,13 @@ def write_card(
         undefined=jinja2.StrictUndefined,
     )
     return card.render(
-        card_data=_metadata(run_folder, recipe, results, adapter).to_yaml(),
-        name=escape(_name(run_folder)),
+        card_data=_metadata(_name(run_folder, place), recipe, results, adapter).to_yaml(),
+        name=escape(_name(run_folder, place)),
+        place=_quoted(place or "model"),
+        place_note="" if place else "  # the folder that holds config.json, or the id of this model on the Hub",
+        repeat=f"`kit train {place}`, or save this as `recipe.yaml` and `kit train recipe.yaml`"
+        if place
+        else "Save this as `recipe.yaml`, then `kit train recipe.yaml`",
         summary=_summary(recipe, results),
         results_table=_results_table(results),
         group_tables=_group_tables(results),
@@ -97,7 +109,7 @@ def write_card(
         training_table=_figures_table(_training(results), ("figure", "value")),
         curves=[picture for picture in pictures if "attention" not in picture["title"]],
         attentions=[picture for picture in pictures if "attention" in picture["title"]],
-        recipe_block=code_block(_recipe_yaml(recipe), "yaml"),
+        recipe_block=code_block(shared_recipe(recipe), "yaml"),
         versions_table=_figures_table(_figures(results, "versions"), ("package", "version")),
         **_of_family(recipe, results, run_folder),
     )
@@ -265,8 +277,8 @@ def _figures(results: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     return results.get(part) or {}
 
 
-def _name(run_folder: Path) -> str:
-    return run_folder.resolve().name
+def _name(run_folder: Path, place: str | None) -> str:
+    return place.rpartition("/")[2] if place else run_folder.resolve().name
 
 
 def _adapter_use(recipe: Recipe) -> str:
@@ -294,7 +306,7 @@ def _adapter_use(recipe: Recipe) -> str:
     return f"{told}\n\n{code_block(chr(10).join(lines), 'python')}{merge}"
 
 
-def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], adapter: bool) -> ModelCardData:
+def _metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: bool) -> ModelCardData:
     from huggingface_hub import ModelCardData
 
     measured = [name for name in METRICS if any(name in _figures(results, split) for split in SPLITS)]
@@ -308,7 +320,7 @@ def _metadata(run_folder: Path, recipe: Recipe, results: Mapping[str, Any], adap
         datasets=recipe.hub.datasets or ([data] if data else None),
         base_model=_hub_id(recipe.model.pretrained),
         metrics=measured or None,
-        model_name=_name(run_folder),
+        model_name=name,
         eval_results=_eval_results(recipe, results) or None,
     )
 
@@ -498,7 +510,7 @@ def _figures_table(figures: Mapping[str, Any], headings: tuple[str, str]) -> str
     return table(headings, rows) if rows else ""
 
 
-def _recipe_yaml(recipe: Recipe) -> str:
+def shared_recipe(recipe: Recipe) -> str:
     """The recipe as YAML, with the names but not the places of folders on the machine that it ran on."""
     sections: dict[str, Any] = {"data": recipe.data.model_copy(update={"path": _short_path(recipe.data.path)})}
     for name, section in (("model", recipe.model), ("tokenizer", recipe.tokenizer)):
@@ -513,7 +525,6 @@ def _short_path(path: str) -> str:
 
 
 def _hub_id(path: str | None) -> str | None:
-    """The path if it is an id on the Hub."""
-    if path and re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", path) and not Path(path).exists():
-        return path
-    return None
+    """The id on the Hub that a path is, without its revision."""
+    name = hub_name(path) if path else None
+    return name.repo if name is not None and "/" in name.repo else None

@@ -11,6 +11,7 @@ import typer
 
 from kit import __version__
 from kit.errors import KitError
+from kit.secrets import mask
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,6 +26,7 @@ Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value]...",
 RecipeArgument = Annotated[
     str, typer.Argument(metavar="RECIPE", help="A recipe file, or the name of a shipped recipe.")
 ]
+RunOrHub = Annotated[str, typer.Argument(metavar="RUN", help="A run folder, or OWNER/NAME[@REVISION] on the Hub.")]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder.")]
 Processes = Annotated[int, typer.Option(min=1, help="Number of processes to train with.")]
 
@@ -51,18 +53,35 @@ def train(
     processes: Processes = 1,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a run would see and take.")] = False,
 ) -> None:
-    """Train what a recipe describes; RECIPE may also be the folder of a run to repeat or go on with."""
+    """Train what a recipe describes; RECIPE may also be the folder of a run to repeat or go on with, or a run on the
+    Hub to repeat (OWNER/NAME[@REVISION])."""
     from kit.recipe import load_recipe
 
     path = Path(recipe)
     is_run = (path / "recipe.yaml").is_file()
-    loaded = load_recipe(path / "recipe.yaml" if is_run else recipe, overrides or [])
+    on_hub = None if is_run else _run_on_hub(recipe)
+    if on_hub is not None:
+        from kit.pins import recipe_of
+
+        loaded = recipe_of(on_hub, overrides or [])
+    else:
+        loaded = load_recipe(path / "recipe.yaml" if is_run else recipe, overrides or [])
     if dry_run:
         return _inspect(loaded)
-    target = output or (path if is_run else Path("runs") / path.stem)
+    name = path.stem if on_hub is None else on_hub.repo.rpartition("/")[2]
+    target = output or (path if is_run else Path("runs") / name)
     if processes > 1:
         return _train_in_processes(processes, target)
     _train(loaded, target, resume)
+
+
+def _run_on_hub(recipe: str) -> Any:
+    """The run on the Hub that is meant by OWNER/NAME[@REVISION], unless it is a recipe that is here."""
+    from kit.places import hub_name
+    from kit.shipped import names_recipe
+
+    name = hub_name(recipe)
+    return name if name is not None and "/" in name.repo and not names_recipe(recipe) else None
 
 
 def _train(recipe: Any, output: Path, resume: bool) -> None:
@@ -128,7 +147,7 @@ def _inspect(recipe: Any) -> None:
 
 @app.command(name="eval")
 def evaluate(
-    run: RunArgument,
+    run: RunOrHub,
     overrides: Overrides = None,
     split: Annotated[str, typer.Option(help="Split of the data to evaluate on.")] = "test",
     predictions: Annotated[Path | None, typer.Option(help="Write predictions there, as JSON lines.")] = None,
@@ -389,6 +408,42 @@ def verify(
 
 
 @app.command()
+def push(
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run, an adapter, or (--data) data files.")],
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Where it goes on the Hub.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[hub.key=value]...", help="What the card says: hub.license=mit")
+    ] = None,
+    public: Annotated[bool, typer.Option("--public", help="Let everybody see it; without, it is private.")] = False,
+    data: Annotated[bool, typer.Option("--data", help="RUN is a folder of data files: share it as a dataset.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Build and check the folder, list it, send nothing.")
+    ] = False,
+) -> None:
+    """Share a run on the Hub: weights, tokenizer, code, recipe, card and pictures, in one commit.
+
+    Before that, a process without kit loads the folder, and must compute what the run does.
+    """
+    from kit.reporting import Reporter
+    from kit.sharing.push import push as share
+    from kit.sharing.push import table
+    from kit.sharing.upload import Destination
+
+    reporter = Reporter()
+    to = Destination(repo, "dataset" if data else "model", public)
+    done = share(source, to, overrides or [], dry_run, reporter.say)
+    if isinstance(done, Path):
+        print("\n".join(table(done)))
+        reporter.say(f"nothing was sent; the folder that would be is {done}")
+        return
+    for name in done.removed:
+        reporter.say(f"removed there: {name}, left over from an older push")
+    who = "for everybody to see" if public else "private"
+    reporter.say(f"{'there already' if done.was_there else 'sent'}, {who}; commit {done.commit}")
+    print(done.url)
+
+
+@app.command()
 def recipes(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
 ) -> None:
@@ -452,22 +507,32 @@ def doctor(
 
 
 def main() -> NoReturn:
-    """Run the command; a user's mistake is one message and exit code 2."""
+    """Run the command; a user's mistake is one message and exit code 2, a Hub that cannot be reached one and 3."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     try:
         app()
     except KitError as error:
         if _is_main_process():
-            print(f"kit: {error}", file=sys.stderr)
-        sys.exit(2)
+            print(f"kit: {mask(str(error))}", file=sys.stderr)
+        sys.exit(error.exit_code)
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
-            raise
+            _end_with_traceback()
         where = f" {error.filename}" if error.filename else ""
         print(f"kit: cannot write{where}: {error.strerror}. What was complete is untouched", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("kit: interrupted", file=sys.stderr)
         sys.exit(130)
+    except Exception:
+        _end_with_traceback()
     sys.exit(0)
+
+
+def _end_with_traceback() -> NoReturn:
+    """End as Python does, but show no access token that may be in a message."""
+    import traceback
+
+    print(mask(traceback.format_exc()), end="", file=sys.stderr)
+    sys.exit(1)

@@ -76,7 +76,7 @@ class Completer:
         self.model = load_model(AutoModelForCausalLM, name_or_path).eval()
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         with told_in_one_line(name_or_path):
-            self.tokenizer = AutoTokenizer.from_pretrained(model_place(name_or_path))
+            self.tokenizer = AutoTokenizer.from_pretrained(model_place(name_or_path), trust_remote_code=False)
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self.positions = position_limit(self.model.config)

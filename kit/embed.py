@@ -37,7 +37,7 @@ class Embedder:
             raise RunError(f"{name_or_path} needs a target as well as a source: it has no vector for a single text")
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         with told_in_one_line(name_or_path):
-            self.tokenizer = AutoTokenizer.from_pretrained(model_place(name_or_path))
+            self.tokenizer = AutoTokenizer.from_pretrained(model_place(name_or_path), trust_remote_code=False)
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self.pooling = pooling

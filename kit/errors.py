@@ -1,11 +1,15 @@
-"""Errors that a user can mend: each is shown as one message, without a traceback, and ends with exit code 2."""
+"""Errors that are shown as one message, without a traceback. Most are a user's to mend, and end with exit code 2; a Hub
+that cannot be reached ends with 3, because the same command may succeed later."""
 
 import difflib
 from collections.abc import Iterable
+from typing import ClassVar
 
 
 class KitError(Exception):
     """A mistake in what the user gave: the message names it, says what was expected and what to do."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class RecipeError(KitError):
@@ -18,6 +22,16 @@ class DataError(KitError):
 
 class RunError(KitError):
     """A run folder that is missing, broken, in use, or belongs to another recipe."""
+
+
+class HubError(KitError):
+    """Something that the Hub refuses: a name, a token without the right, a revision, metadata."""
+
+
+class NetworkError(KitError):
+    """The Hub, or the way to it, that failed even after several tries: nothing is wrong with the command."""
+
+    exit_code: ClassVar[int] = 3
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -25,15 +25,21 @@ from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import register_models
 from kit.pipelines import custom_pipelines
+from kit.places import local_place
 from kit.recipe import Recipe
 from kit.recipe_model import check_settings
+from kit.secrets import mask
+
+SAFELY: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
+"""How every model is loaded: weights that are numbers and nothing else, and no code from its folder."""
 
 
 def model_place(name_or_path: str | Path) -> str:
-    """Where the weights of a run are; anything else is a model folder or a Hub id already."""
-    inside = Path(name_or_path) / "model"
+    """The folder with the weights of a run, of a model folder, or of `OWNER/NAME[@REVISION]` on the Hub."""
+    folder = local_place(name_or_path)
+    inside = folder / "model"
     is_model = any((inside / file).is_file() for file in ("config.json", "adapter_config.json"))
-    return str(inside) if is_model else str(name_or_path)
+    return str(inside if is_model else folder)
 
 
 def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
@@ -48,7 +54,7 @@ def load_model(auto_class: Any, name_or_path: str | Path, settings: dict[str, An
     with told_in_one_line(name_or_path), without_progress_bars():
         if adapter_config_file(place) is not None:
             return load_adapted(auto_class, place, config)
-        model = auto_class.from_pretrained(place, config=config)
+        model = auto_class.from_pretrained(place, config=config, **SAFELY)
     freeze_constants(model)
     return model
 
@@ -67,7 +73,7 @@ def new_or_pretrained(
         return auto_class.from_config(config).to(getattr(torch, train.dtype)), []
     with told_in_one_line(place), without_progress_bars(), plain_weights(place) as folder:
         model, told = auto_class.from_pretrained(
-            folder, config=config, ignore_mismatched_sizes=new_head, output_loading_info=True
+            folder, config=config, ignore_mismatched_sizes=new_head, output_loading_info=True, **SAFELY
         )
     freeze_constants(model)
     if model.get_input_embeddings().num_embeddings < len(tokenizer):
@@ -84,7 +90,7 @@ def load_adapted(auto_class: Any, place: str, config: PreTrainedConfig) -> PreTr
     for, with the adapter merged into them."""
     if auto_class is not adapted_class(place):
         with plain_weights(place) as folder:
-            return auto_class.from_pretrained(folder, config=config)
+            return auto_class.from_pretrained(folder, config=config, **SAFELY)
     return with_adapter(load_base(place, config), place)
 
 
@@ -93,7 +99,9 @@ def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
     base = base_of(place)
     with told_in_one_line(f"{base}, the base model of the adapter {place},"), without_progress_bars():
         # the head of the adapter may have other labels
-        model = adapted_class(place).from_pretrained(model_place(base), config=config, ignore_mismatched_sizes=True)
+        model = adapted_class(place).from_pretrained(
+            model_place(base), config=config, ignore_mismatched_sizes=True, **SAFELY
+        )
     freeze_constants(model)
     if model.can_generate():
         model.generation_config = GenerationConfig.from_pretrained(place)
@@ -136,13 +144,15 @@ def load_config(name_or_path: str | Path, settings: dict[str, Any] | None = None
         adapter = adapter_config_file(place)
     if Path(name_or_path).is_dir() and adapter is None and not (Path(place) / "config.json").is_file():
         raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
-    file = {} if adapter is None else {"_configuration_file": MODEL_CONFIG}
+    how: dict[str, Any] = {"trust_remote_code": False}
+    if adapter is not None:
+        how["_configuration_file"] = MODEL_CONFIG
     with told_in_one_line(name_or_path):
-        kind = type(AutoConfig.from_pretrained(place, **file))
+        kind = type(AutoConfig.from_pretrained(place, **how))
         checked, problems = check_settings(kind, settings or {})
         if problems:
             raise RecipeError("; ".join(message for _, message in problems))
-        return AutoConfig.from_pretrained(place, **file, **checked)
+        return AutoConfig.from_pretrained(place, **how, **checked)
 
 
 @contextmanager
@@ -151,7 +161,12 @@ def told_in_one_line(name_or_path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
+        if "trust_remote_code" in str(error):
+            raise RunError(
+                f"{name_or_path} brings code of its own, which kit does not run. If you trust it, load it yourself "
+                "with trust_remote_code=True and save it as a model that transformers knows"
+            ) from None
+        reason = mask(str(error).strip().splitlines()[0])
         raise RunError(f"{name_or_path} cannot be loaded as a run, a model folder or a Hub id: {reason}") from None
 
 

@@ -19,6 +19,7 @@ from kit.errors import RecipeError
 from kit.hub import model_place
 from kit.layers import freeze
 from kit.models import register_models
+from kit.pins import pinned
 from kit.recipe import Recipe
 from kit.tasks import task_of
 from kit.tasks.task import Encoded, MakeBatch, Task
@@ -28,7 +29,7 @@ from kit.tasks.task import Encoded, MakeBatch, Task
 class Prepared:
     """A recipe with its data read, its tokenizers trained and its model built."""
 
-    recipe: Recipe  # with the fingerprints of the data
+    recipe: Recipe  # with the fingerprints of the data, and the commits of what is on the Hub
     task: Task[Any]
     splits: Splits
     tokenizers: Tokenizers
@@ -91,14 +92,16 @@ class Prepared:
 def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: Accelerator | None = None) -> Prepared:
     """Read the data, make the tokenizers unless they are given, encode the examples, plan the batches, build the model.
 
-    Nothing is written. With several processes the main one makes the tokenizers for all.
+    Nothing is written. What the recipe names on the Hub is pinned to its commit. With several processes the main one
+    does that, and makes the tokenizers, for all.
     """
     register_models()
+    is_main = accelerator is None or accelerator.is_main_process
+    recipe = broadcast_object_list([pinned(recipe) if is_main else None])[0]
     splits = task_of(recipe).load()
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
     task = task_of(recipe)
     if tokenizers is None:
-        is_main = accelerator is None or accelerator.is_main_process
         tokenizers = broadcast_object_list([task.build_tokenizers(splits) if is_main else None])[0]
     encoded = task.encode(splits, tokenizers)
     plan: EpochPlan | StreamPlan[Any]

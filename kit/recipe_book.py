@@ -298,6 +298,9 @@ def _results(run: Path) -> dict[str, Any]:
 
 def _check_same(ran: Recipe, written: Recipe, run: str, path: str) -> list[str]:
     """Refuse a run of another recipe; the changes that only say where things are, as `key=value`."""
+    from kit.pins import with_pins_of
+
+    written = with_pins_of(written, ran)
     before, now = ran.flat(), written.flat()
     differences = [key for key in ran.differences(written) if not key.startswith(_NOT_COMPARED)]
     elsewhere = [key for key in differences if key in _SAME_DATA_ELSEWHERE or _is_local_copy(key, before.get(key))]

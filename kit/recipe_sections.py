@@ -72,7 +72,8 @@ class ModelSection(Section):
     """A model type of kit (such as rnn_seq2seq), built anew with random weights."""
 
     pretrained: str | None = None
-    """A Hub id, a run folder or a model folder whose weights training goes on from."""
+    """A run folder, a model folder, or OWNER/NAME[@REVISION] on the Hub whose weights training goes on from; a run
+    notes the commit that it used."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -96,7 +97,7 @@ class TokenizerSection(Section):
     unknown characters either, and keeps all white space; word and char are the easiest to look into."""
 
     pretrained: str | None = None
-    """A Hub id or folder of a tokenizer to use instead of training one."""
+    """A folder, or OWNER/NAME[@REVISION] on the Hub, of a tokenizer to use instead of training one."""
 
     vocab_size: Annotated[int, Gt(4)] = 8000
     """Largest number of tokens, the four special ones included. A few thousand suit small data."""

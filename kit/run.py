@@ -13,6 +13,7 @@ from kit.errors import RecipeError, RunError
 from kit.evaluation.metrics import greater_is_better
 from kit.finish import finish, show_evaluation
 from kit.machine import keep_freed_memory
+from kit.pins import pinned, with_pins_of
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
 from kit.reporting import Reporter
@@ -44,6 +45,8 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
     reporter = reporter if reporter is not None and accelerator.is_main_process else Reporter(quiet=True)
     folder = RunFolder(Path(output))
     recipe = in_enough_parts(recipe, folder, resume, accelerator.num_processes, reporter)
+    if folder.recipe_file.is_file():
+        recipe = pinned(with_pins_of(recipe, folder.recipe()))
     folder.claim(recipe, resume)
     if folder.is_finished:
         return FinishedRun(folder.path, folder.results(), was_there=True)

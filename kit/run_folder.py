@@ -50,6 +50,10 @@ class RunFolder:
     def existing(cls, path: Path) -> "RunFolder":
         """A folder that holds a run."""
         folder = cls(path)
+        if not folder.model.is_dir() and any(
+            (path / name).is_file() for name in ("config.json", "adapter_config.json")
+        ):
+            folder.model = path  # as it is on the Hub
         if not folder.recipe_file.is_file():
             what = "is not a run folder: it has no recipe.yaml" if path.exists() else "does not exist"
             raise RunError(f"{path} {what}. `kit train RECIPE` makes one, by default under runs/")

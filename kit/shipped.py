@@ -24,6 +24,14 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
+def names_recipe(name: str) -> bool:
+    """Whether a name is that of a file or of a shipped recipe."""
+    try:
+        return find_recipe(name).is_file()
+    except RecipeError:
+        return False
+
+
 def find_recipe(path_or_name: str | Path) -> Path:
     """The file that is meant: a file of the user's own, or else a shipped recipe.
 

@@ -6,10 +6,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from hub_server import HubServer
 
 # Nothing in the tests may reach for the network; set before anything imports the libraries that would.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -142,3 +147,35 @@ eval: {{steps: 0, metrics: [rouge1, rougeL], num_beams: 2, max_new_tokens: 8}}
         encoding="utf-8",
     )
     return train(load_recipe(recipe), folder / "run").folder
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[HubServer]":
+    """A Hub that this process talks to, with a token that may write, an empty cache, and no time lost by waiting."""
+    import huggingface_hub.file_download
+    import huggingface_hub.utils._http
+    from hub_server import TOKEN, HubServer
+    from huggingface_hub import constants
+
+    import kit.hub_errors
+    from kit import places
+
+    with HubServer() as server:
+        for name, value in {
+            "ENDPOINT": server.address,
+            "HUGGINGFACE_CO_URL_TEMPLATE": server.address + "/{repo_id}/resolve/{revision}/{filename}",
+            "HF_HUB_OFFLINE": False,
+            "HF_HUB_DISABLE_XET": True,
+            "HF_HUB_CACHE": str(tmp_path / "cache"),
+            "HF_TOKEN_PATH": str(tmp_path / "token"),
+        }.items():
+            monkeypatch.setattr(constants, name, value)
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        waits: list[float] = []
+        at_once = SimpleNamespace(sleep=waits.append, time=places.time.time)
+        for module in (kit.hub_errors, huggingface_hub.utils._http, huggingface_hub.file_download):
+            monkeypatch.setattr(module, "time", at_once)
+        server.waits = waits  # type: ignore[attr-defined]
+        places.download.cache_clear()
+        yield server
+        places.download.cache_clear()

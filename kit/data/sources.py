@@ -28,7 +28,8 @@ from kit.data.joining import join_examples
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import Texts, digests, fingerprint, first_occurrences, hold_out, in_memory, keep
 from kit.data.text_files import ENDINGS, Layout, ending_of
-from kit.errors import DataError, did_you_mean
+from kit.errors import DataError, NetworkError, did_you_mean
+from kit.hub_errors import may_pass
 from kit.recipe_translation import TranslationData, has_directions
 
 if TYPE_CHECKING:
@@ -181,7 +182,8 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
         return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
     # The libraries below raise dozens of kinds; each means that the data is not to be had.
     except Exception as error:
-        raise DataError(
+        kind = NetworkError if may_pass(error) else DataError
+        raise kind(
             f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "
             f"{reason(error)}"
         ) from error

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from kit.data.hub_names import reason
 from kit.data.languages import PREFIX, Languages, languages_of
 from kit.data.vocabulary import END, OF_BERT, PAD, START, UNKNOWN, train_vocabulary
-from kit.errors import RecipeError, RunError
+from kit.errors import NetworkError, RecipeError, RunError
+from kit.places import download, hub_name
+from kit.secrets import mask
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -288,21 +290,22 @@ def train_tokenizer(
 
 def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
     """The tokenizers of a run folder, a model folder or a Hub id; KitError if there are none."""
+    on_hub = hub_name(name_or_path)
     folder = Path(name_or_path)
-    if folder.exists():
-        for place in (folder, folder / "model"):
-            if (place / "tokenizer_config.json").is_file():
-                return Tokenizers.load(place)
-        raise RunError(
-            f'"{name_or_path}" holds no tokenizer: expected tokenizer_config.json in it or in its folder "model". '
-            "Give a model folder, the folder of a finished run, or a Hub id."
-        )
     try:
-        return Tokenizers.load(name_or_path)
-    except RecipeError:
+        if on_hub is not None:
+            return Tokenizers.load(download(on_hub))
+    except (NetworkError, RecipeError):
         raise
     except Exception as error:
         raise RecipeError(
             f'tokenizer.pretrained: there is no folder "{name_or_path}", and as a Hub id it could not be loaded: '
-            f"{reason(error)}"
+            f"{mask(reason(error))}"
         ) from error
+    for place in (folder, folder / "model"):
+        if (place / "tokenizer_config.json").is_file():
+            return Tokenizers.load(place)
+    raise RunError(
+        f'"{name_or_path}" holds no tokenizer: expected tokenizer_config.json in it or in its folder "model". '
+        "Give a model folder, the folder of a finished run, or a Hub id."
+    )

@@ -6,6 +6,7 @@ from accelerate import Accelerator
 
 from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError, RunError, did_you_mean
+from kit.places import local_place
 from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
@@ -13,11 +14,11 @@ from kit.tasks.task import Encoded, Evaluation
 
 
 def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None = None) -> Evaluation:
-    """Figures and predictions of a run's best model on a split of its data.
+    """Figures and predictions of a run's best model on a split of its data; `run` is a folder, or a run on the Hub.
 
     `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`.
     """
-    folder = RunFolder.existing(Path(run))
+    folder = RunFolder.existing(local_place(run))
     changed = list(overrides or [])
     if any(override.startswith("data.") for override in changed):
         changed.append("data.fingerprints=null")  # other data is what is asked for
@@ -28,7 +29,7 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
     task, tokenizers = task_of(recipe), Tokenizers.load(folder.model)
-    model = task.load_model(folder.path)
+    model = task.load_model(folder.model)
     splits = task.load()
     if split not in splits.datasets:
         names = list(splits.datasets)

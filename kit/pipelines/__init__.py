@@ -59,7 +59,8 @@ def register() -> None:
 def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
     """`transformers.pipeline` for kit's tasks, with kit's own code: nothing from the model's folder is executed.
 
-    `model` may be a run folder, too.
+    `model` may be a run folder, too, or `OWNER/NAME[@REVISION]` on the Hub. With `trust_remote_code=True` a model that
+    needs code of its own is handed to transformers as it is.
     """
     from kit.adapters import adapted_class, adapter_config_file
     from kit.hub import load_model, model_place
@@ -68,9 +69,11 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
     name = DIRECTION.sub("translation", task)
     if name in PIPELINES:
         kwargs.setdefault("pipeline_class", PIPELINES[name])
-    if isinstance(model, str | Path):
+    if isinstance(model, str | Path) and not kwargs.setdefault("trust_remote_code", False):
         model = model_place(model)
         if adapter_config_file(model) is not None:
             kwargs.setdefault("tokenizer", model)
             model = load_model(adapted_class(model), model)
+        else:
+            kwargs["model_kwargs"] = {"use_safetensors": True, **kwargs.get("model_kwargs", {})}
     return transformers_pipeline(task, model=model, **kwargs)

@@ -1,0 +1,537 @@
+"""`kit push`, and what comes back from the Hub: the same model, whatever happens on the way."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunKit
+from hub_server import READER, TOKEN, Fault, HubServer
+
+import kit.sharing.check
+from kit import places
+from kit.errors import HubError, KitError, NetworkError
+from kit.secrets import mask
+from kit.sharing.upload import Destination, upload
+
+NAME = "tester/dates"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A small folder with two large files and two small ones."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    path = tmp_path / "folder"
+    path.mkdir()
+    for number, name in enumerate(("model.safetensors", "extra.safetensors")):
+        save_file({"weights": np.full(5000, number, np.float32)}, path / name)
+    (path / "README.md").write_text("---\nlicense: mit\n---\n\n# A card\n", encoding="utf-8")
+    (path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    return path
+
+
+def send(folder: Path, to: Destination | None = None) -> Any:
+    return upload(folder, to or Destination(NAME), "a message", lambda line: None)
+
+
+def stored(hub: HubServer, name: str = NAME, kind: str = "model") -> dict[str, bytes]:
+    files = hub.repos[kind, name].head.files
+    return {path: blob.content for path, blob in files.items() if path != ".gitattributes"}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# ---- one commit, or none --------------------------------------------------------------------------------------------
+
+
+def test_a_folder_becomes_one_private_commit(hub: HubServer, folder: Path) -> None:
+    done = send(folder)
+    repo = hub.repos["model", NAME]
+    assert repo.private
+    assert stored(hub) == contents(folder)
+    assert [commit.title for commit in repo.commits] == ["initial commit", "a message"]
+    assert (done.url, done.commit) == (f"{hub.address}/{NAME}", repo.head.sha)
+    again = send(folder)
+    assert again.was_there
+    assert len(repo.commits) == 2
+    assert len(hub.sent("PUT /storage")) == 2  # nothing was sent twice
+    assert not [value for value in hub.log if TOKEN in value]
+
+
+def test_the_token_of_the_login_file_is_used_and_masked(
+    hub: HubServer, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
+    send(folder)
+    assert stored(hub) == contents(folder)
+    assert mask(f"of a login: {TOKEN}") == "of a login: ***"
+
+
+def test_large_files_in_parts(folder: Path, hub: HubServer) -> None:
+    hub.part_size = 7000
+    send(folder)
+    assert stored(hub) == contents(folder)
+    assert len(hub.sent("PUT /storage/part")) == 6
+
+
+PASSING = {
+    "refused three times": [Fault("POST .*/preupload/", times=3, status=503)],
+    "while the repository is made": [Fault("POST /api/repos/create", status=500)],
+    "while the metadata is checked": [Fault("POST /api/validate-yaml", status=502)],
+    "too many requests": [Fault("POST .*/batch", status=429, headers={"Retry-After": "7"})],
+    "storage that fails": [Fault("PUT /storage", times=2, status=500)],
+    "a connection cut while sending": [Fault("PUT /storage", kind="cut", times=2)],
+    "a slow storage": [Fault("PUT /storage", kind="slow")],
+    "a commit that fails": [Fault("POST .*/commit/", times=2, status=500)],
+    "a commit that never arrives": [Fault("POST .*/commit/", kind="cut")],
+    "a commit whose answer is lost": [Fault("POST .*/commit/", kind="lost")],
+    "half an answer": [Fault("POST .*/batch", kind="cut_body")],
+    "everything once": [Fault("POST|PUT", kind="cut"), Fault("POST .*/commit/", kind="lost"), Fault("GET", status=504)],
+}
+
+
+@pytest.mark.parametrize("faults", PASSING.values(), ids=PASSING)
+def test_what_passes_is_waited_for(hub: HubServer, folder: Path, faults: list[Fault]) -> None:
+    hub.faults = [Fault(**vars(fault)) for fault in faults]
+    send(folder)
+    assert stored(hub) == contents(folder)
+    assert len(hub.repos["model", NAME].commits) == 2
+    if any(fault.headers for fault in faults):
+        assert max(hub.waits) >= 7  # type: ignore[attr-defined]
+
+
+LASTING = {
+    "no answer at all": (Fault("GET|POST|PUT", kind="cut", times=999), NetworkError, "again"),
+    "storage that never works": (Fault("PUT /storage", times=999, status=500), NetworkError, "nothing was changed"),
+    "commits that never work": (Fault("POST .*/commit/", times=999, status=503), NetworkError, "nothing was changed"),
+    "bytes that change on the way": (
+        Fault("PUT /storage", times=999, status=400, message="bad checksum"), HubError, "bad checksum",
+    ),
+    "no right to write": (Fault("POST /api/repos/create", times=999, status=403), HubError, "has not the right"),
+    "no room": (Fault("POST .*/commit/", times=999, status=507, message="quota"), HubError, "quota"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fault", "kind", "said"), LASTING.values(), ids=LASTING)
+def test_what_lasts_is_one_message_and_no_commit(
+    hub: HubServer, folder: Path, fault: Fault, kind: type[KitError], said: str
+) -> None:
+    hub.faults = [Fault(**vars(fault))]
+    with pytest.raises(kind, match=said) as caught:
+        send(folder)
+    assert "\n" not in str(caught.value)
+    assert all(len(repo.commits) == 1 for repo in hub.repos.values())
+    hub.faults = []
+    before = len(hub.sent("PUT /storage"))
+    known = len(hub.objects)
+    send(folder)  # the same command again
+    assert stored(hub) == contents(folder)
+    assert len(hub.sent("PUT /storage")) - before == 2 - known  # what had arrived is not sent again
+
+
+def test_an_interrupted_upload_goes_on(hub: HubServer, folder: Path) -> None:
+    hub.faults = [Fault("PUT /storage", kind="cut", times=999, skip=1)]
+    with pytest.raises(NetworkError):
+        send(folder)
+    assert len(hub.objects) == 1
+    (arrived,) = hub.objects
+    hub.faults = []
+    hub.log.clear()
+    send(folder)
+    assert len(hub.sent("PUT /storage")) == 1
+    assert not hub.sent(arrived)
+    assert stored(hub) == contents(folder)
+
+
+def test_somebody_else_in_between(hub: HubServer, folder: Path) -> None:
+    send(folder)
+    (folder / "config.json").write_text("{}", encoding="utf-8")
+
+    def meddle(line: str) -> None:
+        hub.put(NAME, {"config.json": b"[]"})
+
+    hub.faults = [Fault("POST .*/commit/", status=500)]
+    with pytest.raises(NetworkError, match="changed by somebody else"):
+        upload(folder, Destination(NAME), "mine", meddle)
+    assert stored(hub)["config.json"] == b"[]"
+
+
+def test_nothing_becomes_public_by_mistake(hub: HubServer, folder: Path) -> None:
+    hub.put(NAME, {"README.md": b"mine"})
+    with pytest.raises(HubError, match="is there already, and public: say so with --public"):
+        send(folder)
+    hub.put("tester/hidden", {"README.md": b"mine"}, private=True)
+    with pytest.raises(HubError, match="and private: leave --public out"):
+        send(folder, Destination("tester/hidden", public=True))
+    assert not hub.sent("PUT|commit")
+    send(folder, Destination(NAME, public=True))
+    assert stored(hub).items() >= contents(folder).items()
+
+
+def test_files_of_an_older_push_go_and_others_stay(hub: HubServer, folder: Path) -> None:
+    old = {"recipe.yaml": b"task: x", "model-00001-of-00002.safetensors": b"x", "LICENSE": b"mine", "notes.md": b"mine"}
+    hub.put(NAME, old, private=True)
+    done = send(folder)
+    assert done.removed == ["model-00001-of-00002.safetensors"]
+    assert stored(hub) == {**contents(folder), **{name: old[name] for name in ("recipe.yaml", "LICENSE", "notes.md")}}
+    hub.put("tester/foreign", {"a.safetensors": b"x"}, private=True)
+    assert send(folder, Destination("tester/foreign")).removed == []
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"repo": "no spaces/here"}, "can be no name on the Hub"),
+        ({"repo": "nobody"}, "OWNER/NAME"),
+        ({"token": ""}, "there is no access token"),
+        ({"token": "hf_wrong" + "x" * 30}, "does not know the token"),
+        ({"token": READER}, "has not the right"),
+        ({"card": "---\nlicense: none of the known\n---\n"}, "must be one of the list"),
+    ],
+)
+def test_mistakes_are_the_users_to_mend(
+    hub: HubServer, folder: Path, change: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if "token" in change:
+        monkeypatch.setenv("HF_TOKEN", change["token"])
+    if "card" in change:
+        (folder / "README.md").write_text(change["card"], encoding="utf-8")
+    with pytest.raises(HubError, match=said) as caught:
+        send(folder, Destination(change.get("repo", NAME)))
+    assert caught.value.exit_code == 2
+    for token in (TOKEN, READER, change.get("token") or TOKEN):
+        assert token not in str(caught.value)
+    assert all(len(repo.commits) == 1 for repo in hub.repos.values())
+
+
+# ---- what comes back ------------------------------------------------------------------------------------------------
+
+
+def test_a_download_is_whole_and_without_code(hub: HubServer, folder: Path) -> None:
+    commit = hub.put(NAME, {**contents(folder), "modeling_x.py": b"1/0", "pytorch_model.bin": b"pickle"}, private=True)
+    hub.faults = [Fault("GET /storage", kind="cut_body", times=2), Fault("GET .*/resolve/.*README", kind="cut")]
+    found = places.local_place(NAME)
+    assert found.name == commit
+    assert contents(found) == contents(folder)
+    assert not hub.sent(r"modeling_x|pytorch_model")
+    hub.log.clear()
+    assert places.local_place(f"{NAME}@{commit}") == found
+    hub.put(NAME, {"config.json": b"{}"})
+    assert places.local_place(NAME) == found  # one name, one commit, within a process
+    places.download.cache_clear()
+    assert places.local_place(NAME) != found
+    assert places.local_place(f"{NAME}@{commit}") == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name"), [("GET /storage", "safetensors"), ("GET .*/resolve/.*config.json", "config.json")]
+)
+def test_other_bytes_of_the_same_length_are_noticed(hub: HubServer, folder: Path, pattern: str, name: str) -> None:
+    hub.put(NAME, contents(folder))
+    hub.faults = [Fault(pattern, kind="corrupt")]
+    with pytest.raises(NetworkError, match=f"{name} arrived with other content"):
+        places.local_place(NAME)
+    hub.log.clear()
+    assert contents(places.local_place(NAME)) == contents(folder)
+    assert len(hub.sent("GET .*(storage|config.json)")) == 1  # only the bad one is fetched again
+
+
+@pytest.mark.parametrize("path", ["../outside.json", "a/../../outside.json", "/etc/outside.json", "C:\\outside.json"])
+def test_file_names_do_not_lead_out(hub: HubServer, folder: Path, path: str, tmp_path: Path) -> None:
+    hub.put(NAME, {**contents(folder), path: b"{}"})
+    with pytest.raises(HubError, match="leads out of its folder"):
+        places.local_place(NAME)
+    assert not list(tmp_path.rglob("outside.json"))
+
+
+@pytest.mark.parametrize(
+    ("name", "token", "kind", "said"),
+    [
+        ("tester/nothing", TOKEN, HubError, "there is no such name on the Hub"),
+        (f"{NAME}@v9", TOKEN, HubError, "no such revision"),
+        (NAME, "", HubError, "or it is private"),
+        (NAME, TOKEN, NetworkError, "Run the same command again"),
+    ],
+)
+def test_what_cannot_be_loaded_is_told(
+    hub: HubServer,
+    folder: Path,
+    name: str,
+    token: str,
+    kind: type[KitError],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hub.put(NAME, contents(folder), private=True)
+    monkeypatch.setenv("HF_TOKEN", token)
+    if kind is NetworkError:
+        hub.faults = [Fault("GET|HEAD", status=500, times=999, message=f"I know {TOKEN}")]
+    with pytest.raises(kind, match=said) as caught:
+        places.local_place(name)
+    assert "cannot be loaded as a run, a model folder or a Hub id" in str(caught.value)
+    assert TOKEN not in str(caught.value)
+
+
+def test_without_the_hub_the_cache_is_used_and_it_is_said(
+    hub: HubServer, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hub.put(NAME, contents(folder))
+    found = places.local_place(NAME)
+    places.download.cache_clear()
+    hub.faults = [Fault("GET|HEAD", kind="cut", times=999)]
+    assert places.local_place(NAME) == found
+    assert "the Hub cannot be reached" in capsys.readouterr().err
+
+
+# ---- the command line -----------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_pushed_evaluated_used_and_repeated(
+    hub: HubServer, trained: Path, kit_here: RunKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the commands of a user; nothing but the name on the Hub is known after the push."""
+    from huggingface_hub import ModelCard
+
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
+    with monkeypatch.context() as once:
+        once.setattr(kit.sharing.check, "check_run", lambda *about: "checked below")
+        listed = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]", "--dry-run")
+    assert listed.returncode == 0, listed.stderr
+    assert not hub.log
+    done = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{hub.address}/{NAME}"
+    assert "loaded without kit, it computes what the run does" in done.stderr
+    assert "4 answers of its pipeline" in done.stderr
+    assert "left out: pytorch_model.bin" in done.stderr
+    there = stored(hub)
+    assert {line.split()[-1]: int(line.split()[0].replace(",", "")) for line in listed.stdout.splitlines()} == {
+        name: len(content) for name, content in there.items()
+    }
+    needed = {
+        "model.safetensors",
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "recipe.yaml",
+        "README.md",
+    }
+    assert needed | {"modeling_rnn_seq2seq.py", "text_to_text.py", "target_tokenizer/tokenizer.json"} <= there.keys()
+    assert "plots/loss.png" in there
+    data = ModelCard(there["README.md"].decode()).data
+    assert (data.license, data.language, data.model_name) == ("apache-2.0", ["en", "de", "fr"], "dates")
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    measured = {(r.dataset_split, r.metric_type): r.metric_value for r in data.eval_results}
+    assert measured["test", "exact_match"] == pytest.approx(results["test"]["exact_match"], abs=1e-4)
+    assert f'model = "{NAME}"' in there["README.md"].decode()
+
+    shutil.rmtree(run)
+    evaluated = kit_here("eval", NAME)
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert json.loads(evaluated.stdout)["exact_match"] == results["test"]["exact_match"]
+    (tmp_path / "in.txt").write_text("3 May 1984\n", encoding="utf-8")
+    texts = [kit_here("generate", model, "in.txt").stdout for model in (NAME, f"{NAME}@main", trained)]
+    assert texts[0] == texts[1] == texts[2] != ""
+    repeated = kit_here("train", NAME, "train.max_steps=2", "eval.num_beams=1")
+    assert repeated.returncode == 0, repeated.stderr
+    recipe = (tmp_path / "runs" / "dates" / "recipe.yaml").read_text(encoding="utf-8")
+    assert "max_steps: 2" in recipe
+    assert "hidden_size: 16" in recipe
+
+
+@pytest.mark.parametrize("what", ["weights", "tokens"])
+def test_a_folder_that_computes_something_else_is_not_shared(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """The other process is this one here, so that it takes no time; that a real one is asked is shown above."""
+    from safetensors.torch import load_file, save_file
+
+    from kit.hub import load_seq2seq
+    from kit.pipelines import pipeline
+
+    changed = tmp_path / "changed"
+    shutil.copytree(trained / "model", changed)
+    if what == "weights":
+        tensors = load_file(changed / "model.safetensors")
+        name = max(tensors, key=lambda name: tensors[name].numel())
+        tensors[name] += 0.01
+        save_file(tensors, changed / "model.safetensors", metadata={"format": "pt"})
+    else:
+        shutil.copyfile(changed / "target_tokenizer" / "tokenizer.json", changed / "tokenizer.json")
+
+    def ask(questions: Any) -> Any:
+        (question,) = questions
+        pipe = pipeline(question.pipeline, question.model, device="cpu")
+        return [kit.sharing.check.ask_here(question, load_seq2seq(question.model), pipe)]
+
+    monkeypatch.setattr(kit.sharing.check, "ask_alone", ask)
+    assert "computes what the run does" in kit.sharing.check.check_run(trained / "model", trained, trained / "model")
+    with pytest.raises(HubError, match=f"the model gives other {'logits' if what == 'weights' else 'tokens'}"):
+        kit.sharing.check.check_run(changed, trained, trained / "model")
+
+
+def test_exit_codes_and_secrets_of_the_command_line(
+    hub: HubServer, trained: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(kit.sharing.check, "check_run", lambda *about: "not checked here")
+    cases: list[tuple[list[Any], int, list[Fault]]] = [
+        (["push", trained, NAME], 3, [Fault("POST|PUT", status=500, times=999, message=f"I know {TOKEN}")]),
+        (["push", trained, NAME], 2, [Fault("POST", status=403, times=999, message=f"I know {TOKEN}")]),
+        (["push", trained, "bad name"], 2, []),
+        (["push", tmp_path, NAME], 2, []),
+        (["push", trained, NAME, "train.max_steps=3"], 2, []),
+        (["push", trained, NAME, f"hub.tags=[{TOKEN}]"], 2, []),
+        (["push", trained, NAME, "hub.language=[german language]"], 2, []),
+        (["eval", "tester/nothing"], 2, []),
+        (["train", "tester/nothing"], 2, []),
+        (["generate", "tester/nothing"], 2, []),
+        (["train", NAME], 3, [Fault("GET", status=502, times=999, message=f"I know {TOKEN}")]),
+    ]
+    for arguments, code, faults in cases:
+        hub.faults = faults
+        places.download.cache_clear()
+        done = kit_here(*arguments)
+        assert done.returncode == code, (arguments, done.stderr)
+        assert "Traceback" not in done.stderr
+        assert TOKEN not in done.stderr + done.stdout, arguments
+        assert "verysecret" not in done.stderr
+    assert all(len(repo.commits) == 1 for repo in hub.repos.values())
+
+
+# ---- data, adapters and every model ---------------------------------------------------------------------------------
+
+
+def environment(hub: HubServer, tmp_path: Path) -> dict[str, str]:
+    """That of a process which knows nothing but the address of the Hub and a token."""
+    return {
+        "PATH": os.environ["PATH"], "HF_ENDPOINT": hub.address, "HF_HUB_DISABLE_XET": "1", "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "fresh"), "HF_HUB_CACHE": str(tmp_path / "fresh" / "hub"), "HF_TOKEN": READER,
+        "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_TELEMETRY": "1",
+    }  # fmt: skip
+
+
+def test_data_is_shared_and_trained_on(hub: HubServer, tiny_recipe: Path, kit_here: RunKit, tmp_path: Path) -> None:
+    """Parallel text becomes a table; another process reads it by its name, and pins the commit."""
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    for split, count in (("train", 40), ("val", 5), ("test", 5)):
+        for language in ("de", "en"):
+            lines = "".join(f"{language} {split} {number}\n" for number in range(count))
+            (corpus / f"{split}.{language}").write_text(lines, encoding="utf-8")
+    done = kit_here("push", corpus, "tester/corpus", "--data")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == f"{hub.address}/datasets/tester/corpus"
+    assert {"train.parquet", "val.parquet", "test.parquet", "README.md"} == stored(
+        hub, "tester/corpus", "dataset"
+    ).keys()
+    changes = ["data.source=de", "data.target=en", "data.languages=null", "data.sizes=null", "train.max_steps=1"]
+    arguments = ["train", str(tiny_recipe), "data.path=tester/corpus", *changes, "eval.steps=0", "--output", "run"]
+    run = subprocess.run(
+        [sys.executable, "-m", "kit", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False,
+        stdin=subprocess.DEVNULL,
+        env={**environment(hub, tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    recipe = (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")
+    assert f"revision: {hub.repos['dataset', 'tester/corpus'].head.sha}" in recipe
+    local = kit_here("train", tiny_recipe, f"data.path={corpus}", *changes, "eval.steps=0", "--output", "local")
+    assert local.returncode == 0, local.stderr
+    prints = [
+        json.loads((tmp_path / name / "results.json").read_text())["data"]["fingerprints"] for name in ("run", "local")
+    ]
+    assert prints[0] == prints[1]
+
+
+def families() -> dict[str, tuple[Any, str, dict[str, Any]]]:
+    """A tiny model of each family with random weights, the class that loads it, and inputs for it."""
+    import torch
+
+    from kit import models
+    from kit.sharing.check import example_inputs
+    from kit.verify.generation import scatter
+
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 11, "hidden_size": 8}
+    tokens = {"input_ids": torch.randint(3, 11, (2, 5)), "attention_mask": torch.ones(2, 5, dtype=torch.long)}
+    built: dict[str, Any] = {
+        "rnn_seq2seq": models.RNNSeq2SeqForConditionalGeneration(models.RNNSeq2SeqConfig(**sizes)),
+        "transformer_seq2seq": models.TransformerSeq2SeqForConditionalGeneration(
+            models.TransformerSeq2SeqConfig(**sizes, encoder_layers=1, decoder_layers=1, attention_heads=2)
+        ),
+        "rnn_lm": models.RNNLMForCausalLM(models.RNNLMConfig(**sizes)),
+        "rnn_captioner": models.RNNCaptionerForConditionalGeneration(
+            models.RNNCaptionerConfig(**sizes, cnn_channels=[4], image_size=8)
+        ),
+        "hred": models.HREDForConditionalGeneration(models.HREDConfig(**sizes)),
+        "rnn_forecaster": models.RNNForecasterForPrediction(models.RNNForecasterConfig(value_size=2, hidden_size=4)),
+    }
+    found = {}
+    for name, model in built.items():
+        scatter(model)
+        reads_text = name not in ("rnn_captioner", "rnn_forecaster")
+        found[name] = (model.eval(), model._auto_class, example_inputs(model, tokens if reads_text else None))
+    return found
+
+
+def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Push an adapter of the Transformer; returns how to ask for it by its name, and what it computes here."""
+    import peft
+    import torch
+
+    from kit.hub import load_seq2seq
+    from kit.sharing.alone import computed
+    from kit.sharing.check import Question
+    from kit.sharing.push import build_and_check
+
+    settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    torch.manual_seed(1)
+    adapted = peft.get_peft_model(load_seq2seq(tmp_path / "transformer_seq2seq"), settings)
+    adapted.peft_config["default"].base_model_name_or_path = "tester/transformer_seq2seq"
+    adapted.save_pretrained(tmp_path / "adapter")
+    (tmp_path / "adapter" / "README.md").unlink()
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    build_and_check(tmp_path / "adapter", ready, Destination("tester/adapter"), [])
+    assert 'base_model: "tester/transformer_seq2seq"' in (ready / "README.md").read_text(encoding="utf-8")
+    send(ready, Destination("tester/adapter"))
+    return Question("tester/adapter", "AutoModelForSeq2SeqLM", inputs), computed(
+        adapted.get_base_model().eval(), inputs
+    )
+
+
+def test_every_model_comes_back_the_same(hub: HubServer, tmp_path: Path) -> None:
+    """Pushed, and loaded by its name, in one process that has no kit and an empty cache: equal bit by bit."""
+    import torch
+
+    from kit.sharing.alone import computed
+    from kit.sharing.check import Question, ask_alone
+
+    questions, expected = [], []
+    for name, (model, loader, inputs) in families().items():
+        model.save_pretrained(tmp_path / name)
+        (tmp_path / name / "README.md").write_text("---\nlicense: mit\n---\n", encoding="utf-8")
+        send(tmp_path / name, Destination(f"tester/{name}"))
+        questions.append(Question(f"tester/{name}", loader, inputs))
+        expected.append(computed(model, inputs))
+    if find_spec("peft"):
+        question, tensors = shared_adapter(tmp_path, questions[1].inputs)
+        questions.append(question)
+        expected.append(tensors)
+    answers = ask_alone(questions, environment(hub, tmp_path))
+    for question, answer, tensors in zip(questions, answers, expected, strict=True):
+        assert answer.tensors.keys() == tensors.keys(), question.model
+        for name, tensor in tensors.items():
+            assert torch.equal(answer.tensors[name], tensor), (question.model, name)
+    assert {"logits", "beams"} <= answers[0].tensors.keys()
