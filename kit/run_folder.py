@@ -8,10 +8,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from kit import __version__
 from kit.atomic import TEMPORARY, replace_folder, write_text
 from kit.data.tokenizer import Tokenizers
-from kit.errors import RunError
+from kit.errors import RecipeError, RunError
 from kit.recipe import Recipe, load_recipe
+from kit.recipe_model import show
 
 # What may change between the start of a run and its resumption: nothing here decides what is learned.
 FREE_TO_CHANGE = (
@@ -59,7 +61,13 @@ class RunFolder:
 
     def recipe(self) -> Recipe:
         """The resolved recipe that the run was started with."""
-        return load_recipe(self.recipe_file)
+        try:
+            return load_recipe(self.recipe_file)
+        except RecipeError as error:
+            raise RunError(
+                f"{error}\n{self.path} was written by another version of kit, or changed by hand: this one, "
+                f"{__version__}, cannot read its recipe. Nothing was touched"
+            ) from None
 
     def results(self) -> dict[str, Any]:
         """The figures of a finished run."""
@@ -82,15 +90,19 @@ class RunFolder:
                     "touched. Name an empty or a new folder with --output"
                 )
             return
+        before = self.recipe()
         changed = [
             key
-            for key in recipe.differences(self.recipe())
+            for key in recipe.differences(before)
             if not any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
         ]
         if changed:
+            old, new = before.flat(), recipe.flat()
+            shown = "; ".join(f"{key} was {show(old.get(key))}, now {show(new.get(key))}" for key in changed)
             raise RunError(
-                f"{self.path} belongs to another recipe: {', '.join(changed)} differ{'s' * (len(changed) == 1)}. "
-                "Nothing was touched. Name another folder with --output"
+                f"{self.path} belongs to another recipe: {shown}. Nothing was touched. Name another folder with "
+                f"--output, or set {'it' if len(changed) == 1 else 'them'} back; what may change within a run is "
+                f"{', '.join(FREE_TO_CHANGE)}"
             )
         if not resume and not self.is_finished:
             raise RunError(
