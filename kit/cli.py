@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -116,6 +117,8 @@ def _train_in_processes(processes: int, output: Path, shard: bool) -> None:
     if not any(argument.split("=")[0] == "--output" for argument in sys.argv):
         arguments += ["--output", str(output)]
     code = launch(processes, arguments, shard)
+    if code > 128 and code - 128 not in (signal.SIGINT, signal.SIGTERM) and (output / "checkpoints").is_dir():
+        print(f"the last checkpoint is whole; go on with: kit train {output} --resume", file=sys.stderr)
     if code:
         raise typer.Exit(code)
 

@@ -60,7 +60,9 @@ def check_recipe(processes: int) -> dict[str, Any]:
         "max_steps": STEPS, "batch_size": 64, "micro_batches": 2 * processes, "learning_rate": 1e-2,
         "dtype": "float64", "logging_steps": 1,
     }  # fmt: skip
-    return {**RECIPE, "model": MODEL, "tokenizer": {"train": "char", "min_frequency": 1}, "train": train, "eval": {"steps": 0, "examples": 0}}
+    tokenizer = {"train": "char", "min_frequency": 1}
+    evaluation = {"steps": 0, "examples": 0}
+    return {**RECIPE, "model": MODEL, "tokenizer": tokenizer, "train": train, "eval": evaluation}
 
 
 def run(folder: Path, name: str, *arguments: str) -> tuple[list[float] | None, str]:
