@@ -207,7 +207,7 @@ def test_a_recipe_of_another_version_is_told_with_its_folder(
 
 
 def test_steps_that_run_away_stop_with_their_batch(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
-    wild = ["train.optimizer=sgd", "train.learning_rate=1e30", "train.max_grad_norm=null", "train.save_steps=1"]
+    wild = ["train.optimizer=sgd", "train.learning_rate=1e38", "train.max_grad_norm=null", "train.save_steps=1"]
     done = kit_here("train", tiny_recipe, *wild, "--output", "run")
     assert done.returncode == 1
     assert "is not a finite number" in done.stderr

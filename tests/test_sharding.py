@@ -123,12 +123,12 @@ def test_what_accelerate_makes_of_them_asks_kit_to_shard(name: str, monkeypatch:
 
     path = recipes_folder() / "accelerate" / f"{name}.yaml"
     config = load_config_from_file(str(path))
-    arguments = launch_command_parser().parse_args(
-        ["--use_fsdp", "--num_processes", "4", "--num_machines", "1", "--machine_rank", "0", "script.py"]
-    )
+    given = {"num_processes": 4, "num_machines": 1, "machine_rank": 0, "dynamo_backend": "no", "mixed_precision": "no"}
+    given["num_cpu_threads_per_process"] = 1
+    options = [part for key, value in given.items() for part in (f"--{key}", str(value))]
+    arguments = launch_command_parser().parse_args(["--use_fsdp", *options, "script.py"])
     for key, value in config.fsdp_config.items():
         setattr(arguments, key, value)
-    arguments.mixed_precision = "no"
     for variable, value in prepare_multi_gpu_env(arguments).items():
         monkeypatch.setenv(variable, value)
     assert sharding.is_asked_for()
