@@ -104,7 +104,7 @@ def gather(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor
     for name, tensor in tensors.items():
         one = gathered(tensor)
         if keep:
-            found[name] = one.contiguous()
+            found[name] = (one if one is tensor else one.cpu()).contiguous()
     return found
 
 
