@@ -25,6 +25,15 @@ LAUNCHER = "KIT_LAUNCHER"
 TOLD = "KIT_TOLD"
 """Names the folder where a process of a group leaves its error for the launcher."""
 
+LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "remote process exited",
+    "Socket closed",
+)
+"""What the errors of gloo and NCCL say where another process is gone."""
+
 SECONDS_TO_SAVE = 600
 """How long a process has to write its checkpoint when the run is to stop."""
 
@@ -90,16 +99,19 @@ def show_failure(codes: Mapping[int, int], told: Mapping[int, dict[str, Any]]) -
     if mistake is not None:
         print(mistake["text"], file=sys.stderr)
         return int(mistake["code"])
-    # processes that lose another one are ended by SIGTERM, or fail for want of it
+    # Processes that lose another one fail for want of it, are ended by SIGTERM, or by SIGKILL if they do not listen. So
+    # the first is one whose error speaks of something else; else one that a signal ended.
+    cause = next((rank for rank, entry in told.items() if not any(sign in entry["text"] for sign in LOST)), None)
     ended = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
-    for rank, number in ended.items():
-        hint = "; the system does that when memory runs out" if number == signal.SIGKILL else ""
-        print(f"kit: process {rank} was ended by {number.name}{hint}. The others were stopped", file=sys.stderr)
-    if ended:
+    if cause is None and ended:
+        for rank, number in ended.items():
+            hint = "; the system does that when memory runs out" if number == signal.SIGKILL else ""
+            print(f"kit: process {rank} was ended by {number.name}{hint}. The others were stopped", file=sys.stderr)
         return 128 + int(next(iter(ended.values())))
-    for rank, entry in told.items():
-        print(f"kit: process {rank} failed, the others were stopped:\n{entry['text']}", file=sys.stderr)
-        break
+    if told:
+        cause = next(iter(told)) if cause is None else cause
+        print(f"kit: process {cause} failed, the others were stopped:\n{told[cause]['text']}", file=sys.stderr)
+        return int(told[cause]["code"])
     return next((code for code in codes.values() if code > 0), 1)
 
 

@@ -280,6 +280,39 @@ def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
     return [child for rank, child in sorted(ranked, key=lambda pair: str(pair[0])) if rank is not None]
 
 
+MESSAGE = {"is_message": True, "text": "kit: a.tsv is empty", "code": 2}
+OWN = {"is_message": False, "text": "Traceback …\nZeroDivisionError", "code": 1}
+LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connection closed by peer", "code": 1}
+
+
+@pytest.mark.parametrize(
+    ("codes", "told", "said", "code"),
+    [
+        ({0: 2, 1: 2}, {1: MESSAGE, 0: MESSAGE}, "kit: a.tsv is empty\n", 2),
+        ({0: 1, 1: 2}, {0: LOST, 1: MESSAGE}, "kit: a.tsv is empty\n", 2),
+        (
+            {0: 1, 1: -9},
+            {0: LOST},
+            "kit: process 1 was ended by SIGKILL; the system does that when memory runs out",
+            137,
+        ),
+        ({0: -15, 1: -11}, {}, "kit: process 1 was ended by SIGSEGV. The others were stopped\n", 139),
+        ({0: 1, 1: 1}, {0: LOST, 1: OWN}, "kit: process 1 failed, the others were stopped:\nTraceback …\nZero", 1),
+        ({0: -9, 1: 1}, {1: OWN}, "kit: process 1 failed", 1),  # the other one did not listen
+        ({0: 143, 1: 143}, {}, "", 143),  # both were asked to stop, and did
+    ],
+)
+def test_what_went_wrong_first_is_told_once(
+    codes: dict[int, int], told: dict[int, dict], said: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kit.launch import show_failure
+
+    assert show_failure(codes, told) == code
+    shown = capsys.readouterr().err
+    assert shown.startswith(said)
+    assert shown.count("kit: ") == bool(said)
+
+
 def test_a_process_that_dies_ends_the_run(tiny_recipe: Path, tmp_path: Path) -> None:
     """The other one does not wait for it, the launcher says which it was, and the last checkpoint is whole."""
     run = tmp_path / "run"
