@@ -83,7 +83,9 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file: name another folder with --output")
         if not self.recipe_file.exists():
-            foreign = [p.name for p in self.path.iterdir() if p.name != ".lock"] if self.path.exists() else []
+            # what a run leaves that was killed before it had written its recipe is nobody's
+            entries = [path.name for path in self.path.iterdir()] if self.path.exists() else []
+            foreign = [name for name in entries if name != ".lock" and not name.startswith(TEMPORARY)]
             if foreign:
                 raise RunError(
                     f"{self.path} is not empty and holds no run ({', '.join(sorted(foreign)[:3])}): nothing was "

@@ -160,11 +160,21 @@ def test_a_damaged_checkpoint_is_passed_over(
     assert_same(run, finished)
 
 
+def test_a_run_killed_before_its_recipe_was_written_goes_on(tmp_path: Path, tiny_recipe: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").touch()
+    (run / ".tmp-recipe.yaml").write_text("task: trans", encoding="utf-8")
+    (run / ".tmp-old-model").mkdir()  # and one that was killed while the model took its place
+    train(load_recipe(tiny_recipe, ["train.max_steps=1", "eval.steps=0", "eval.metrics=[]"]), run, resume=True)
+    assert not list(run.rglob(".tmp-*"))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
         ({"format": 7, "kit": "9.1"}, r"written by kit 9.1, in a newer form \(7\) than this kit"),
-        ({"format": 0, "kit": "0.0.1"}, r"written by kit 0.0.1, in a older form"),
+        ({"format": 0, "kit": "0.0.1"}, r"written by kit 0.0.1, in an older form"),
         ({"schedule": None}, "state.json does not have schedule"),
     ],
 )

@@ -152,9 +152,9 @@ class Checkpoint:
         state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
         found, by = state.get("format", 1), state.get("kit", "another version")
         if found != FORMAT:
-            age = "newer" if found > FORMAT else "older"
+            age = "a newer" if found > FORMAT else "an older"
             raise RunError(
-                f"{self.folder} was written by kit {by}, in a {age} form ({found}) than this kit {__version__} reads "
+                f"{self.folder} was written by kit {by}, in {age} form ({found}) than this kit {__version__} reads "
                 f"({FORMAT}). Nothing was touched: go on with kit {by}, or train anew with another --output"
             )
         missing = {"progress", "plan", "schedule", "learning_rates", "scaler"} - state.keys()
