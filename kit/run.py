@@ -60,7 +60,7 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
             reporter.say(line)
         loop = build_loop(prepared, folder, accelerator, reporter)
         try:
-            with memory_told(recipe, loop.progress):
+            with memory_told(recipe, loop):
                 go_on_from_checkpoint(loop, resume, reporter)
                 loop.run()
                 results = finish(prepared, loop, folder, reporter)

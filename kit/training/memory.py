@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 
 from kit.recipe import Recipe
-from kit.training.loop import Progress, TrainingFailed
+from kit.training.loop import Loop, TrainingFailed
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -17,7 +17,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_told(recipe: Recipe, progress: Progress) -> Iterator[None]:
+def memory_told(recipe: Recipe, loop: Loop) -> Iterator[None]:
     """Where memory runs out within the block, say what would need less of it."""
     try:
         yield
@@ -28,7 +28,7 @@ def memory_told(recipe: Recipe, progress: Progress) -> Iterator[None]:
         name = "tokens_per_batch" if train.batch_size is None else "batch_size"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
         raise TrainingFailed(
-            f"memory ran out after step {progress.step} ({reason}). The same steps need less of it in more parts: "
+            f"memory ran out after step {loop.progress.step} ({reason}). The same steps need less of it in more parts: "
             f"train.micro_batches={2 * train.micro_batches}, also with --resume. Else lower train.{name} (now "
             f"{getattr(train, name)}), or eval.tokens_per_batch (now {recipe.eval.tokens_per_batch}) if it happened in "
             "an evaluation, or use train.mixed_precision=bf16 or a smaller model; the last checkpoint is untouched"
