@@ -82,7 +82,7 @@ def test_many_kills(tiny_recipe: Path, tmp_path: Path, processes: int) -> None:
         early = number % 4 == 0
         # the last ones leave room for the run to be still there
         step = chance.randrange(STEPS * number // (KILLS + 2), STEPS * (number + 1) // (KILLS + 2))
-        moments.append(time_passed(chance.uniform(0.5, 8)) if early else step_reached(step))
+        moments.append(time_passed(chance.uniform(0.5, 5)) if early else step_reached(step))
     for ready in moments:
         process = subprocess.Popen(command("broken"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         began = time.monotonic()
