@@ -22,7 +22,7 @@ from kit.prepare import prepare
 from kit.recipe import RECIPES, sections_of
 from kit.recipe_file import write_yaml
 
-SECONDS = 120
+SECONDS = 300
 BERT = {
     "type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8,
     "max_position_embeddings": 64,
