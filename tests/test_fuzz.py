@@ -52,6 +52,7 @@ RNN = {"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 4, "embedding_size":
 GPT = {"type": "gpt2", "n_embd": 4, "n_layer": 1, "n_head": 1, "n_positions": 16}
 TEXTS = [{"text": f"{word}. {word}! Und dann?\nNoch ein Satz."} for word in WORDS]
 LABELLED = [{"text": word, "label": "ab"[n % 2]} for n, word in enumerate(WORDS)]
+WINDOWS = {"max_length": 48, "doc_stride": 4, "max_question_length": 16}
 COLUMNS = lines("Anna\tB-PER", "Lee\tI-PER", "lacht\tO", "", "In\tO", "Rom\tB-LOC", "", "-DOCSTART-\tO", "", "Ja\tO")
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
@@ -76,7 +77,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
         {"train.conll": COLUMNS, "dev.conll": COLUMNS},
     ),
     "squad": (
-        {"task": "question_answering", "model": BERT, "data": {"path": "data", "max_length": 32, "doc_stride": 4}},
+        {"task": "question_answering", "model": BERT, "data": {"path": "data", **WINDOWS}},
         {"train.json": squad("Bo", "Zoë", "Al"), "dev.json": squad("Di", "Jo")},
     ),
     "documents": (
