@@ -48,12 +48,10 @@ def replace_folder(temporary: Path, final: Path) -> None:
     for file in temporary.rglob("*"):
         flush(file)
     flush(temporary)
+    old = final.with_name(f"{TEMPORARY}old-{final.name}")
+    shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed here
     if final.exists():
-        old = final.with_name(f"{TEMPORARY}old-{final.name}")
-        shutil.rmtree(old, ignore_errors=True)
         os.rename(final, old)
-        os.rename(temporary, final)
-        shutil.rmtree(old, ignore_errors=True)
-    else:
-        os.rename(temporary, final)
+    os.rename(temporary, final)
+    shutil.rmtree(old, ignore_errors=True)
     flush(final.parent)

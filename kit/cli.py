@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -20,7 +21,9 @@ app = typer.Typer(
     help="Train, check and use sequence models. Start with: kit recipes",
 )
 
-NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
+NOT_WRITABLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
+)  # fmt: skip
 
 Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Changes to the recipe.")]
 RecipeArgument = Annotated[
@@ -51,6 +54,9 @@ def train(
     output: Annotated[Path | None, typer.Option(help="Run folder [default: runs/NAME-OF-RECIPE]")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
     processes: Processes = 1,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Divide the weights among the processes (FSDP2): for large models.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a run would see and take.")] = False,
 ) -> None:
     """Train what a recipe describes; RECIPE may also be the folder of a run to repeat or go on with, or a run on the
@@ -71,7 +77,9 @@ def train(
     name = path.stem if on_hub is None else on_hub.repo.rpartition("/")[2]
     target = output or (path if is_run else Path("runs") / name)
     if processes > 1:
-        return _train_in_processes(processes, target)
+        return _train_in_processes(processes, target, shard)
+    if shard and "RANK" not in os.environ:
+        raise KitError("--shard divides the weights among processes: add --processes 2 or more")
     _train(loaded, target, resume)
 
 
@@ -89,15 +97,18 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
     from kit.run import train as run_training
     from kit.training.loop import TrainingFailed, TrainingInterrupted
 
-    reporter = Reporter()
+    reporter = Reporter(quiet=not _is_main_process())
+    go_on = f"go on with: kit train {output} --resume"
     try:
         finished = run_training(recipe, output, resume, reporter)
     except TrainingInterrupted as stop:
-        reporter.say(f"stopped after step {stop.step}; go on with: kit train {output} --resume")
+        reporter.say(f"stopped after step {stop.step}; {go_on}")
         raise typer.Exit(128 + stop.signal_number) from None
     except TrainingFailed as failure:
-        reporter.say(f"training failed: {failure}")
-        raise typer.Exit(1) from None
+        _fail(f"training failed: {failure}", 1)
+    except KeyboardInterrupt:  # before the first step or after the last, when there is nothing new to save
+        reporter.say(f"interrupted; {go_on}" if (output / "recipe.yaml").is_file() else "interrupted")
+        raise typer.Exit(130) from None
     _show_results(finished, reporter)
 
 
@@ -118,13 +129,15 @@ def _is_main_process() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _train_in_processes(processes: int, output: Path) -> None:
+def _train_in_processes(processes: int, output: Path, shard: bool) -> None:
     from kit.launch import launch
 
     arguments = [*sys.argv[1:], "--processes", "1"]  # the last one counts
     if not any(argument.split("=")[0] == "--output" for argument in sys.argv):
         arguments += ["--output", str(output)]
-    code = launch(processes, arguments)
+    code = launch(processes, arguments, shard)
+    if code > 128 and code - 128 not in (signal.SIGINT, signal.SIGTERM) and (output / "checkpoints").is_dir():
+        print(f"the last checkpoint is whole; go on with: kit train {output} --resume", file=sys.stderr)
     if code:
         raise typer.Exit(code)
 
@@ -494,13 +507,21 @@ def record(run: RunArgument, recipe: Annotated[Path, typer.Argument(help="The re
 def doctor(
     self_check: Annotated[bool, typer.Option(help="Train a tiny model for up to a minute.")] = True,
     hub: Annotated[bool, typer.Option("--hub", help="Try to reach the Hub too.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train in one process, in several and sharded, and compare.")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=2, help="Number of them for --train [default: the GPUs, or 2]")
+    ] = None,
 ) -> None:
     """Check versions, devices and what is missing, and that training works here."""
     from rich.console import Console
 
     from kit.doctor import any_problem, diagnose, render
 
-    findings = diagnose(self_check, check_hub=hub)
+    if processes is not None and not train:
+        raise KitError("--processes has no meaning without --train")
+    findings = diagnose(self_check, check_hub=hub, train=train, processes=processes)
     Console().print(render(findings))
     if any_problem(findings):
         raise typer.Exit(1)
@@ -508,20 +529,20 @@ def doctor(
 
 def main() -> NoReturn:
     """Run the command; a user's mistake is one message and exit code 2, a Hub that cannot be reached one and 3."""
+    from kit.launch import end_with_launcher
+
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    end_with_launcher()
     try:
         app()
     except KitError as error:
-        if _is_main_process():
-            print(f"kit: {mask(str(error))}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        _fail(f"kit: {mask(str(error))}", error.exit_code)
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             _end_with_traceback()
         where = f" {error.filename}" if error.filename else ""
-        print(f"kit: cannot write{where}: {error.strerror}. What was complete is untouched", file=sys.stderr)
-        sys.exit(2)
+        _fail(f"kit: cannot write{where}: {error.strerror}. What was complete is untouched", 2)
     except KeyboardInterrupt:
         print("kit: interrupted", file=sys.stderr)
         sys.exit(130)
@@ -531,8 +552,22 @@ def main() -> NoReturn:
 
 
 def _end_with_traceback() -> NoReturn:
-    """End as Python does, but show no access token that may be in a message."""
+    """End as Python does, but show no access token that may be in a message; in a group of processes the launcher shows
+    the traceback, once."""
     import traceback
 
-    print(mask(traceback.format_exc()), end="", file=sys.stderr)
+    from kit.launch import tell
+
+    if not tell(None, 1):
+        print(mask(traceback.format_exc()), end="", file=sys.stderr)
     sys.exit(1)
+
+
+def _fail(message: str, code: int) -> NoReturn:
+    """End with a message; in a group of processes the launcher shows it, once."""
+    from kit.launch import tell
+
+    if not tell(message, code):
+        number = "" if _is_main_process() else f" (process {os.environ['RANK']})"
+        print(f"{message}{number}", file=sys.stderr)
+    sys.exit(code)

@@ -36,8 +36,11 @@ class Finding:
     remedy: str = ""
 
 
-def diagnose(self_check: bool = True, check_hub: bool = False) -> list[Finding]:
-    """Look at versions, devices, disk and settings; with `self_check`, also train a tiny model on each device.
+def diagnose(
+    self_check: bool = True, check_hub: bool = False, train: bool = False, processes: int | None = None
+) -> list[Finding]:
+    """Look at versions, devices, disk and settings; with `self_check`, also train a tiny model on each device; with
+    `train`, also by `kit train` in one process and in several.
 
     The network is used only with `check_hub`, for one request to the Hub. Nothing is left behind.
     """
@@ -50,6 +53,8 @@ def diagnose(self_check: bool = True, check_hub: bool = False) -> list[Finding]:
     }
     if self_check:
         looks["self-check"] = run_self_check
+    if train:
+        looks["train"] = lambda: run_train_check(processes)
     findings: list[Finding] = []
     for topic, look in looks.items():
         try:
@@ -63,6 +68,12 @@ def run_self_check() -> Iterator[Finding]:
     from kit.self_check import self_check_findings
 
     return self_check_findings()
+
+
+def run_train_check(processes: int | None) -> Iterator[Finding]:
+    from kit.train_check import train_findings
+
+    return train_findings(processes)
 
 
 def any_problem(findings: Iterable[Finding]) -> bool:

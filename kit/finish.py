@@ -8,6 +8,7 @@ from kit.adapters import parameter_counts
 from kit.atomic import write_text
 from kit.card import write_card
 from kit.curves import draw_curves
+from kit.errors import KitError
 from kit.evaluation.metrics import greater_is_better
 from kit.machine import hardware, peak_memory_mb, versions
 from kit.prepare import Prepared
@@ -45,7 +46,7 @@ def conclude(
     if averaging is not None:
         results["averaging"] = averaging
     if loop.accelerator.is_main_process:
-        leave_behind(prepared, loop, folder, evaluations, results)
+        leave_behind(prepared, loop, folder, evaluations, results, reporter)
     loop.accelerator.wait_for_everyone()
     return results
 
@@ -120,7 +121,12 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
 
 
 def leave_behind(
-    prepared: Prepared, loop: Loop, folder: RunFolder, evaluations: dict[str, Evaluation], results: dict[str, Any]
+    prepared: Prepared,
+    loop: Loop,
+    folder: RunFolder,
+    evaluations: dict[str, Evaluation],
+    results: dict[str, Any],
+    reporter: Reporter,
 ) -> None:
     """Write predictions, model, pictures and card; results.json last, because it says that the run is finished."""
     folder.predictions.mkdir(exist_ok=True)
@@ -131,7 +137,10 @@ def leave_behind(
     folder.plots.mkdir(exist_ok=True)
     draw_curves(folder.metrics_file, folder.plots)
     split, evaluation = list(evaluations.items())[-1]
-    prepared.task.draw(folder.model, prepared.splits, split, evaluation, folder.plots)
+    try:
+        prepared.task.draw(folder.model, prepared.splits, split, evaluation, folder.plots)
+    except KitError as error:  # a model that learned nothing can have nothing to show: the run is finished all the same
+        reporter.say(f"no picture of the model: {error}")
     card = write_card(folder.path, prepared.recipe, results, prepared.task.card)
     write_text(folder.card, card)
     write_text(folder.model / "README.md", card)

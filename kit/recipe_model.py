@@ -190,7 +190,7 @@ def field_problems(error: ValidationError, model: type[BaseModel], value: Any) -
             found[path[:-1]] = f"{key_name(path[:-1])}: the key must be one of {', '.join(options)}.{hint}"
         else:
             # the members of a union complain one by one; the description names them all
-            place, annotation, metadata = _expected(model, path)
+            place, annotation, metadata = _expected(model, _within(value, path))
             wrong = functools.reduce(lambda part, step: part[step], place, value)
             wanted = f"expected {describe(annotation, metadata)}, got {show(wrong)}"
             found.setdefault(place, f"{key_name(place)}: {wanted}{_hint(annotation, wrong)}")
@@ -268,6 +268,16 @@ def _expected(model: Any, location: Sequence[str | int]) -> tuple[tuple[str | in
         else:
             return tuple(location[:number]), annotation, metadata
     return tuple(location), annotation, metadata
+
+
+def _within(value: Any, location: Sequence[str | int]) -> tuple[str | int, ...]:
+    """How far `location` leads into the input: for a union with a mapping, pydantic adds the names of its members."""
+    for number, part in enumerate(location):
+        is_there = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
+        if not is_there:
+            return tuple(location[:number])
+        value = value[part]
+    return tuple(location)
 
 
 def _kinds(annotation: Any) -> list[Any]:

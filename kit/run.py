@@ -18,12 +18,15 @@ from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
 from kit.reporting import Reporter
 from kit.run_folder import RunFolder
+from kit.training import sharding
 from kit.training.log import MetricsLog, check_trackers
 from kit.training.loop import Loop
+from kit.training.memory import memory_told
 from kit.training.optim import build_optimizer, build_schedule
 from kit.training.suiting import suit
 
 EXPECTED_PROCESSES = "KIT_PROCESSES"
+REFUSED = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
     recipe = in_enough_parts(recipe, folder, resume, accelerator.num_processes, reporter)
     if folder.recipe_file.is_file():
         recipe = pinned(with_pins_of(recipe, folder.recipe()))
+    if sharding.is_asked_for():
+        sharding.check(recipe, accelerator)
     folder.claim(recipe, resume)
     if folder.is_finished:
         return FinishedRun(folder.path, folder.results(), was_there=True)
@@ -54,13 +59,14 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
         prepared = prepare(recipe, folder.tokenizers(), accelerator)
         if accelerator.is_main_process:
             folder.start(prepared.recipe, prepared.tokenizers)
-        for line in prepared.summary():
+        for line in [*prepared.summary(), describe_processes(accelerator)]:
             reporter.say(line)
         loop = build_loop(prepared, folder, accelerator, reporter)
         try:
-            go_on_from_checkpoint(loop, resume, reporter)
-            loop.run()
-            results = finish(prepared, loop, folder, reporter)
+            with memory_told(recipe, loop):
+                go_on_from_checkpoint(loop, resume, reporter)
+                loop.run()
+                results = finish(prepared, loop, folder, reporter)
         finally:
             loop.release()
     return FinishedRun(folder.path, results)
@@ -71,11 +77,19 @@ def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerato
     precision = recipe.train.mixed_precision
     if precision == "fp16" and not torch.cuda.is_available():
         raise RecipeError("train.mixed_precision=fp16 needs a GPU, and there is none: use bf16 or no")
+    for variable, name in REFUSED.items():
+        if os.environ.get(variable, "false").lower() == "true":
+            raise RunError(
+                f"{name} would take the steps and the checkpoints out of kit's hands: to divide a model among "
+                "processes use recipes/accelerate/zero3.yaml, or --shard"
+            )
     trackers = check_trackers(recipe.train.report_to)
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()  # left by an earlier run of this process, as in a notebook
     accelerator = Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir=str(output))
-    expected = int(os.environ.get(EXPECTED_PROCESSES, accelerator.num_processes))
+    # without kit's own launcher the environment tells as well: Accelerate can take each of several for the only one
+    told = os.environ.get(EXPECTED_PROCESSES) or os.environ.get("WORLD_SIZE") or accelerator.num_processes
+    expected = int(told)
     if accelerator.num_processes != expected:
         raise RunError(
             f"{expected} processes were asked for, but Accelerate runs {accelerator.num_processes}: start them with "
@@ -85,10 +99,15 @@ def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerato
 
 
 def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: int, reporter: Reporter) -> Recipe:
-    """The recipe with at least one micro-batch per process; a resumed run keeps the number it was started with."""
-    parts = recipe.train.micro_batches
+    """The recipe with at least one micro-batch per process; a resumed run keeps the number it was started with, unless
+    more are asked for, as after it ran out of memory."""
+    asked = recipe.train.micro_batches
+    parts = asked + -asked % processes if sharding.is_asked_for() and asked > 1 else asked
     if resume and folder.recipe_file.is_file():
-        parts = folder.recipe().train.micro_batches
+        before = folder.recipe()
+        parts = before.train.micro_batches
+        if asked > parts:
+            parts = in_more_parts(before, asked, folder, reporter)
         if parts < processes:
             raise RunError(
                 f"{folder.path} computes each step in {parts} part{'s' * (parts > 1)} (train.micro_batches), too few "
@@ -103,6 +122,30 @@ def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: 
     return recipe.with_values("train", micro_batches=parts)
 
 
+def in_more_parts(before: Recipe, parts: int, folder: RunFolder, reporter: Reporter) -> int:
+    """The number of parts for the rest of a run, where that changes nothing but the memory a step takes."""
+    for key in ("streaming", "carry_state"):
+        if getattr(before.data, key, False):
+            raise RunError(
+                f"{folder.path}: train.micro_batches was {before.train.micro_batches}, now {parts}. With data.{key} "
+                "it cannot change within a run"
+            )
+    reporter.say(
+        f"each step is computed in {parts} parts from here on, before in {before.train.micro_batches}: the same "
+        "batches, only dropout falls otherwise"
+    )
+    return parts
+
+
+def describe_processes(accelerator: Accelerator) -> str:
+    """How many processes there really are, and how they talk to each other."""
+    number = accelerator.num_processes
+    if number == 1:
+        return f"processes: 1, on {accelerator.device.type}"
+    shared = "weights divided among them (FSDP2)" if sharding.is_asked_for() else "each with all weights (DDP)"
+    return f"processes: {number}, on {accelerator.device.type} by {torch.distributed.get_backend()}, {shared}"
+
+
 def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, reporter: Reporter) -> Loop:
     """The training loop over the task's objective, with evaluation on the validation split."""
     recipe, task = prepared.recipe, prepared.task
@@ -110,7 +153,10 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     if recipe.train.torch_compile:
         prepared.model.compile(dynamic=True)
     objective = task.objective(prepared.model, prepared.plan)
-    optimizer = build_optimizer(objective, recipe.train)
+    learner = objective
+    if sharding.is_asked_for():
+        learner = sharding.shard(objective, accelerator)
+    optimizer = build_optimizer(learner, recipe.train)
     selected = recipe.eval.select_by
 
     def evaluate(step: int) -> tuple[dict[str, Any], float, bool]:
@@ -125,6 +171,7 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     return Loop(
         accelerator=accelerator,
         objective=objective,
+        learner=learner,
         optimizer=optimizer,
         schedule=build_schedule(optimizer, recipe.train, prepared.total_steps),
         plan=prepared.plan,

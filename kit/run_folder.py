@@ -8,10 +8,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from kit import __version__
 from kit.atomic import TEMPORARY, replace_folder, write_text
 from kit.data.tokenizer import Tokenizers
-from kit.errors import RunError
+from kit.errors import RecipeError, RunError
 from kit.recipe import Recipe, load_recipe
+from kit.recipe_model import show
 
 # What may change between the start of a run and its resumption: nothing here decides what is learned.
 FREE_TO_CHANGE = (
@@ -65,7 +67,13 @@ class RunFolder:
 
     def recipe(self) -> Recipe:
         """The resolved recipe that the run was started with."""
-        return load_recipe(self.recipe_file)
+        try:
+            return load_recipe(self.recipe_file)
+        except RecipeError as error:
+            raise RunError(
+                f"{error}\n{self.path} was written by another version of kit, or changed by hand: this one, "
+                f"{__version__}, cannot read its recipe. Nothing was touched"
+            ) from None
 
     def results(self) -> dict[str, Any]:
         """The figures of a finished run."""
@@ -81,22 +89,28 @@ class RunFolder:
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file: name another folder with --output")
         if not self.recipe_file.exists():
-            foreign = [p.name for p in self.path.iterdir() if p.name != ".lock"] if self.path.exists() else []
+            # what a run leaves that was killed before it had written its recipe is nobody's
+            entries = [path.name for path in self.path.iterdir()] if self.path.exists() else []
+            foreign = [name for name in entries if name != ".lock" and not name.startswith(TEMPORARY)]
             if foreign:
                 raise RunError(
                     f"{self.path} is not empty and holds no run ({', '.join(sorted(foreign)[:3])}): nothing was "
                     "touched. Name an empty or a new folder with --output"
                 )
             return
+        before = self.recipe()
         changed = [
             key
-            for key in recipe.differences(self.recipe())
+            for key in recipe.differences(before)
             if not any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
         ]
         if changed:
+            old, new = before.flat(), recipe.flat()
+            shown = "; ".join(f"{key} was {show(old.get(key))}, now {show(new.get(key))}" for key in changed)
             raise RunError(
-                f"{self.path} belongs to another recipe: {', '.join(changed)} differ{'s' * (len(changed) == 1)}. "
-                "Nothing was touched. Name another folder with --output"
+                f"{self.path} belongs to another recipe: {shown}. Nothing was touched. Name another folder with "
+                f"--output, or set {'it' if len(changed) == 1 else 'them'} back; what may change within a run is "
+                f"{', '.join(FREE_TO_CHANGE)}"
             )
         if not resume and not self.is_finished:
             raise RunError(

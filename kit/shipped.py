@@ -6,6 +6,8 @@ from kit.errors import KitError, RecipeError, did_you_mean
 from kit.recipe_file import printable
 
 _PACKAGE = Path(__file__).resolve().parent
+ACCELERATE = "accelerate"
+"""The folder beside the recipes that holds configurations of Accelerate: hardware, which recipes do not speak of."""
 
 
 def recipes_folder() -> Path:
@@ -21,7 +23,8 @@ def model_cards_folder() -> Path:
 def shipped_recipes() -> dict[str, Path]:
     """The shipped recipes by name ("translation/dates_rnn"), sorted."""
     folder = recipes_folder()
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+    found = (path for path in sorted(folder.rglob("*.yaml")) if path.parent.name != ACCELERATE)
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
 
 
 def names_recipe(name: str) -> bool:

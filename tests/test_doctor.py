@@ -408,3 +408,43 @@ def test_data_that_cannot_be_made_is_a_problem(monkeypatch: pytest.MonkeyPatch) 
     (found,) = self_check.self_check_findings()
     assert found.status == "problem"
     assert "nothing" in found.text
+
+
+# ---- kit doctor --train ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("several", "status"),
+    [
+        ([2.0, 1.0], "ok"),
+        ([2.0, 1.0 + 1e-8], "ok"),
+        ([2.0, 1.001], "problem"),
+        ([2.0], "problem"),
+        ([2.0, float("nan")], "problem"),
+    ],
+)
+def test_losses_of_processes_must_be_equal(several: list[float], status: str) -> None:
+    from kit.train_check import compared
+
+    found = compared("train", [2.0, 1.0], several, "processes: 2, on cpu by gloo")
+    assert found.status == status
+    assert "on cpu by gloo" in found.text
+
+
+def test_a_training_that_fails_is_a_problem_with_its_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    from kit import train_check
+
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    (found,) = train_check.train_findings(2)
+    assert found.status == "problem"
+    assert "it ended with exit code 1: without a word" in found.text
+
+
+@pytest.mark.soak
+def test_one_process_two_and_divided_weights_agree_here() -> None:
+    from kit.train_check import train_findings
+
+    found = list(train_findings(2))
+    assert [finding.status for finding in found] == ["ok", "ok", "ok"], found
+    assert "on cpu by gloo, each with all weights (DDP)" in found[1].text
+    assert "weights divided among them (FSDP2)" in found[2].text

@@ -100,7 +100,8 @@ def test_a_folder_of_another_recipe(kit_here: RunKit, refuses: Callable[..., str
     done = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
     assert done.returncode == 0, done.stderr
     said = refuses("train.max_steps=3", "--output", "mine")
-    assert "belongs to another recipe: train.max_steps differs" in said
+    assert "belongs to another recipe: train.max_steps was 2, now 3" in said
+    assert "what may change within a run is train.max_minutes" in said
     again = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
     assert again.returncode == 0
     assert "already there, finished, and left as it is" in again.stderr

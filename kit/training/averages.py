@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from kit.training.checkpoint import Checkpoint, load_model_tensors, model_tensors
+from kit.training.sharding import divided_like
 
 
 def mean_of(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
@@ -42,6 +43,11 @@ class MovingAverage:
                 self.tensors[name].lerp_(tensor, 1 - decay)
             else:
                 self.tensors[name].copy_(tensor)
+
+    def restore(self, tensors: dict[str, Tensor]) -> None:
+        """Go on from saved tensors."""
+        for name, tensor in self.tensors.items():
+            tensor.copy_(divided_like(tensor, tensors[name]))
 
     @contextmanager
     def in_place(self, model: nn.Module) -> Iterator[None]:

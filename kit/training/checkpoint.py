@@ -4,6 +4,7 @@ leaves either the whole checkpoint or none of it."""
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,16 +17,33 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from kit import __version__
 from kit.atomic import TEMPORARY, replace_folder
 from kit.errors import RunError
+from kit.training.sharding import divided_like
+
+FORMAT = 1
+"""Number of the way in which checkpoints are written; it grows when a kit could no longer read those of another."""
 
 AVERAGE_FILE = "average.safetensors"
 CARRIED_FILE = "carried.safetensors"
+REQUIRED = {"model.safetensors", "optimizer.safetensors", "state.json"}
 
 
 def checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write a safetensors file; what the system refuses is an OSError with its number, as from any other file."""
+    try:
+        save_file(tensors, path)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(path)) from error
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
@@ -58,7 +76,7 @@ def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path
         raise RunError(f"{where} holds another model than the recipe describes: {', '.join(odd[:5])} do not fit")
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(tensors[name])
+            tensor.copy_(divided_like(tensor, tensors[name]))
 
 
 def optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str]) -> dict[str, Tensor]:
@@ -80,7 +98,12 @@ def load_optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str], tenso
     state_dict = optimizer.state_dict()
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state_dict["state"] = {
-        index: states[names[parameter]] for index, parameter in enumerate(parameters) if names[parameter] in states
+        index: {
+            key: divided_like(parameter, tensor) if tensor.shape == parameter.shape else tensor
+            for key, tensor in states[names[parameter]].items()
+        }
+        for index, parameter in enumerate(parameters)
+        if names[parameter] in states
     }
     optimizer.load_state_dict(state_dict)
 
@@ -99,9 +122,13 @@ class Checkpoint:
         """What is wrong with its files, if anything."""
         try:
             sums = json.loads((self.folder / "checksums.json").read_text(encoding="utf-8"))
+            if not isinstance(sums, dict) or not sums.keys() >= REQUIRED:
+                return "checksums.json does not name all its files"
             for name, expected in sums.items():
                 if checksum(self.folder / name) != expected:
                     return f"{name} does not match its checksum"
+        except FileNotFoundError as error:
+            return f"{Path(str(error.filename)).name} is missing"
         except (OSError, ValueError) as error:
             return str(error)
         return None
@@ -131,7 +158,22 @@ class Checkpoint:
             raise RunError(f"{self.folder / name} cannot be read: {error}") from error
 
     def state(self) -> dict[str, Any]:
-        return json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+        """Position, schedule and figures. Raises RunError if another version of kit wrote it in another way."""
+        state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+        found, by = state.get("format", 1), state.get("kit", "another version")
+        if found != FORMAT:
+            age = "a newer" if found > FORMAT else "an older"
+            raise RunError(
+                f"{self.folder} was written by kit {by}, in {age} form ({found}) than this kit {__version__} reads "
+                f"({FORMAT}). Nothing was touched: go on with kit {by}, or train anew with another --output"
+            )
+        missing = {"progress", "plan", "schedule", "learning_rates", "scaler"} - state.keys()
+        if missing:
+            raise RunError(
+                f"{self.folder / 'state.json'} does not have {', '.join(sorted(missing))}: kit {by} wrote it, and this "
+                f"kit {__version__} cannot go on from it. Nothing was touched: train anew with another --output"
+            )
+        return state
 
 
 class Checkpoints:
@@ -173,12 +215,13 @@ class Checkpoints:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         try:
-            save_file(model, temporary / "model.safetensors")
-            save_file(optimizer, temporary / "optimizer.safetensors")
+            write_tensors(model, temporary / "model.safetensors")
+            write_tensors(optimizer, temporary / "optimizer.safetensors")
             if average is not None:
-                save_file(average, temporary / AVERAGE_FILE)
+                write_tensors(average, temporary / AVERAGE_FILE)
             if carried:
-                save_file(carried, temporary / CARRIED_FILE)
+                write_tensors(carried, temporary / CARRIED_FILE)
+            state = {"format": FORMAT, "kit": __version__, **state}
             (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
             sums = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
             (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")

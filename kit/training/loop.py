@@ -10,7 +10,7 @@ import math
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -40,6 +40,7 @@ from kit.training.checkpoint import (
 )
 from kit.training.log import MetricsLog
 from kit.training.objective import Batch, Objective
+from kit.training.sharding import empty, fill, gather, gathered, is_sharded, own_gradients
 
 
 class TrainingFailed(Exception):
@@ -77,6 +78,9 @@ class Loop:
 
     accelerator: Accelerator
     objective: Objective
+    """What is evaluated and kept."""
+    learner: Objective
+    """What learns: the objective itself, or a copy of it whose weights are divided among the processes."""
     optimizer: Optimizer
     schedule: LRScheduler
     plan: Plan
@@ -94,11 +98,13 @@ class Loop:
         self.progress = Progress(world_size=self.accelerator.num_processes)
         keep = max(self.recipe.train.save_total_limit, self.recipe.eval.average or 1)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", keep)
-        self.prepared, self.prepared_optimizer = self.accelerator.prepare(self.objective, self.optimizer)
-        self.names: dict[Tensor, str] = {p: name for name, p in self.objective.model.named_parameters()}
+        self.sharded = is_sharded(self.learner)
+        self.prepared: Any = self.learner if self.sharded else self.accelerator.prepare_model(self.learner)
+        self.prepared_optimizer: Any = self.accelerator.prepare(self.optimizer)
+        self.names: dict[Tensor, str] = {p: name for name, p in self.learner.model.named_parameters()}
         decay = self.recipe.train.ema_decay
-        self.average = None if decay is None else MovingAverage(self.objective.model, decay)
-        self.frozen = frozen_checksum(self.objective.model)
+        self.average = None if decay is None else MovingAverage(self.learner.model, decay)
+        self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has them whole
         self._interrupted_by = 0
 
     # ---- the run -------------------------------------------------------------------------------------------------
@@ -121,7 +127,7 @@ class Loop:
                 loss, norm = self._step(batches, totals)
                 progress.step += 1
                 if self.average is not None:
-                    self.average.update(self.objective.model, progress.step)
+                    self.average.update(self.learner.model, progress.step)
                 progress.target_tokens += int(sizes[0])
                 progress.step_seconds += time.perf_counter() - began
                 window.add(loss, sizes, time.perf_counter() - began)
@@ -136,6 +142,8 @@ class Loop:
             if progress.evaluated_step < progress.step:
                 self._evaluate()
             self._save()
+        if self.sharded:
+            fill(self.objective, self.learner)
         progress.seconds = self._seconds()
         return progress
 
@@ -190,20 +198,24 @@ class Loop:
         for position, (j, batch) in enumerate(batches):
             seed_micro_batch(train.seed, self.progress.step, j)
             last = position == len(batches) - 1
-            with nullcontext() if last else self.accelerator.no_sync(self.prepared):
+            with nullcontext() if last else self._own_gradients():
                 with self.accelerator.autocast():
                     loss = self.prepared(batch, totals)
                 # data-parallel gradients are averaged over processes, but a step's loss is the sum of its parts
                 self.accelerator.backward(loss * processes)
             losses.append(loss.detach())
         largest = math.inf if train.max_grad_norm is None else train.max_grad_norm
-        norm = float(self.accelerator.clip_grad_norm_(self.prepared.parameters(), largest))
+        norm = float(gathered(self.accelerator.clip_grad_norm_(self.prepared.parameters(), largest)))
         self._check_finite(batches, losses, norm)
         self.prepared_optimizer.step()
         if not self.accelerator.optimizer_step_was_skipped:
             self.schedule.step()
         self.prepared_optimizer.zero_grad()
         return torch.stack(losses).sum(), norm
+
+    def _own_gradients(self) -> AbstractContextManager[Any]:
+        """Gradients are summed over processes once a step."""
+        return own_gradients(self.learner) if self.sharded else self.accelerator.no_sync(self.prepared)
 
     def _check_finite(self, batches: list[tuple[int, Batch]], losses: list[Tensor], norm: float) -> None:
         scaled = self.accelerator.scaler is not None  # with fp16 an overflow is ordinary: the scaler skips the step
@@ -246,7 +258,7 @@ class Loop:
     def _evaluate(self) -> bool:
         """Evaluate, and tell whether this is the best step so far."""
         progress = self.progress
-        with nullcontext() if self.average is None else self.average.in_place(self.objective.model):
+        with nullcontext() if self.average is None else self.average.in_place(self.learner.model), self._whole():
             figures, value, greater = self.evaluate(progress.step)
         self.log.add(progress.step, validation=figures)
         rank = (value if greater else -value, -figures["loss"])
@@ -262,10 +274,22 @@ class Loop:
         progress.evaluated_step = progress.step
         return gained
 
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        """Within the block the objective has all weights, also where each process learns a part of them."""
+        if self.sharded:
+            fill(self.objective, self.learner)
+        yield
+        if self.sharded:
+            empty(self.objective)
+
     def _save(self) -> None:
         """Write a checkpoint of this step; the main process writes, the others wait for it."""
         self.progress.seconds = self._seconds()
-        carried = self._carried()
+        carried, keep = self._carried(), self.accelerator.is_main_process
+        model = gather(model_tensors(self.learner.model), keep)
+        optimizer = gather(optimizer_tensors(self.optimizer, self.names), keep)
+        average = None if self.average is None else gather(self.average.tensors, keep)
         if self.accelerator.is_main_process:
             scaler = self.accelerator.scaler
             state = {
@@ -276,20 +300,13 @@ class Loop:
                 "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
                 "scaler": None if scaler is None else scaler.state_dict(),
             }
-            self.checkpoints.save(
-                self.progress.step,
-                model_tensors(self.objective.model),
-                optimizer_tensors(self.optimizer, self.names),
-                state,
-                None if self.average is None else self.average.tensors,
-                carried,
-            )
+            self.checkpoints.save(self.progress.step, model, optimizer, state, average, carried)
             self.checkpoints.rotate(self.progress.best_step)
         self.accelerator.wait_for_everyone()
 
     def _carried(self) -> dict[str, Tensor]:
         """What the objective carries, each stream from the process that reads it."""
-        mine, tensors = self.objective.own_streams(), self.objective.carried()
+        mine, tensors = self.learner.own_streams(), self.learner.carried()
         if self.accelerator.num_processes == 1 or not tensors:
             return tensors
         readers = self.accelerator.reduce(mine.float().to(self.accelerator.device)).cpu()
@@ -304,15 +321,15 @@ class Loop:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint."""
         state = checkpoint.state()
-        if state.get("frozen", self.frozen) != self.frozen:
+        if None not in (self.frozen, known := state.get("frozen")) and known != self.frozen:
             raise RunError(
                 f"{checkpoint.folder} was trained on other frozen weights than those that "
                 f"{self.recipe.model.pretrained} has now. Put these back, or start a new run with another --output"
             )
-        load_model_tensors(self.objective.model, checkpoint.model(), checkpoint.folder)
+        load_model_tensors(self.learner.model, checkpoint.model(), checkpoint.folder)
         load_optimizer_tensors(self.optimizer, self.names, checkpoint.optimizer())
         if self.average is not None:
-            self.average.tensors = checkpoint.weights()
+            self.average.restore(checkpoint.weights())
         self.schedule.load_state_dict(state["schedule"])
         for group, rate in zip(self.optimizer.param_groups, state["learning_rates"], strict=True):
             group["lr"] = rate
@@ -320,7 +337,7 @@ class Loop:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**{**state["progress"], "world_size": self.accelerator.num_processes})
         self.plan.restore(state["plan"])
-        self.objective.carry(checkpoint.carried())
+        self.learner.carry(checkpoint.carried())
 
     def load_best(self) -> None:
         """Put the weights of the best step into the model."""

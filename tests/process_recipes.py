@@ -1,0 +1,79 @@
+"""Recipes of every family of tasks that train in a moment, and how runs of them are compared."""
+
+import json
+from pathlib import Path
+
+import torch
+from conftest import TINY
+from safetensors.torch import load_file
+
+CAUSAL = """\
+task: causal_lm
+model: {type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 32}
+tokenizer: {train: char, min_frequency: 1}
+data: {path: "builtin:pydocs", block_size: 32, sizes: {train: 6, validation: 2, test: 2}}
+train: {max_steps: 12, tokens_per_batch: 512, learning_rate: 1e-2, logging_steps: 1, save_steps: 4, save_total_limit: 9}
+eval: {steps: 6, examples: 0}
+"""
+MASKED = """\
+task: masked_lm
+model: {type: bert, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32}
+tokenizer: {train: wordpiece, vocab_size: 300}
+data: {path: "builtin:pydocs", block_size: 32, sizes: {train: 6, validation: 2, test: 2}}
+train: {max_steps: 12, tokens_per_batch: 512, learning_rate: 1e-2, logging_steps: 1, save_steps: 4, save_total_limit: 9}
+eval: {steps: 6, examples: 0}
+"""
+CLASSES = """\
+task: classification
+model: {type: bert, hidden_size: 16, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 32,
+  max_position_embeddings: 64}
+tokenizer: {train: char, min_frequency: 1}
+data: {path: "builtin:date_language", sizes: {train: 200, validation: 30, test: 30}}
+train: {max_steps: 12, batch_size: 32, learning_rate: 1e-2, logging_steps: 1, save_steps: 4, save_total_limit: 9}
+eval: {steps: 6, metrics: [accuracy], examples: 0}
+"""
+RECIPES = {"translation": TINY, "causal_lm": CAUSAL, "masked_lm": MASKED, "classification": CLASSES}
+METRICS = {"translation": "exact_match", "causal_lm": "loss", "masked_lm": "loss", "classification": "accuracy"}
+NO_DROPOUT = {
+    "translation": ["model.dropout=0"],
+    "causal_lm": ["model.resid_pdrop=0", "model.embd_pdrop=0", "model.attn_pdrop=0"],
+    "masked_lm": ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"],
+    "classification": ["model.hidden_dropout_prob=0", "model.attention_probs_dropout_prob=0"],
+}
+
+
+def write_recipe(folder: Path, kind: str) -> Path:
+    path = folder / f"{kind}.yaml"
+    path.write_text(RECIPES[kind], encoding="utf-8")
+    return path
+
+
+def losses(run: Path) -> list[float]:
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
+
+
+def results(run: Path) -> dict:
+    return json.loads((run / "results.json").read_text(encoding="utf-8"))
+
+
+def weights(run: Path) -> dict[str, torch.Tensor]:
+    return load_file(run / "model" / "model.safetensors")
+
+
+def assert_same_weights(run: Path, other: Path, tolerance: float) -> None:
+    mine, theirs = weights(run), weights(other)
+    assert mine.keys() == theirs.keys()
+    for name, tensor in mine.items():
+        torch.testing.assert_close(theirs[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+def go_back_to(run: Path, step: int) -> None:
+    """Leave a run as if it had been killed after the checkpoint of a step."""
+    import shutil
+
+    (run / "results.json").unlink()
+    for checkpoint in (run / "checkpoints").glob("step-*"):
+        if int(checkpoint.name[5:]) > step:
+            shutil.rmtree(checkpoint)
+    assert (run / "checkpoints" / f"step-{step}").is_dir()

@@ -1,0 +1,394 @@
+"""What goes wrong in real life, provoked for real: the run ends with one message, and what was complete stays whole."""
+
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from conftest import RunKit
+from process_recipes import weights
+
+from kit import load_recipe, train
+from kit.training.checkpoint import Checkpoints
+from kit.training.objective import Seq2SeqObjective
+
+SHORT = ["train.max_steps=8", "train.save_steps=1", "train.save_total_limit=99", "eval.steps=0", "eval.metrics=[]"]
+
+
+def whole_checkpoints(run: Path) -> list[int]:
+    found = Checkpoints(run / "checkpoints", 1).all()
+    assert [checkpoint.broken() for checkpoint in found] == [None] * len(found)
+    return [checkpoint.step for checkpoint in found]
+
+
+def assert_same(run: Path, other: Path) -> None:
+    mine, theirs = weights(run), weights(other)
+    assert all(mine[name].equal(theirs[name]) for name in theirs)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with checkpoints of several steps."""
+    from conftest import TINY
+
+    folder = tmp_path_factory.mktemp("finished")
+    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
+    return train(load_recipe(folder / "tiny.yaml", SHORT), folder / "run").folder
+
+
+# ---- disks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
+    """A file system of its own: `small_disk("size=300k")` mounts it or changes it. Skipped without the right to."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    if not shutil.which("mount") or os.geteuid():
+        pytest.skip("only root can mount a file system")
+
+    def mount(options: str) -> Path:
+        again = ["-o", f"remount,{options}"] if place.is_mount() else ["-t", "tmpfs", "-o", options]
+        if subprocess.run(["mount", *again, "tmpfs", str(place)], check=False, capture_output=True).returncode:
+            pytest.skip("this system lets nobody mount a file system")
+        return place
+
+    yield mount
+    if place.is_mount():
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_full_disk_leaves_what_was_complete(
+    tiny_recipe: Path, finished: Path, small_disk: Callable[..., Path], kit_here: RunKit
+) -> None:
+    run = small_disk("size=512k") / "run"
+    full = kit_here("train", tiny_recipe, *SHORT, "--output", run)
+    assert full.returncode == 2, full.stderr
+    assert full.stderr.count("kit: cannot write") == 1
+    assert "No space left on device. What was complete is untouched" in full.stderr
+    assert "Traceback" not in full.stderr
+    assert 0 < len(whole_checkpoints(run)) < 8
+    assert not list(run.rglob(".tmp-*"))
+    small_disk("size=20m")
+    done = kit_here("train", tiny_recipe, *SHORT, "--output", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert_same(run, finished)
+
+
+def test_a_limit_on_files_is_a_full_disk(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
+    """Where nobody can mount anything, a quota does the same; Python lets the write fail."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, limits[1]))
+    try:
+        full = kit_here("train", tiny_recipe, *SHORT, "--output", "run")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert full.returncode == 2, full.stderr
+    assert "File too large. What was complete is untouched" in full.stderr
+    assert whole_checkpoints(tmp_path / "run") == []
+    assert not list((tmp_path / "run").rglob(".tmp-*"))
+
+
+def test_a_folder_that_cannot_be_written_to(
+    tiny_recipe: Path, small_disk: Callable[..., Path], kit_here: RunKit
+) -> None:
+    place = small_disk("size=20m")
+    assert kit_here("train", tiny_recipe, *SHORT, "--output", place / "run").returncode == 0
+    (place / "run" / "results.json").unlink()
+    small_disk("ro")
+    for output, more in ((place / "new", []), (place / "run", ["--resume"])):
+        refused = kit_here("train", tiny_recipe, *SHORT, "--output", output, *more)
+        assert refused.returncode == 2, refused.stderr
+        assert refused.stderr.count("kit: cannot write") == 1
+        assert "Read-only file system" in refused.stderr
+        assert "Traceback" not in refused.stderr
+
+
+# ---- checkpoints -----------------------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda newest: flip(newest / "optimizer.safetensors"), "optimizer.safetensors does not match its checksum"),
+        (lambda newest: flip(newest / "state.json"), "state.json does not match its checksum"),
+        (lambda newest: (newest / "model.safetensors").unlink(), "model.safetensors is missing"),
+        (lambda newest: (newest / "checksums.json").unlink(), "checksums.json is missing"),
+        (lambda newest: (newest / "checksums.json").write_text("[]"), "checksums.json does not name all its files"),
+        (lambda newest: (newest / "checksums.json").write_text("{}"), "checksums.json does not name all its files"),
+        (lambda newest: (newest / "checksums.json").write_text('{"model'), "Unterminated string"),
+    ],
+)
+def test_damage_to_a_checkpoint_is_found(
+    finished: Path, tmp_path: Path, damage: Callable[[Path], object], said: str
+) -> None:
+    shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
+    damage(tmp_path / "checkpoints" / "step-8")
+    (newest, wrong), (before, fine), *_ = Checkpoints(tmp_path / "checkpoints", 1).newest_first()
+    assert (newest.step, before.step) == (8, 7)
+    assert wrong is not None
+    assert said in wrong
+    assert fine is None
+
+
+def test_a_checkpoint_without_a_file_is_passed_over(
+    finished: Path, tmp_path: Path, tiny_recipe: Path, kit_here: RunKit
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "results.json").unlink()
+    (run / "checkpoints" / "step-8" / "optimizer.safetensors").unlink()
+    done = kit_here("train", tiny_recipe, *SHORT, "--output", run, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "step-8 is broken (optimizer.safetensors is missing): going back to the one before it" in done.stderr
+    assert "resuming at step 7" in done.stderr
+    assert_same(run, finished)
+
+
+def test_a_run_killed_before_its_recipe_was_written_goes_on(tmp_path: Path, tiny_recipe: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / ".lock").touch()
+    (run / ".tmp-recipe.yaml").write_text("task: trans", encoding="utf-8")
+    (run / ".tmp-old-model").mkdir()  # and one that was killed while the model took its place
+    train(load_recipe(tiny_recipe, ["train.max_steps=1", "eval.steps=0", "eval.metrics=[]"]), run, resume=True)
+    assert not list(run.rglob(".tmp-*"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"format": 7, "kit": "9.1"}, r"written by kit 9.1, in a newer form \(7\) than this kit"),
+        ({"format": 0, "kit": "0.0.1"}, r"written by kit 0.0.1, in an older form"),
+        ({"schedule": None}, "state.json does not have schedule"),
+    ],
+)
+def test_a_run_of_another_version_is_named_and_not_touched(
+    finished: Path, tmp_path: Path, tiny_recipe: Path, change: dict[str, object], said: str
+) -> None:
+    from kit import RunError
+    from kit.training.checkpoint import checksum
+
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "results.json").unlink()
+    newest = run / "checkpoints" / "step-8"
+    state = json.loads((newest / "state.json").read_text(encoding="utf-8")) | change
+    state = {key: value for key, value in state.items() if value is not None or key == "scaler"}
+    (newest / "state.json").write_text(json.dumps(state), encoding="utf-8")
+    sums = json.loads((newest / "checksums.json").read_text(encoding="utf-8"))
+    sums["state.json"] = checksum(newest / "state.json")
+    (newest / "checksums.json").write_text(json.dumps(sums), encoding="utf-8")
+    with pytest.raises(RunError, match=said):
+        train(load_recipe(tiny_recipe, SHORT), run, resume=True)
+    assert (newest / "state.json").is_file()
+
+
+def test_a_recipe_of_another_version_is_told_with_its_folder(
+    finished: Path, tmp_path: Path, tiny_recipe: Path, kit_here: RunKit
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    text = (run / "recipe.yaml").read_text(encoding="utf-8")
+    (run / "recipe.yaml").write_text(text.replace("train:\n", "train:\n  future_key: 3\n", 1), encoding="utf-8")
+    done = kit_here("train", tiny_recipe, *SHORT, "--output", run, "--resume")
+    assert done.returncode == 2
+    assert "future_key" in done.stderr
+    assert "was written by another version of kit, or changed by hand" in done.stderr
+    assert kit_here("eval", run).returncode == 2
+
+
+# ---- numbers and memory ----------------------------------------------------------------------------------------------
+
+
+def test_steps_that_run_away_stop_with_their_batch(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
+    wild = ["train.optimizer=sgd", "train.learning_rate=1e38", "train.max_grad_norm=null", "train.save_steps=1"]
+    done = kit_here("train", tiny_recipe, *wild, "--output", "run")
+    assert done.returncode == 1
+    assert "is not a finite number" in done.stderr
+    assert "Traceback" not in done.stderr
+    saved = {path.suffix for path in (tmp_path / "run" / "nonfinite").iterdir()}
+    assert saved == {".json", ".safetensors"}
+    assert whole_checkpoints(tmp_path / "run")
+
+
+def test_memory_that_runs_out(
+    tiny_recipe: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step that asks the system for more than there is; then the same run goes on with smaller parts."""
+    plain = Seq2SeqObjective.summed_loss
+
+    def greedy(self: Seq2SeqObjective, batch: dict, label_smoothing: float = 0.0) -> torch.Tensor:
+        if self.training and len(batch["labels"]) > 12:
+            torch.empty(2**50)  # a petabyte times four
+        return plain(self, batch, label_smoothing)
+
+    monkeypatch.setattr(Seq2SeqObjective, "summed_loss", greedy)
+    done = kit_here("train", tiny_recipe, *SHORT, "--output", "run", "model.dropout=0")
+    assert done.returncode == 1
+    assert "memory ran out after step" in done.stderr
+    assert "train.micro_batches=2, also with --resume. Else lower train.tokens_per_batch (now 512)" in done.stderr
+    assert "Traceback" not in done.stderr
+    more = ["model.dropout=0", "train.micro_batches=4", "--resume"]
+    done = kit_here("train", tiny_recipe, *SHORT, "--output", "run", *more)
+    assert done.returncode == 0, done.stderr
+
+
+def test_parts_may_become_more_but_never_fewer(finished: Path, tmp_path: Path, tiny_recipe: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / "results.json").unlink()
+    shutil.rmtree(run / "checkpoints" / "step-8")
+    recipe = load_recipe(tiny_recipe, [*SHORT, "train.micro_batches=2"])
+    train(recipe, run, resume=True)
+    assert load_recipe(run / "recipe.yaml").train.micro_batches == 2
+    (run / "results.json").unlink()
+    train(load_recipe(tiny_recipe, SHORT), run, resume=True)
+    assert load_recipe(run / "recipe.yaml").train.micro_batches == 2
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+LONG = ["train.max_steps=100000", "eval.steps=0", "train.save_steps=20", "train.micro_batches=2"]
+
+
+def start(recipe: Path, output: Path, *more: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "kit", "train", str(recipe), *LONG, "--output", str(output), "--processes", "2"]
+    process = subprocess.Popen([*command, *more], stderr=subprocess.PIPE, text=True, cwd=output.parent)
+    newest = -1
+    while newest < 20:
+        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        time.sleep(0.1)
+        newest = max(steps_of(output), newest)
+    return process
+
+
+def steps_of(run: Path) -> int:
+    return max((int(path.name[5:]) for path in run.glob("checkpoints/step-*")), default=-1)
+
+
+def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
+    """The processes of a group, the first one first."""
+    children = psutil.Process(process.pid).children(recursive=True)
+    ranked = [(child.environ().get("RANK"), child) for child in children]
+    return [child for rank, child in sorted(ranked, key=lambda pair: str(pair[0])) if rank is not None]
+
+
+MESSAGE = {"is_message": True, "text": "kit: a.tsv is empty", "code": 2}
+OWN = {"is_message": False, "text": "Traceback …\nZeroDivisionError", "code": 1}
+LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connection closed by peer", "code": 1}
+
+
+@pytest.mark.parametrize(
+    ("codes", "told", "said", "code"),
+    [
+        ({0: 2, 1: 2}, {1: MESSAGE, 0: MESSAGE}, "kit: a.tsv is empty\n", 2),
+        ({0: 1, 1: 2}, {0: LOST, 1: MESSAGE}, "kit: a.tsv is empty\n", 2),
+        (
+            {0: 1, 1: -9},
+            {0: LOST},
+            "kit: process 1 was ended by SIGKILL; the system does that when memory runs out",
+            137,
+        ),
+        ({0: -15, 1: -11}, {}, "kit: process 1 was ended by SIGSEGV. The others were stopped\n", 139),
+        ({0: 1, 1: 1}, {0: LOST, 1: OWN}, "kit: process 1 failed, the others were stopped:\nTraceback …\nZero", 1),
+        ({0: -9, 1: 1}, {1: OWN}, "kit: process 1 failed", 1),  # the other one did not listen
+        ({0: 143, 1: 143}, {}, "", 143),  # both were asked to stop, and did
+    ],
+)
+def test_what_went_wrong_first_is_told_once(
+    codes: dict[int, int], told: dict[int, dict], said: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from kit.launch import show_failure
+
+    assert show_failure(codes, told) == code
+    shown = capsys.readouterr().err
+    assert shown.startswith(said)
+    assert shown.count("kit: ") == bool(said)
+
+
+@pytest.mark.soak
+def test_a_process_that_dies_ends_the_run(tiny_recipe: Path, tmp_path: Path) -> None:
+    """The other one does not wait for it, the launcher says which it was, and the last checkpoint is whole."""
+    run = tmp_path / "run"
+    process = start(tiny_recipe, run)
+    group = workers(process)
+    assert len(group) == 2
+    group[1].kill()
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + signal.SIGKILL
+    assert "processes: 2, on cpu by gloo" in said
+    assert "kit: process 1 was ended by SIGKILL" in said
+    assert f"go on with: kit train {run} --resume" in said
+    assert "Traceback" not in said
+    psutil.wait_procs(group, timeout=30)
+    assert not any(member.is_running() for member in group)
+    assert whole_checkpoints(run)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_launcher_saves_and_says_how_to_go_on(
+    tiny_recipe: Path, tmp_path: Path, number: signal.Signals
+) -> None:
+    run = tmp_path / "run"
+    process = start(tiny_recipe, run)
+    group = workers(process)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    assert process.returncode == 128 + number
+    assert said.count(f"go on with: kit train {run} --resume") == 1
+    assert "Traceback" not in said
+    psutil.wait_procs(group, timeout=30)
+    assert not any(member.is_running() for member in group)
+    assert str(whole_checkpoints(run)[-1]) in said
+
+
+@pytest.mark.soak
+def test_a_launcher_that_is_killed_takes_its_processes_along(tiny_recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start(tiny_recipe, run)
+    group = workers(process)
+    process.kill()
+    process.communicate()
+    psutil.wait_procs(group, timeout=30)
+    assert not any(member.is_running() for member in group)
+    assert whole_checkpoints(run)
+
+
+@pytest.mark.soak
+def test_a_mistake_in_several_processes_is_told_once(tiny_recipe: Path, kit: RunKit) -> None:
+    data = ["data.path=nowhere.tsv", "data.sizes=null", "data.languages=null"]
+    done = kit("train", tiny_recipe, *data, "--processes", 2)
+    assert done.returncode == 2
+    assert done.stderr.count("nowhere.tsv") == 1
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.soak
+def test_two_runs_in_one_folder(tiny_recipe: Path, tmp_path: Path, kit: RunKit) -> None:
+    """Both with two processes: the second is refused while the first goes on."""
+    run = tmp_path / "run"
+    process = start(tiny_recipe, run)
+    second = kit("train", tiny_recipe, *LONG, "--output", run, "--processes", 2, "--resume")
+    assert second.returncode == 2
+    assert "another process is training in" in second.stderr
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=120)
+    assert whole_checkpoints(run)

@@ -1,0 +1,51 @@
+"""One process, two, and two with two parts each: the same training, whatever the task."""
+
+from pathlib import Path
+
+import pytest
+from process_recipes import NO_DROPOUT, assert_same_weights, losses, results, write_recipe
+from processes import in_processes
+
+from kit import load_recipe, train
+
+EXACT = ["train.dtype=float64", "eval.steps=0"]
+
+
+@pytest.mark.parametrize(("kind", "parts"), [("translation", 2), ("causal_lm", 4), ("classification", 4)])
+def test_one_process_and_two_are_equal_in_float64(kind: str, parts: int, tmp_path: Path) -> None:
+    """One process that computes a step at once, and two that compute it in one or two parts each; by the command line,
+    for longer and with each number of parts, `make soak` does it."""
+    path, same = write_recipe(tmp_path, kind), [*EXACT, *NO_DROPOUT[kind]]
+    one, two = train(load_recipe(path, same), tmp_path / "one").folder, tmp_path / "two"
+    in_processes(2, train, load_recipe(path, [*same, f"train.micro_batches={parts}"]), two)
+    assert results(two)["train"]["processes"] == 2
+    assert len(losses(one)) == 12
+    assert losses(two) == pytest.approx(losses(one), rel=1e-9)
+    assert_same_weights(one, two, 1e-9)
+
+
+def test_masks_are_those_of_the_parts_whoever_computes_them(tmp_path: Path) -> None:
+    """With dropout and masking, which follow the number of a part, two processes do what one does in as many parts;
+    here in three, of which one process has two and the other one."""
+    path = write_recipe(tmp_path, "masked_lm")
+    recipe = load_recipe(path, [*EXACT, "train.micro_batches=3", "train.max_steps=6"])
+    one, two = train(recipe, tmp_path / "one").folder, tmp_path / "two"
+    in_processes(2, train, recipe, two)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-9)
+    assert_same_weights(one, two, 1e-9)
+
+
+def test_processes_that_do_not_know_of_each_other_are_noticed(
+    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As under torchrun on a CPU, where Accelerate has to be told that there is no GPU."""
+    from kit import RunError
+
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(RunError, match="3 processes were asked for, but Accelerate runs 1"):
+        train(load_recipe(tiny_recipe), tmp_path / "run")
+    monkeypatch.delenv("WORLD_SIZE")
+    monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
+    with pytest.raises(RunError, match="DeepSpeed would take the steps"):
+        train(load_recipe(tiny_recipe), tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,138 @@
+"""Weights divided among processes: the training of those that each have all, and files that tell no difference."""
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from accelerate.commands.config.config_args import load_config_from_file
+from conftest import RunKit
+from process_recipes import assert_same_weights, go_back_to, losses, weights, write_recipe
+from processes import in_processes
+from torch.distributed.tensor import DTensor
+
+from kit import KitError, load_recipe, train
+from kit.shipped import recipes_folder
+from kit.training import sharding
+from kit.training.loop import Loop
+
+OTHERS = ("translation", "masked_lm", "classification")
+CONFIGS = sorted((recipes_folder() / "accelerate").glob("*.yaml"))
+SAME = ["train.dtype=float64", "train.micro_batches=4", "train.ema_decay=0.9", "train.max_grad_norm=0.5"]
+
+
+def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
+    """Train with divided weights, and write down what this process held of them."""
+    os.environ |= sharding.ASKED_FOR
+    plain, held = Loop._step, {}
+
+    def watched(self: Loop, *arguments: Any) -> Any:
+        found = plain(self, *arguments)
+        parameters = dict(self.learner.model.named_parameters())
+        assert all(isinstance(parameter, DTensor) for parameter in parameters.values())
+        moments = [state["exp_avg"] for state in self.optimizer.state.values()]
+        assert all(isinstance(moment, DTensor) for moment in moments)
+        held["own"] = sum(p.to_local().numel() for p in parameters.values() if isinstance(p, DTensor))
+        held["whole"] = sum(p.numel() for p in parameters.values())
+        held["moments"] = sum(m.to_local().numel() for m in moments)
+        held["beside"] = sum(p.numel() for p in self.objective.parameters())
+        return found
+
+    Loop._step = watched  # type: ignore[method-assign]
+    train(recipe, output, resume)
+    (output / f"held-{os.environ['RANK']}.json").write_text(json.dumps(held), encoding="utf-8")
+
+
+@pytest.mark.parametrize("kind", ["causal_lm", *(pytest.param(k, marks=pytest.mark.soak) for k in OTHERS)])
+def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> None:
+    """Dropout, accumulation, clipping and a moving average on; a GPT-2 has its word vectors tied, and layers that are
+    gathered one by one. Then a run goes on sharded that was not, and the other way round, with another number."""
+    recipe = load_recipe(write_recipe(tmp_path, kind), [*SAME, "train.save_total_limit=9"])
+    whole = train(recipe, tmp_path / "whole").folder
+    sharded = tmp_path / "sharded"
+    in_processes(2, train_sharded, recipe, sharded)
+    held = [json.loads((sharded / f"held-{rank}.json").read_text(encoding="utf-8")) for rank in (0, 1)]
+    assert sum(entry["own"] for entry in held) == held[0]["whole"]
+    assert all(entry["moments"] == entry["own"] < entry["whole"] for entry in held)
+    assert all(entry["beside"] == 0 for entry in held)
+    assert losses(sharded) == pytest.approx(losses(whole), rel=1e-9)
+    assert_same_weights(whole, sharded, 1e-9)
+    assert all(type(tensor) is torch.Tensor for tensor in weights(sharded).values())
+    names = {path.name for path in (sharded / "model").iterdir()}
+    assert names == {path.name for path in (whole / "model").iterdir()}
+
+    go_back_to(sharded, 4)
+    train(recipe, sharded, resume=True)
+    go_back_to(whole, 8)
+    in_processes(2, train_sharded, recipe, whole, True)
+    assert losses(sharded) == pytest.approx(losses(whole), rel=1e-9)
+    assert_same_weights(whole, sharded, 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "processes", "variables", "message"),
+    [
+        (["train.optimizer=adafactor"], 2, {}, "adafactor needs whole rows"),
+        (["train.torch_compile=true"], 2, {}, "train.torch_compile does not work with sharding"),
+        (["train.mixed_precision=fp16"], 2, {}, "fp16 does not work with sharding"),
+        (["train.micro_batches=3"], 2, {}, "a step is computed in 3 parts .* use a multiple of 2"),
+        ([], 1, {}, "there is one: add --processes 2"),
+        ([], 2, {"FSDP_VERSION": "1"}, "fsdp_version: 2"),
+        ([], 2, {"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is not supported"),
+    ],
+)
+def test_what_does_not_work_together_is_refused(
+    tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], processes: int, variables: dict[str, str],
+    message: str,
+) -> None:  # fmt: skip
+    for name, value in {**sharding.ASKED_FOR, **variables}.items():
+        monkeypatch.setenv(name, value)
+    recipe = load_recipe(tiny_recipe, ["train.micro_batches=2", *overrides])
+    accelerator: Any = SimpleNamespace(num_processes=processes)
+    with pytest.raises(KitError, match=message):
+        sharding.check(recipe, accelerator)
+
+
+def test_one_process_has_nothing_to_divide(tiny_recipe: Path, kit_here: RunKit) -> None:
+    done = kit_here("train", tiny_recipe, "--shard")
+    assert done.returncode == 2
+    assert "--shard divides the weights among processes: add --processes 2 or more" in done.stderr
+
+
+# ---- configurations of Accelerate ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
+def test_accelerate_reads_its_configurations(path: Path) -> None:
+    config = load_config_from_file(str(path))
+    assert config.num_processes > 1
+    kind = str(config.distributed_type).rpartition(".")[2]
+    assert kind == ("FSDP" if path.stem in ("fsdp2", "zero3") else "MULTI_GPU")
+    assert (config.num_machines > 1) == (path.stem == "multi_node")
+    lines = [line for line in path.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if "#" not in line] in ([], ["fsdp_config:"])
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "zero3"])
+def test_what_accelerate_makes_of_them_asks_kit_to_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from accelerate.commands.launch import launch_command_parser
+    from accelerate.utils.launch import prepare_multi_gpu_env
+
+    path = recipes_folder() / "accelerate" / f"{name}.yaml"
+    config = load_config_from_file(str(path))
+    given = {"num_processes": 4, "num_machines": 1, "machine_rank": 0, "dynamo_backend": "no", "mixed_precision": "no"}
+    given["num_cpu_threads_per_process"] = 1
+    options = [part for key, value in given.items() for part in (f"--{key}", str(value))]
+    arguments = launch_command_parser().parse_args(["--use_fsdp", *options, "script.py"])
+    for key, value in config.fsdp_config.items():
+        setattr(arguments, key, value)
+    for variable, value in prepare_multi_gpu_env(arguments).items():
+        monkeypatch.setenv(variable, value)
+    assert sharding.is_asked_for()
+    recipe = load_recipe("dates_rnn", ["train.micro_batches=4"])
+    accelerator: Any = SimpleNamespace(num_processes=4)
+    sharding.check(recipe, accelerator)
+    assert os.environ["FSDP_RESHARD_AFTER_FORWARD"] == ("true" if name == "zero3" else "false")
