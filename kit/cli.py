@@ -146,7 +146,9 @@ def evaluate(
 @app.command()
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
-    file: Annotated[Path | None, typer.Argument(help="Lines to translate [default: standard input]")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Lines to translate, or paths of pictures [default: standard input]")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write [default: standard output]")] = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
     n_best: Annotated[int, typer.Option(min=1, help="Number of outputs for each line.")] = 1,
@@ -165,9 +167,11 @@ def generate(
     attention: Annotated[Path | None, typer.Option(help="Draw the attention of the first line there (PNG).")] = None,
     tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
 ) -> None:
-    """Translate lines of text, in order; files of any size stream through, and a bad line never stops one."""
+    """Translate lines of text, or caption the pictures that lines name, in order; files of any size stream through, and
+    a bad line never stops one."""
     from functools import partial
 
+    from kit.caption import is_captioner
     from kit.generate import LINES_AT_ONCE, Translator
     from kit.generate_files import translate_file, write_outputs
     from kit.reporting import Reporter
@@ -177,33 +181,78 @@ def generate(
         raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit generate {run}`")
     if split_sentences is not None and n_best > 1:
         raise KitError("--n-best has no meaning with --split-sentences, which puts together the best of each sentence")
-    translator = Translator(run)
-    settings = translator.settings(
-        num_beams=max(num_beams or translator.settings().num_beams, n_best),
-        num_return_sequences=n_best,
-        max_new_tokens=max_new_tokens,
-        length_penalty=length_penalty,
-        no_repeat_ngram_size=no_repeat_ngram_size,
-        **translator.tokenizers.search_tokens(target_language),
-    )
     interactive = file is None and sys.stdin.isatty()
     languages: dict[str, Any] = {"source_language": source_language, "target_language": target_language}
 
-    def translate(lines: Any, **how: Any) -> Any:
-        if attention is not None:
-            lines = _draw_first(translator, lines, attention, settings, languages, reporter)
-        at_once = 1 if interactive else LINES_AT_ONCE
-        return translator.translate(
-            lines, settings, tokens_per_batch, at_once, split=split_sentences, **languages, **how
+    def searched(model: Any, **tokens: Any) -> Any:
+        return model.settings(
+            num_beams=max(num_beams or model.settings().num_beams, n_best),
+            num_return_sequences=n_best,
+            max_new_tokens=max_new_tokens,
+            length_penalty=length_penalty,
+            no_repeat_ngram_size=no_repeat_ngram_size,
+            **tokens,
         )
+
+    if is_captioner(run):
+        _refuse(run, **languages, split_sentences=split_sentences)
+        work = _captioning(run, searched, attention, tokens_per_batch, interactive, reporter)
+    else:
+        translator = Translator(run)
+        settings = searched(translator, **translator.tokenizers.search_tokens(target_language))
+
+        def work(lines: Any, **how: Any) -> Any:
+            if attention is not None:
+                lines = _draw_first(translator, lines, attention, settings, languages, reporter)
+            at_once = 1 if interactive else LINES_AT_ONCE
+            return translator.translate(
+                lines, settings, tokens_per_batch, at_once, split=split_sentences, **languages, **how
+            )
 
     try:
         translate_file(
-            translate, file, output, partial(write_outputs, details=scores or n_best > 1, as_json=as_json), reporter
+            work, file, output, partial(write_outputs, details=scores or n_best > 1, as_json=as_json), reporter
         )
     except KeyboardInterrupt:
         reporter.say("interrupted" if output is None else f"interrupted: {output} is as it was before")
         raise typer.Exit(130) from None
+
+
+def _refuse(run: str, **options: Any) -> None:
+    """Raise KitError for an option that means nothing to a captioner."""
+    for name, value in options.items():
+        if value is not None:
+            raise KitError(
+                f"--{name.replace('_', '-')} has no meaning for {run}, which captions pictures: leave it out"
+            )
+
+
+def _captioning(
+    run: str, searched: Any, attention: Path | None, tokens_per_batch: int, interactive: bool, reporter: Any
+) -> Any:
+    """A function that captions the pictures that lines name."""
+    from itertools import chain
+
+    from kit.caption import Captioner
+    from kit.caption_map import draw_caption
+    from kit.data.images import picture_cost
+
+    captioner = Captioner(run)
+    settings = searched(captioner)
+    fitting = tokens_per_batch // (picture_cost(captioner.model.config) * settings.num_beams)
+
+    def caption(lines: Any, **how: Any) -> Any:
+        if attention is not None:
+            first = next(lines, None)
+            if first is None:
+                raise KitError("there is no line to draw the attention of: the input is empty")
+            if not draw_caption(captioner, first, attention, settings=settings):
+                raise KitError("--attention: this model has none; it sees the picture through a fixed state only")
+            reporter.say(f"attention of the first line: {attention}")
+            lines = chain([first], lines)
+        return captioner.caption(lines, settings, 1 if interactive else max(1, fitting), **how)
+
+    return caption
 
 
 def _draw_first(
@@ -266,6 +315,7 @@ def plot(
     kind: Annotated[str | None, typer.Option(help="cross, encoder, decoder, all (of these), or curves.")] = None,
     layer: Annotated[str | None, typer.Option(help="Number from 1, or all (default: the last).")] = None,
     head: Annotated[str | None, typer.Option(help="Number from 1, mean, or all (default: all).")] = None,
+    image: Annotated[Path | None, typer.Option(help="Picture to caption (default: some of the test data).")] = None,
     source_language: Annotated[str | None, typer.Option(help="Language of --sentence, if there are several.")] = None,
     target_language: Annotated[str | None, typer.Option(help="Language to write, if there are several.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder or .png file (default: RUN/plots).")] = None,
@@ -276,7 +326,7 @@ def plot(
 
     pictures = draw(
         run, sentence=sentence, target=target, kind=kind, layer=layer, head=head, output=output,
-        source_language=source_language, target_language=target_language, say=Reporter().say,
+        source_language=source_language, target_language=target_language, image=image, say=Reporter().say,
     )  # fmt: skip
     for picture in pictures:
         print(picture)

@@ -91,6 +91,7 @@ def export_model(
     tokenizers: Tokenizers,
     generation: GenerationConfig | None = None,
     pipelines: tuple[str, ...] = (),
+    image_processor: Any = None,
 ) -> None:
     """Write what `from_pretrained` and `pipeline(..., trust_remote_code=True)` need, also where kit is not installed.
 
@@ -110,6 +111,8 @@ def export_model(
         with without_progress_bars():
             model.save_pretrained(temporary)
         tokenizers.save(temporary)
+        if image_processor is not None:
+            image_processor.save_pretrained(temporary)
         for file in {entry["impl"].split(".")[0] for entry in entries.values()}:
             shutil.copyfile(Path(__file__).parent / "pipelines" / f"{file}.py", temporary / f"{file}.py")
         replace_folder(temporary, folder)
