@@ -78,7 +78,7 @@ def caption_figure(seen: Look, head: int | str = "mean", title: str | None = Non
     wide, high = seen.picture.size
     tall = _PANEL * min(3.0, max(1 / 3, high / wide))
     script = script_of([*seen.tokens, title or ""])
-    heading = 0.4 if title else 0.0
+    heading = 0.25 if title else 0.0
     width = columns * (_PANEL + _GAP) + _GAP
     height = rows * (tall + _TOP) + _GAP + heading
     figure = Figure(figsize=(width, height), dpi=_DPI)
@@ -96,7 +96,7 @@ def caption_figure(seen: Look, head: int | str = "mean", title: str | None = Non
     if title:
         more = f" · {MISSING_NOTE}" if script.incomplete else ""
         text = label_of(title, script, 110, spaces=True) + more
-        figure.text(0.5, 1 - 0.18 / height, text, ha="center", va="center", fontsize=9, family=script.fonts,
+        figure.text(0.5, 1 - 0.05 / height, text, ha="center", va="center", fontsize=9, family=script.fonts,
                     parse_math=False)  # fmt: skip
     return figure
 
@@ -104,9 +104,11 @@ def caption_figure(seen: Look, head: int | str = "mean", title: str | None = Non
 def lit(colours: np.ndarray, weights: np.ndarray, most: float) -> np.ndarray:
     """Colours (height, width, 3), dark where weights (rows, columns) are nil, and as they are where these are most."""
     height, width = colours.shape[:2]
-    map_ = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
-    light = np.clip(np.asarray(map_) / max(most, 1e-9), 0, 1)[..., None]
-    return colours * (0.15 + 0.85 * light) + np.array([0.0, 0.0, 0.12], dtype=np.float32) * (1 - light)
+    smooth = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
+    light = np.clip(np.asarray(smooth) / max(most, 1e-9), 0, 1)[..., None]
+    shaded = colours * (0.15 + 0.85 * light)
+    # a little yellow, so that light shows on a dark ground too
+    return shaded + (1 - shaded) * light * np.array([0.30, 0.25, 0.0], dtype=np.float32)
 
 
 def draw_caption(

@@ -93,7 +93,6 @@ def one_row_a_picture(rows: "Dataset", data: "CaptioningData", split: str, told:
     kept[list(first.values())] = True
 
     in_files = is_text(rows.data.schema.field("image").type)
-    rows = rows.remove_columns(["caption", *(["image"] if in_files else [])])
     rows = rows if in_files else rows.rename_column("image", PICTURE)
     for name, column, kind in (
         ("image", digests, Value("string")),
@@ -109,9 +108,10 @@ def replaced(rows: "Dataset", name: str, column: list[Any], kind: Any = None) ->
     """The rows with a column that is new, or has other cells."""
     from datasets.fingerprint import generate_random_fingerprint
 
-    if name in rows.column_names:
-        rows = rows.remove_columns([name])
-    return rows.add_column(name=name, column=column, new_fingerprint=generate_random_fingerprint(), feature=kind)
+    new = name if name not in rows.column_names else f"new {name}"
+    rows = rows.add_column(name=new, column=column, new_fingerprint=generate_random_fingerprint(), feature=kind)
+    # the old one goes last: a dataset without columns would have no rows
+    return rows if new == name else rows.remove_columns([name]).rename_column(new, name)
 
 
 def cells(rows: "Dataset", column: str) -> Any:
