@@ -194,6 +194,7 @@ def generate(
             **tokens,
         )
 
+    work: Any
     if is_captioner(run):
         _refuse(run, **languages, split_sentences=split_sentences)
         work = _captioning(run, searched, attention, tokens_per_batch, interactive, reporter)
@@ -201,13 +202,15 @@ def generate(
         translator = Translator(run)
         settings = searched(translator, **translator.tokenizers.search_tokens(target_language))
 
-        def work(lines: Any, **how: Any) -> Any:
+        def translate(lines: Any, **how: Any) -> Any:
             if attention is not None:
                 lines = _draw_first(translator, lines, attention, settings, languages, reporter)
             at_once = 1 if interactive else LINES_AT_ONCE
             return translator.translate(
                 lines, settings, tokens_per_batch, at_once, split=split_sentences, **languages, **how
             )
+
+        work = translate
 
     try:
         translate_file(

@@ -232,6 +232,19 @@ def test_without_attention_there_is_nothing_to_draw_and_grey_pictures_are_read(f
         list(Captioner(tmp_path / "run").caption([folder / "1.png", "gone.png"]))
 
 
+def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: Path) -> None:
+    resnet = "{model_type: resnet, embedding_size: 4, hidden_sizes: [4, 6], depths: [1, 1], layer_type: basic}"
+    quick = [f"model.backbone_config={resnet}", "train.max_steps=2", "eval.steps=0"]
+    found = train(load_recipe(folder / "recipe.yaml", quick), tmp_path / "run")
+    paths = [folder / row["source"] for row in rows_of(found.folder)]
+    outputs = [best.text for (best,) in Captioner(found.folder).caption(paths)]
+    assert outputs == [row["prediction"] for row in rows_of(found.folder)]
+    # its statistics, which batches of another size would change, are kept with the weights
+    assert any(name.endswith("running_mean") for name in load_file(found.folder / "model" / "model.safetensors"))
+    with pytest.raises(RecipeError, match=r"train\.micro_batches: the backbone normalises over the pictures"):
+        prepare(load_recipe(folder / "recipe.yaml", [*quick, "train.micro_batches=2"]))
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -1,6 +1,6 @@
 """From pictures to the numbers that a captioner reads."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +100,7 @@ class Pictures:
             np.stack([self.reader.resized(self._opened(source, place)) for source, place in found])
         )
 
-    def _sources(self, places: list[int]) -> Iterable[Any]:
+    def _sources(self, places: list[int]) -> Iterator[Any]:
         if self._rows is None:
             return iter([self.files[place] for place in places])
         return iter(self._rows[places][PICTURE].to_pylist())

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
+from torch import nn
 from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from kit.caption import Captioner
@@ -155,6 +156,11 @@ class Captioning(Task[Captioned]):
                     f"tokenizer.pretrained has {len(tokenizers.target)} tokens, but model.pretrained knows only "
                     f"{known}: use the model's own tokenizer by leaving tokenizer.pretrained out."
                 )
+        if train.micro_batches > 1 and any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
+            raise RecipeError(
+                "train.micro_batches: the backbone normalises over the pictures of a batch, so that a step in several "
+                "parts or processes would be another training. Use one of each, or leave out model.backbone_config."
+            )
         return model.to(getattr(torch, train.dtype))
 
     def load_model(self, place: str | Path) -> PreTrainedModel:
