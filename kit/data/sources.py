@@ -273,7 +273,8 @@ def count_rows(found: "dict[str, Dataset]", roles: Sequence[str], report: DataRe
             told.noted += Counter({f"empty {role}": sum(cell == "" for cell in Texts(dataset, role))})
         if split != "train":
             known = np.isin(digests(dataset, [first]), trained).sum()
-            told.noted += Counter({f"a {first} that is in train": int(known)})
+            article = "an" if first[0] in "aeiou" else "a"
+            told.noted += Counter({f"{article} {first} that is in train": int(known)})
     report.splits = {split: report.splits[split] for split in found}
 
 
