@@ -83,7 +83,8 @@ def verify(target: str | Path) -> list[Check]:
         except KitError as error:
             if isinstance(task, LanguageModel):
                 raise
-            batch, origin = random_batch(model, recipe.train.seed), f"random input, because {error}"
+            what = "pictures" if isinstance(task, Captioning) else "tokens"
+            batch, origin = random_batch(model, recipe.train.seed), f"random {what}, because {error}"
     used = Check("data", "what the proofs were run on", True, origin)
     if isinstance(task, LanguageModel):
         proofs, subject = language_model.PROOFS, Subject(model, batch, recipe.train.seed, tokenizers)
