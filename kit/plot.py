@@ -80,7 +80,7 @@ def plot(
     with `target` as the caption to read instead of the model's own. Pictures go to the folder `plots` of a run, else to
     the working folder; or to `output`, a folder or, for a single picture, a file.
     """
-    details = {"--sentence": sentence, "--target": target, "--layer": layer, "--head": head}
+    details: dict[str, Any] = {"--sentence": sentence, "--target": target, "--layer": layer, "--head": head}
     details |= {"--source-language": source_language, "--target-language": target_language, "--image": image}
     given = [name for name, value in details.items() if value is not None]
     if kind is not None and kind not in CHOICES:

@@ -75,7 +75,8 @@ def one_row_a_picture(rows: "Dataset", data: "CaptioningData", split: str, told:
     """
     from datasets import List, Value
 
-    digests, names = [], []
+    digests: list[str] = []
+    names: list[str] = []
     for cell in cells(rows, "image"):
         content, name = content_of(cell, data, f"{split} {len(names) + 1}")
         digests.append(hashlib.blake2b(content, digest_size=8).hexdigest())

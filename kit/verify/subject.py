@@ -74,7 +74,7 @@ class Subject:
         for row, target in enumerate(self.decoder_input_ids):
             one = trimmed(self.batch, slice(row, row + 1))
             target = target[None, : one["labels"].shape[1]]
-            read = {name: one[name] for name in ("input_ids", "pixel_values") if name in one}
+            read: Batch = {name: one[name] for name in ("input_ids", "pixel_values") if name in one}
             logits = logits_of(self.exact, {**read, "decoder_input_ids": target})[0]
             rows.append(torch.nn.functional.pad(logits, (0, 0, 0, length - len(logits))))
         return torch.stack(rows)  # (batch, target, vocabulary)
@@ -239,7 +239,7 @@ def small_batch(batch: Batch, limit: int | None = None) -> Batch:
     """
     longest = min(LONGEST, (limit or 2 * LONGEST) // 2)
     rows = torch.arange(max(4, min(EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
-    cut = {
+    cut: Batch = {
         name: batch[name].cpu()[rows, :longest] for name in ("input_ids", "attention_mask", "labels") if name in batch
     }
     if "pixel_values" in batch:
