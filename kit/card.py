@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
 from kit.places import hub_name
+from kit.recipe_captioning import CaptioningRecipe
 from kit.recipe_fine_tuning import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
 from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_translation import TranslationRecipe, has_directions
@@ -31,6 +32,7 @@ PIPELINE_TAGS = {
     "classification": "text-classification",
     "tagging": "token-classification",
     "question_answering": "question-answering",
+    "captioning": "image-to-text",
 }
 PEFT_CLASSES = {
     "translation": "AutoModelForSeq2SeqLM",
@@ -119,6 +121,8 @@ def _of_family(recipe: Recipe, results: Mapping[str, Any], run_folder: Path) -> 
     """What only the cards of one family of tasks say."""
     if isinstance(recipe, TranslationRecipe):
         return _of_translation(recipe, results, run_folder)
+    if isinstance(recipe, CaptioningRecipe):
+        return _of_captioning(recipe, results, run_folder)
     if isinstance(recipe, FineTuningRecipe):
         return _of_fine_tuning(recipe, results, run_folder)
     if isinstance(recipe, InstructionTuningRecipe):
@@ -140,6 +144,20 @@ def _of_instruction_tuning(recipe: InstructionTuningRecipe, run_folder: Path) ->
         "examples_table": table(headings, [[row[name] for name in headings] for row in rows]) if rows else "",
         # not cleaned: the end of the line may be a part of the template
         "example": f"{json.dumps(prompt, ensure_ascii=False)}, return_full_text=False",
+    }
+
+
+def _of_captioning(recipe: CaptioningRecipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+    """What only the card of a captioner says."""
+    split, rows = _predicted_rows(run_folder, recipe.eval.examples)
+    examples = [(row["source"], " / ".join(row["target"]), row["prediction"]) for row in rows]
+    return {
+        "pipeline": _quoted(PIPELINE_TAGS[recipe.task]),
+        "results_note": _results_note(recipe, results),
+        "examples_split": split,
+        "examples_table": table(("picture", "right captions", "output"), examples) if examples else "",
+        "max_new_tokens": recipe.eval.max_new_tokens,
+        "background": recipe.model.settings.get("background", "#ffffff"),
     }
 
 
@@ -397,7 +415,7 @@ def _titled(name: str) -> str:
     return f"{_TITLES[name]} (lower is better)" if lower else _TITLES[name]
 
 
-def _results_note(recipe: TranslationRecipe, results: Mapping[str, Any]) -> str:
+def _results_note(recipe: TranslationRecipe | CaptioningRecipe, results: Mapping[str, Any]) -> str:
     beams = recipe.eval.num_beams
     search = (
         "greedy search" if beams == 1 else f"beam search ({beams} beams, length penalty {recipe.eval.length_penalty})"

@@ -178,7 +178,9 @@ def evaluate(
 @app.command()
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
-    file: Annotated[Path | None, typer.Argument(help="Lines to read [default: standard input]")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(help="Lines of text, or paths of pictures [default: standard input]")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Where to write [default: standard output]")] = None,
     num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
     n_best: Annotated[int, typer.Option(min=1, help="Number of outputs for each line.")] = 1,
@@ -203,114 +205,45 @@ def generate(
     attention: Annotated[Path | None, typer.Option(help="Draw the attention of the first line there (PNG).")] = None,
     tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
 ) -> None:
-    """Translate lines of text, or go on with them where the model is a causal language model (an empty line: from
-    nothing). In order; files of any size stream through, and a bad line never stops one."""
+    """Translate lines of text, in order; files of any size stream through, and a bad line never stops one.
+
+    A causal language model goes on with each line (an empty one: from nothing), a dialogue model replies to it (a turn, or
+    a JSON list of turns), and a captioner takes it for the path of a picture.
+    """
     from functools import partial
 
-    from kit.complete import goes_on_with_text
-    from kit.generate import LINES_AT_ONCE, Translator
     from kit.generate_files import translate_file, write_outputs
     from kit.reporting import Reporter
+    from kit.writers import Wishes, writer_for
 
     reporter = Reporter()
     if file is not None and not file.is_file():
         raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit generate {run}`")
-    drawing = {"--sample": sample or None, "--temperature": temperature, "--top-p": top_p, "--seed": seed}
-    if goes_on_with_text(run):
-        reading = {"--source-language": source_language, "--target-language": target_language}
-        _refuse(reading | {"--split-sentences": split_sentences, "--attention": attention}, "a language model")
-        if not sample:
-            _refuse(drawing, "a search; it is for --sample, which is not given")
-        changes = {
-            "num_beams": num_beams, "num_return_sequences": n_best, "max_new_tokens": max_new_tokens,
-            "sample": sample, "temperature": temperature, "top_p": top_p, "seed": seed,
-            "length_penalty": length_penalty, "no_repeat_ngram_size": no_repeat_ngram_size,
-        }  # fmt: skip
-        return _complete(run, file, output, changes, scores or n_best > 1, as_json, tokens_per_batch, reporter)
-    _refuse(drawing, "a model that translates")
-    if split_sentences is not None and n_best > 1:
-        raise KitError("--n-best has no meaning with --split-sentences, which puts together the best of each sentence")
-    translator = Translator(run)
-    settings = translator.settings(
-        num_beams=max(num_beams or translator.settings().num_beams, n_best),
-        num_return_sequences=n_best,
+    details = scores or n_best > 1
+    wishes = Wishes(
+        n_best=n_best,
+        num_beams=num_beams,
         max_new_tokens=max_new_tokens,
         length_penalty=length_penalty,
         no_repeat_ngram_size=no_repeat_ngram_size,
-        **translator.tokenizers.search_tokens(target_language),
+        sample=sample,
+        temperature=temperature,
+        top_p=top_p,
+        seed=seed,
+        source_language=source_language,
+        target_language=target_language,
+        split_sentences=split_sentences,
+        attention=attention,
+        scores=details or as_json,
+        tokens_per_batch=tokens_per_batch,
+        at_once=file is None and sys.stdin.isatty(),
     )
-    interactive = file is None and sys.stdin.isatty()
-    languages: dict[str, Any] = {"source_language": source_language, "target_language": target_language}
-
-    def translate(lines: Any, **how: Any) -> Any:
-        if attention is not None:
-            lines = _draw_first(translator, lines, attention, settings, languages, reporter)
-        at_once = 1 if interactive else LINES_AT_ONCE
-        return translator.translate(
-            lines, settings, tokens_per_batch, at_once, split=split_sentences, **languages, **how
-        )
-
-    try:
-        translate_file(
-            translate, file, output, partial(write_outputs, details=scores or n_best > 1, as_json=as_json), reporter
-        )
-    except KeyboardInterrupt:
-        reporter.say("interrupted" if output is None else f"interrupted: {output} is as it was before")
-        raise typer.Exit(130) from None
-
-
-def _refuse(options: dict[str, Any], what: str) -> None:
-    """Raise KitError if an option is given that has no meaning here."""
-    for name, value in options.items():
-        if value is not None:
-            raise KitError(f"{name} has no meaning for {what}")
-
-
-def _complete(
-    run: str,
-    file: Path | None,
-    output: Path | None,
-    changes: dict[str, Any],
-    details: bool,
-    as_json: bool,
-    tokens_per_batch: int,
-    reporter: Any,
-) -> None:
-    """Go on with lines of text."""
-    from functools import partial
-
-    from kit.complete import Completer
-    from kit.generate import LINES_AT_ONCE
-    from kit.generate_files import translate_file, write_outputs
-
-    completer = Completer(run)
-    writing = completer.writing(**changes, scores=details or as_json)
-    at_once = 1 if file is None and sys.stdin.isatty() else LINES_AT_ONCE
     write = partial(write_outputs, details=details, as_json=as_json)
     try:
-        translate_file(
-            lambda lines, **how: completer.complete(lines, writing, tokens_per_batch, at_once, **how),
-            file, output, write, reporter,
-        )  # fmt: skip
+        translate_file(writer_for(run, wishes, reporter.say), file, output, write, reporter)
     except KeyboardInterrupt:
         reporter.say("interrupted" if output is None else f"interrupted: {output} is as it was before")
         raise typer.Exit(130) from None
-
-
-def _draw_first(
-    translator: Any, lines: Any, path: Path, settings: Any, languages: dict[str, Any], reporter: Any
-) -> Any:
-    from itertools import chain
-
-    from kit.plot import Question, draw_sentence
-
-    first = next(lines, None)
-    if first is None:
-        raise KitError("there is no line to draw the attention of: the input is empty")
-    if not draw_sentence(translator, Question(first, **languages), path, settings):
-        raise KitError("--attention: this model has none; it sees the source through a fixed state only")
-    reporter.say(f"attention of the first line: {path}")
-    return chain([first], lines)
 
 
 def _writing(path: Path | None) -> Any:
@@ -372,6 +305,7 @@ def plot(
     kind: Annotated[str | None, typer.Option(help="cross, encoder, decoder, all (of these), or curves.")] = None,
     layer: Annotated[str | None, typer.Option(help="Number from 1, or all (default: the last).")] = None,
     head: Annotated[str | None, typer.Option(help="Number from 1, mean, or all (default: all).")] = None,
+    image: Annotated[Path | None, typer.Option(help="Picture to caption (default: some of the test data).")] = None,
     source_language: Annotated[str | None, typer.Option(help="Language of --sentence, if there are several.")] = None,
     target_language: Annotated[str | None, typer.Option(help="Language to write, if there are several.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder or .png file (default: RUN/plots).")] = None,
@@ -382,7 +316,7 @@ def plot(
 
     pictures = draw(
         run, sentence=sentence, target=target, kind=kind, layer=layer, head=head, output=output,
-        source_language=source_language, target_language=target_language, say=Reporter().say,
+        source_language=source_language, target_language=target_language, image=image, say=Reporter().say,
     )  # fmt: skip
     for picture in pictures:
         print(picture)

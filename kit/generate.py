@@ -12,11 +12,11 @@ import torch
 from kit.bad_lines import FAILED, NOTHING, BadLines, Fault, longer_than
 from kit.data.batches import reading_batches
 from kit.data.examples import Pairs, TokenLists
-from kit.data.tokenizer import load_pretrained_tokenizers
+from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.errors import DataError, KitError
 from kit.hub import load_seq2seq, model_place
 from kit.positions import encode_within, position_limit
-from kit.search import Hypothesis, SearchSettings, search
+from kit.search import Hypothesis, SearchSettings, saved_settings, search
 from kit.sentences import Sentence, join_sentences, split_sentences
 
 LINES_AT_ONCE = 1024
@@ -75,23 +75,7 @@ class Translator:
 
     def settings(self, **changes: object) -> SearchSettings:
         """The search that the model was saved with, with changes."""
-        saved = self.model.generation_config
-        longest = saved.max_new_tokens or SearchSettings.max_new_tokens
-        own = {
-            "num_beams": saved.num_beams or 1,
-            "max_new_tokens": longest if self.positions is None else min(longest, self.positions),
-            "length_penalty": 1.0 if saved.length_penalty is None else saved.length_penalty,
-            "early_stopping": saved.early_stopping or False,
-            "no_repeat_ngram_size": saved.no_repeat_ngram_size or 0,
-        }
-        given = {name: value for name, value in changes.items() if value is not None}
-        settings = SearchSettings(**{**own, **given})  # type: ignore[arg-type]
-        if self.positions is not None and settings.max_new_tokens > self.positions:
-            raise KitError(
-                f"max_new_tokens={settings.max_new_tokens} is more than the model has positions for: "
-                f"at most {self.positions}"
-            )
-        return settings
+        return saved_settings(self.model, **changes)
 
     def translate(
         self,
@@ -169,7 +153,7 @@ class Translator:
                 if isinstance(found, Exception):
                     result.fault, result.error = FAILED, found
                 else:
-                    result.outputs = self._outputs(found)
+                    result.outputs = outputs_of(self.tokenizers, found)
                 done(int(places[index]))
         return results
 
@@ -217,12 +201,13 @@ class Translator:
             # without its frames, which would hold what filled the memory
             return error.with_traceback(None)
 
-    def _outputs(self, hypotheses: list[Hypothesis]) -> list[Output]:
-        texts = self.tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
-        return [
-            Output(text, hypothesis.score, hypothesis.finished)
-            for text, hypothesis in zip(texts, hypotheses, strict=True)
-        ]
+
+def outputs_of(tokenizers: Tokenizers, hypotheses: list[Hypothesis]) -> list[Output]:
+    """Hypotheses as text."""
+    texts = tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
+    return [
+        Output(text, hypothesis.score, hypothesis.finished) for text, hypothesis in zip(texts, hypotheses, strict=True)
+    ]
 
 
 def take(lines: Iterator[str], count: int, characters: int) -> list[str]:

@@ -188,6 +188,7 @@ def export_model(
     tokenizers: Tokenizers,
     generation: GenerationConfig | None = None,
     pipelines: tuple[str, ...] = (),
+    image_processor: Any = None,
 ) -> None:
     """Write what `from_pretrained` and `pipeline(..., trust_remote_code=True)` need, also where kit is not installed.
 
@@ -211,6 +212,8 @@ def export_model(
             if model.can_generate():
                 model.generation_config.save_pretrained(temporary)
         tokenizers.save(temporary)
+        if image_processor is not None:
+            image_processor.save_pretrained(temporary)
         for file in {entry["impl"].split(".")[0] for entry in entries.values()}:
             shutil.copyfile(Path(__file__).parent / "pipelines" / f"{file}.py", temporary / f"{file}.py")
         replace_folder(temporary, folder)

@@ -18,8 +18,10 @@ from kit.inspection_tables import render
 from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
 from kit.recipe import Recipe
+from kit.recipe_captioning import CaptioningRecipe
 from kit.recipe_translation import TranslationRecipe
 from kit.run import build_accelerator
+from kit.tasks.captioning import Captioning
 from kit.tasks.task import Shown
 from kit.tasks.translation import Translation, encode_pairs
 from kit.training.estimate import Cost, estimate
@@ -168,6 +170,8 @@ def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
         if split != "train":
             refused = task.filter_lengths(examples, prepared.tokenizers)[1]
         cut_references = int((examples.target.lengths > task.recipe.eval.max_new_tokens).sum())
+    elif isinstance(task, Captioning):
+        cut_references = int((examples.lengths > task.recipe.eval.max_new_tokens).sum())
     by_filter = {task.filter_name(name): count for name, count in refused.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     return SplitFacts(
@@ -255,8 +259,9 @@ def find_warnings(
 ) -> Iterator[str]:
     """What is likely to be a mistake, and what to do about it."""
     for split, facts in splits.items():
-        if facts.cut_references and split != "train" and isinstance(recipe, TranslationRecipe):
-            needed = facts.sides["target"].lengths.longest + 1
+        if facts.cut_references and split != "train" and isinstance(recipe, TranslationRecipe | CaptioningRecipe):
+            written = facts.sides["caption" if isinstance(recipe, CaptioningRecipe) else "target"].lengths
+            needed = written.longest + isinstance(recipe, TranslationRecipe)  # where the end marker is not counted
             yield (
                 f"{split}: {facts.cut_references:,} of {facts.examples:,} references are longer than "
                 f"eval.max_new_tokens={recipe.eval.max_new_tokens}, so that no output can equal them. "

@@ -13,6 +13,7 @@ from kit.curves import draw_curves, save_picture
 from kit.errors import KitError, RunError, did_you_mean
 from kit.evaluation.compare import read_predictions
 from kit.generate import UNREADABLE, Translator
+from kit.plot_pictures import plot_pictures, reads_pictures, which_head
 from kit.run_folder import RunFolder
 from kit.search import SearchSettings
 
@@ -68,17 +69,19 @@ def plot(
     output: Path | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
+    image: Path | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Path]:
     """Draw a run folder, or the attention of a model folder or a Hub id, and return the pictures.
 
     Asked for nothing in particular, it draws the curves of a run and the cross-attention of the last layer for the
     first example of its test (or validation) predictions, and says if there is no attention to draw. Asked about
-    attention, it draws only that. Pictures go to the folder `plots` of a run, else to the working folder; or to
-    `output`, a folder or, for a single picture, a file.
+    attention, it draws only that. Of a captioner, it is the attention over `image`, or over a few pictures of its data,
+    with `target` as the caption to read instead of the model's own. Pictures go to the folder `plots` of a run, else to
+    the working folder; or to `output`, a folder or, for a single picture, a file.
     """
-    details = {"--sentence": sentence, "--target": target, "--layer": layer, "--head": head}
-    details |= {"--source-language": source_language, "--target-language": target_language}
+    details: dict[str, Any] = {"--sentence": sentence, "--target": target, "--layer": layer, "--head": head}
+    details |= {"--source-language": source_language, "--target-language": target_language, "--image": image}
     given = [name for name, value in details.items() if value is not None]
     if kind is not None and kind not in CHOICES:
         raise KitError(f'--kind "{kind}": expected one of {", ".join(CHOICES)}.{did_you_mean(kind, CHOICES)}')
@@ -90,6 +93,10 @@ def plot(
         if given:
             raise KitError(f"{given[0]} has no effect with --kind curves: leave one of them out")
         return _plot_curves(RunFolder.existing(Path(run)), output)
+    if reads_pictures(run):
+        return _plot_captioner(run, details, kind, output, say)
+    if image is not None:
+        raise KitError(f"--image: the model of {run} reads text, not pictures: give --sentence")
     question = None
     if sentence is not None:
         question = Question(sentence, target, source_language, target_language)
@@ -102,6 +109,32 @@ def plot(
     curves = draw_curves(RunFolder(Path(run)).metrics_file, output or RunFolder(Path(run)).plots)
     try:
         return curves + _plot_attention(run, question, "cross", maps, output)
+    except KitError as problem:
+        if not curves:
+            raise
+        say(f"no picture of attention: {problem}")
+        return curves
+
+
+def _plot_captioner(
+    run: str | Path, details: dict[str, Any], kind: str | None, output: Path | None, say: Callable[[str], None]
+) -> list[Path]:
+    """The curves of a run and where it looks in pictures, or what of it was asked for."""
+    for name in ("--sentence", "--layer", "--source-language", "--target-language"):
+        if details[name] is not None:
+            raise KitError(f"{name} has no meaning for a captioner, which reads pictures: give --image")
+    if kind not in (None, "cross"):
+        raise KitError(f"--kind {kind}: a captioner has cross-attention only")
+    if details["--target"] is not None and details["--image"] is None:
+        raise KitError("--target needs --image, the picture that it is about")
+    file = output if output is not None and _is_file(output) else None
+    folder = output if output is not None and file is None else RunFolder(Path(run)).plots if _is_run(run) else Path()
+    head = None if details["--head"] is None else _number("--head", details["--head"], ("all", "mean"))
+    asked = kind is not None or file is not None or any(value is not None for value in details.values())
+    curves = draw_curves(RunFolder(Path(run)).metrics_file, folder) if _is_run(run) and not asked else []
+    try:
+        image, caption = details["--image"], details["--target"]
+        return curves + plot_pictures(run, image, caption, which_head(head), folder, file)
     except KitError as problem:
         if not curves:
             raise

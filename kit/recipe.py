@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from kit import recipe_model
 from kit.errors import RecipeError, did_you_mean
+from kit.recipe_captioning import CaptioningRecipe
 from kit.recipe_file import printable, read_text, read_yaml
 from kit.recipe_fine_tuning import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
 from kit.recipe_instruction_tuning import InstructionTuningRecipe
@@ -38,6 +39,7 @@ RECIPES: dict[str, type[Recipe]] = {
     "classification": ClassificationRecipe,
     "tagging": TaggingRecipe,
     "question_answering": QuestionAnsweringRecipe,
+    "captioning": CaptioningRecipe,
 }
 """The kind of recipe that each task has."""
 

@@ -8,10 +8,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from kit.beam_search import beam_search
+from kit.errors import KitError
 from kit.positions import position_limit
-
-SOURCE = ("input_ids", "attention_mask", "pixel_values", "pixel_mask")
-"""What of a batch a search reads."""
+from kit.training.objective import source_of
 
 
 @dataclass(frozen=True)
@@ -50,6 +49,26 @@ class SearchSettings:
         )
 
 
+def saved_settings(model: PreTrainedModel, **changes: object) -> SearchSettings:
+    """The search that a model was saved with, with changes; those that are None change nothing."""
+    saved, positions = model.generation_config, position_limit(model.config)
+    longest = saved.max_new_tokens or SearchSettings.max_new_tokens
+    own = {
+        "num_beams": saved.num_beams or 1,
+        "max_new_tokens": longest if positions is None else min(longest, positions),
+        "length_penalty": 1.0 if saved.length_penalty is None else saved.length_penalty,
+        "early_stopping": saved.early_stopping or False,
+        "no_repeat_ngram_size": saved.no_repeat_ngram_size or 0,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = SearchSettings(**{**own, **given})  # type: ignore[arg-type]
+    if positions is not None and settings.max_new_tokens > positions:
+        raise KitError(
+            f"max_new_tokens={settings.max_new_tokens} is more than the model has positions for: at most {positions}"
+        )
+    return settings
+
+
 def chosen(given: int | None, otherwise: int | None) -> int | None:
     """What was given, and 0 is something."""
     return otherwise if given is None else given
@@ -85,7 +104,7 @@ def search(
     # our own search keeps neither, and leaves this to transformers' then
     generation_config.output_scores = generation_config.output_attentions = attention
     output = model.generate(
-        **{name: batch[name] for name in SOURCE if name in batch},
+        **source_of(batch),
         generation_config=generation_config,
         custom_generate=beam_search,
     )

@@ -104,6 +104,60 @@ def test_a_perfect_output_gets_the_best_score_even_when_texts_are_short(name: st
         assert "eff:yes" in str(compute_metrics(["bleu"], texts, texts)["bleu_signature"])
 
 
+def cider_by_hand(predictions: list[str], references: list[list[str]]) -> float:
+    """CIDEr by vectors over all n-grams that occur, one number of words after the other."""
+
+    def grams(text: str, n: int) -> list[str]:
+        words = text.split()
+        return [" ".join(words[i : i + n]) for i in range(len(words) - n + 1)]
+
+    total = 0.0
+    for prediction, texts in zip(predictions, references, strict=True):
+        of_picture = 0.0
+        for text in texts:
+            cosines = []
+            for n in range(1, 5):
+                if not grams(text, n):
+                    continue
+                names = sorted({*grams(text, n), *grams(prediction, n)})
+                seen = [sum(any(name in grams(t, n) for t in own) for own in references) for name in names]
+                idf = np.array([np.log((1 + len(references)) / max(1, count)) for count in seen])
+                ours = np.array([grams(prediction, n).count(name) for name in names]) * idf
+                theirs = np.array([grams(text, n).count(name) for name in names]) * idf
+                norms = np.linalg.norm(ours) * np.linalg.norm(theirs)
+                cosines.append(float(np.minimum(ours, theirs) @ theirs / norms) if norms else 0.0)
+            apart = len(prediction.split()) - len(text.split())
+            of_picture += np.mean(cosines) * np.exp(-(apart**2) / 72) / len(texts)
+        total += of_picture
+    return 100 * total / len(predictions)
+
+
+PLAIN = st.lists(st.sampled_from(["a", "red", "cat", "dog", "on", "mat"]), min_size=1, max_size=7).map(" ".join)
+
+
+@given(st.lists(st.tuples(PLAIN, st.lists(PLAIN, min_size=1, max_size=3)), min_size=1, max_size=5))
+def test_cider_is_what_vectors_give(examples: list[tuple[str, list[str]]]) -> None:
+    predictions, references = [p for p, _ in examples], [r for _, r in examples]
+    assert compute_metrics(["cider"], predictions, references)["cider"] == pytest.approx(
+        cider_by_hand(predictions, references)
+    )
+
+
+def test_cider_favours_what_is_special() -> None:
+    references = [["a red cat"], ["a red dog"], ["a red mat"]]
+    assert (
+        compute_metrics(["cider"], ["cat", "dog", "mat"], references)["cider"]
+        > (compute_metrics(["cider"], ["red", "red", "red"], references)["cider"])
+    )
+    # worked out by hand: log 4 for the special word, log 4/3 for the other two, and two words too few
+    special, common = np.log(4), np.log(4 / 3)
+    cosine = special / np.sqrt(special**2 + 2 * common**2)
+    value = compute_metrics(["cider"], ["cat", "dog", "mat"], references)["cider"]
+    assert value == pytest.approx(100 * cosine / 3 * np.exp(-4 / 72))
+    # a word said twice is worth less, though the length is nearer to the right one
+    assert compute_metrics(["cider"], ["cat cat", "dog", "mat"], references)["cider"] < value
+
+
 def test_several_references_of_varying_number() -> None:
     predictions = ["the cat sat on the mat", "a dog barked at me", "yes"]
     references = [

@@ -25,11 +25,13 @@ from kit.data.directions import in_directions, limit_directions, linked_rows, re
 from kit.data.folders import ShardFiles, folder_files, missing_suffix, read_shards, split_files, splits_of
 from kit.data.hub_names import looks_like_hub_id, reason
 from kit.data.joining import join_examples
+from kit.data.picture_rows import known_names, metadata_files, one_row_a_picture, within
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import Texts, digests, fingerprint, first_occurrences, hold_out, in_memory, keep
 from kit.data.text_files import ENDINGS, Layout, ending_of
 from kit.errors import DataError, NetworkError, did_you_mean
 from kit.hub_errors import may_pass
+from kit.recipe_captioning import has_pictures
 from kit.recipe_translation import TranslationData, has_directions
 
 if TYPE_CHECKING:
@@ -83,12 +85,15 @@ def load_splits(data: "DataSection") -> Splits:
     found: dict[str, Dataset] = {}
     for split, (dataset, dropped) in read_splits(data).items():
         report.splits[split] = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
+        dataset = known_names(dataset, data) if has_pictures(data) else dataset
         found[split] = name_columns(dataset, data, split, report)
     if has_directions(data):
         # Before a row becomes several examples, so that it is held out in all directions.
         hold_out_missing(found, data, report)
         found = {split: in_directions(rows, data, report.splits[split]) for split, rows in found.items()}
     found = {split: drop_missing(rows, data.roles, report.splits[split]) for split, rows in found.items()}
+    if has_pictures(data):
+        found = {split: one_row_a_picture(rows, data, split, report.splits[split]) for split, rows in found.items()}
     if data.value_columns and "test" in found and not found["test"]:
         del found["test"], report.splits["test"]  # as in benchmarks that keep the answers to themselves
         report.notes.append("test is left out: none of its rows has all values")
@@ -148,6 +153,8 @@ def kind_of(data: "DataSection") -> str:
 def local_files(path: Path, data: "DataSection") -> dict[str, list[ShardFiles]]:
     """The files of each split. A single file is train; in a folder, the names of the files say which split they are."""
     suffixes = data.text_columns
+    if has_pictures(data) and path.is_dir() and (tables := metadata_files(path)):
+        return {split: [tables[name]] for split, name in split_names(data, tables).items()}
     if path.is_file():
         return {name: [path] for name in split_names(data, ["train"])}
     there = folder_files(path, suffixes)
@@ -166,7 +173,10 @@ def layout_of(data: "DataSection") -> Layout:
 def read_files(shards: list[ShardFiles], data: "DataSection") -> Read:
     """All rows of the files of a split."""
     file = read_shards(shards, layout_of(data))
-    return in_memory(plain_text(file.table)), file.dropped
+    rows = in_memory(plain_text(file.table))
+    if has_pictures(data) and isinstance(shards[0], Path):
+        rows = within(known_names(rows, data), data.image, shards[0], data)
+    return rows, file.dropped
 
 
 def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> Any:
@@ -210,6 +220,7 @@ def split_names(data: "DataSection", available: Collection[str]) -> dict[str, st
 
 def hold_out_missing(found: "dict[str, Dataset]", data: "DataSection", report: DataReport) -> None:
     """Take validation and test out of train where the data has none and the recipe gives a size."""
+    data = data.with_sizes(len(found["train"])) if has_pictures(data) else data
     for split, size in missing_splits(found, data).items():
         held = hold_out(hold_out_groups(found["train"], data), size, f"{split}_size")
         found[split] = keep(found["train"], held)
@@ -264,7 +275,8 @@ def count_rows(found: "dict[str, Dataset]", roles: Sequence[str], report: DataRe
             told.noted += Counter({f"empty {role}": sum(cell == "" for cell in Texts(dataset, role))})
         if split != "train":
             known = np.isin(digests(dataset, [first]), trained).sum()
-            told.noted += Counter({f"a {first} that is in train": int(known)})
+            article = "an" if first[0] in "aeiou" else "a"
+            told.noted += Counter({f"{article} {first} that is in train": int(known)})
     report.splits = {split: report.splits[split] for split in found}
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kit.data.examples import TokenLists
-from kit.data.rows import digests, first_occurrences
+from kit.data.rows import digests, first_occurrences, written
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -147,5 +147,5 @@ def find_repeated(
 def first_pair(dataset: "Dataset", indices: np.ndarray, columns: Sequence[str]) -> Pair | None:
     if not len(indices):
         return None
-    row = dataset[int(indices[0])]
-    return tuple(row[name] for name in columns if name != "direction")
+    row = dataset.select_columns([*columns])[int(indices[0])]
+    return tuple(written(row[name]) for name in columns if name != "direction")

@@ -1,5 +1,6 @@
 """Configuration of `rnn_captioner`: a convolutional encoder of images and a recurrent decoder of captions."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import field
 from typing import Any
@@ -24,7 +25,10 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
     """Height and width that images are resized to before the model sees them; it takes other sizes too."""
 
     num_channels: int = 3
-    """Number of colours of a pixel."""
+    """Number of colours of a pixel: 3, or 1 for grey images."""
+
+    background: str = "#ffffff"
+    """Colour behind transparent parts of images, as #rrggbb; white by default."""
 
     cnn_channels: list[int] = field(default_factory=lambda: [32, 64, 128])
     """Channels of each stage of the network that reads the image; each stage halves height and width."""
@@ -54,6 +58,8 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
     def wrong_values(self) -> Iterator[str]:
         yield from super().wrong_values()
         yield from self.too_small("image_size", "num_channels", "feature_size")
+        if not re.fullmatch("#[0-9a-fA-F]{6}", self.background):
+            yield f"background must be a colour such as #ffffff, not {self.background}"
         if self.cnn_blocks < 0:
             yield f"cnn_blocks must not be negative, not {self.cnn_blocks}"
         if not self.cnn_channels or min(self.cnn_channels) < 1:

@@ -1,5 +1,6 @@
 """The pipelines that transformers 5 removed, back: as `kit.pipeline(...)`, or as stock ones after `kit.register()`."""
 
+import copy
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,16 @@ from transformers import pipeline as transformers_pipeline
 from transformers.pipelines import PIPELINE_REGISTRY, Pipeline
 
 from kit.models import register_models
-from kit.pipelines import question_answering, text_to_text
+from kit.pipelines import image_to_text, question_answering, text_to_text
 from kit.pipelines.text_to_text import DIRECTION
 
 __all__ = ["PIPELINES", "custom_pipelines", "pipeline", "register"]
 
-PIPELINES: dict[str, type[Pipeline]] = {**text_to_text.PIPELINES, **question_answering.PIPELINES}
+PIPELINES: dict[str, type[Pipeline]] = {
+    **text_to_text.PIPELINES,
+    **question_answering.PIPELINES,
+    **image_to_text.PIPELINES,
+}
 """The classes of the tasks that kit has pipelines for."""
 
 
@@ -34,8 +39,8 @@ def custom_pipelines(tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What `config.custom_pipelines` says about these tasks; the file of each travels with the model."""
     found: dict[str, dict[str, Any]] = {}
     for task in tasks:
-        home = question_answering if task in question_answering.PIPELINES else text_to_text
-        found |= home.custom_pipelines([task])
+        homes = [home for home in (question_answering, image_to_text) if task in home.PIPELINES]
+        found |= (homes or [text_to_text])[0].custom_pipelines([task])
     return found
 
 
@@ -47,6 +52,8 @@ def register() -> None:
     # transformers refuses a removed name before it asks its registry; the table is private, so it may be gone
     removed = getattr(transformers.pipelines, "REMOVED_TASKS", {})
     for task, pipeline_class in PIPELINES.items():
+        if task == image_to_text.TASK:
+            continue  # transformers takes this name for another before it asks its registry
         removed.pop(task, None)
         if task not in PIPELINE_REGISTRY.supported_tasks:
             answers = task in question_answering.PIPELINES
@@ -63,7 +70,7 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
     needs code of its own is handed to transformers as it is.
     """
     from kit.adapters import adapted_class, adapter_config_file
-    from kit.hub import load_model, model_place
+    from kit.hub import load_config, load_model, model_place
 
     register()
     name = DIRECTION.sub("translation", task)
@@ -76,4 +83,8 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
             model = load_model(adapted_class(model), model)
         else:
             kwargs["model_kwargs"] = {"use_safetensors": True, **kwargs.get("model_kwargs", {})}
+    if name == image_to_text.TASK and not kwargs.get("trust_remote_code"):
+        # a task that the configuration has is the only one whose name transformers leaves as it is
+        kwargs["config"] = copy.copy(load_config(model) if isinstance(model, str) else model.config)
+        kwargs["config"].custom_pipelines = custom_pipelines([name])
     return transformers_pipeline(task, model=model, **kwargs)

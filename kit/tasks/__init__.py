@@ -14,6 +14,7 @@ TASKS = {
     "classification": "classification:Classification",
     "tagging": "tagging:Tagging",
     "question_answering": "question_answering:QuestionAnswering",
+    "captioning": "captioning:Captioning",
 }
 """File and class of each task: imported when asked for, since each imports what it alone needs."""
 

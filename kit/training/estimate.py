@@ -19,6 +19,7 @@ from kit.data.stream_plan import StreamPlan
 from kit.evaluation.predict import by_language, predict, search_settings, teacher_forced_loss
 from kit.prepare import Prepared
 from kit.recipe_translation import TranslationEval
+from kit.tasks.task import Encoded
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.training.optim import build_optimizer
 from kit.training.suiting import suit
@@ -31,6 +32,9 @@ SECONDS_OF_STEPS = 5.0
 SECONDS_OF_EVALUATION = 3.0
 TRIAL_TOKENS = 6
 """Tokens that the trial of the search writes for each source."""
+
+TRIAL_ROWS = 32
+"""Rows that stand for a split whose sources are no text."""
 
 MEGABYTE = 2**20
 
@@ -241,11 +245,40 @@ def estimate_evaluations(
         per_token = seconds_per_token / 3
         tokens = evaluations * int(splits["validation"].lengths.sum())
         return evaluations, per_token * (tokens + sum(int(split.lengths.sum()) for split in finally_evaluated))
+    if not isinstance(splits["validation"], Pairs):
+        return evaluations, estimate_other_writing(prepared, objective, accelerator, evaluations)
     beams = {section.num_beams, section.num_beams_while_training}
     most = int(SECONDS_OF_EVALUATION / len(beams) / seconds_per_token)
     piece = {n: time_evaluation(prepared, section, objective, accelerator, n, most) for n in beams}
     total = evaluations * piece[section.num_beams_while_training](splits["validation"])
     return evaluations, total + sum(piece[section.num_beams](split) for split in finally_evaluated)
+
+
+def estimate_other_writing(
+    prepared: Prepared, objective: Seq2SeqObjective, accelerator: Accelerator, evaluations: int
+) -> float:
+    """The seconds of all evaluations where sources are no text, from those of a few rows of the validation split."""
+    recipe, splits = prepared.recipe, prepared.splits
+    few = splits.datasets["validation"].select(range(min(TRIAL_ROWS, len(splits.datasets["validation"]))))
+    examples = prepared.task.encode_split(few, prepared.tokenizers, objective.model.config)
+    longest = min(int(examples.lengths.max()), recipe.eval.max_new_tokens)  # type: ignore[attr-defined]
+    task = type(prepared.task)(recipe.with_values("eval", max_new_tokens=longest, group_by=[]))
+    piece = replace(splits, datasets=type(splits.datasets)({"validation": few}))
+    seconds = {}
+    for final in (False, True):
+        with timed(accelerator) as took:
+            task.evaluate(
+                objective,
+                piece,
+                Encoded({"validation": examples}),
+                prepared.tokenizers,
+                "validation",
+                accelerator,
+                final,
+            )
+        seconds[final] = took() / len(few)
+    rows = {name: len(split) for name, split in splits.datasets.items() if name != "train"}
+    return evaluations * seconds[False] * rows["validation"] + seconds[True] * sum(rows.values())
 
 
 def time_evaluation(

@@ -12,6 +12,9 @@ from kit.models.encoder_decoder import shift_right
 
 Batch = dict[str, Tensor]
 
+SOURCE = ("input_ids", "attention_mask", "pixel_values", "pixel_mask")
+"""What of a batch an encoder reads."""
+
 
 class Objective(nn.Module):
     """The loss of a step as a sum over its micro-batches.
@@ -70,10 +73,11 @@ class Seq2SeqObjective(Objective):
         return count.to(torch.float64).reshape(1)
 
     def sizes(self, batch: Batch) -> Tensor:
-        """The speed is that of target tokens; both sides are padded."""
+        """The speed is that of target tokens; both sides are padded, but pictures are not."""
         target = (batch["labels"] != IGNORED).sum()
-        real = target + batch["attention_mask"].sum()
-        padded = batch["labels"].numel() + batch["attention_mask"].numel()
+        read = batch.get("attention_mask", batch["labels"].new_zeros(0))
+        real = target + read.sum()
+        padded = batch["labels"].numel() + read.numel()
         return torch.stack([target, real, torch.full_like(real, padded)]).to(torch.float64)
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
@@ -82,8 +86,7 @@ class Seq2SeqObjective(Objective):
     def summed_loss(self, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy summed over the tokens of the batch."""
         logits = self.model(
-            input_ids=batch["input_ids"],
-            attention_mask=batch["attention_mask"],
+            **source_of(batch),
             decoder_input_ids=decoder_inputs(self.model, batch["labels"]),
             use_cache=False,
         ).logits  # (batch, target, vocabulary)
@@ -95,6 +98,11 @@ class Seq2SeqObjective(Objective):
             reduction="sum",
             label_smoothing=label_smoothing,
         )
+
+
+def source_of(batch: Batch) -> Batch:
+    """What the encoder reads of a batch."""
+    return {name: batch[name] for name in SOURCE if name in batch}
 
 
 def decoder_inputs(model: PreTrainedModel, labels: Tensor) -> Tensor:

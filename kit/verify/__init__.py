@@ -14,6 +14,7 @@ from kit.positions import position_limit
 from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
+from kit.tasks.captioning import Captioning
 from kit.tasks.language_model import LanguageModel
 from kit.tasks.masked_lm import MaskedLM
 from kit.tasks.translation import Translation, encode_pairs
@@ -73,7 +74,7 @@ def verify(target: str | Path) -> list[Check]:
         raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
     recipe = load_recipe(target) if folder is None else folder.recipe()
     task = task_of(recipe)
-    if not isinstance(task, Translation | LanguageModel):
+    if not isinstance(task, Translation | LanguageModel | Captioning):
         raise RunError(f"there are no proofs about models for {recipe.task} yet")
     if folder is None:
         splits = task.load()
@@ -87,7 +88,8 @@ def verify(target: str | Path) -> list[Check]:
         except KitError as error:
             if isinstance(task, LanguageModel):
                 raise
-            batch, origin = random_batch(model, recipe.train.seed), f"random tokens, because {error}"
+            what = "pictures" if isinstance(task, Captioning) else "tokens"
+            batch, origin = random_batch(model, recipe.train.seed), f"random {what}, because {error}"
     used = Check("data", "what the proofs were run on", True, origin)
     if isinstance(task, LanguageModel):
         proofs, subject = language_model.PROOFS, Subject(model, batch, recipe.train.seed, tokenizers)
@@ -100,7 +102,7 @@ def verify(target: str | Path) -> list[Check]:
 
 
 def real_batch(
-    task: Translation | LanguageModel[Any], splits: Splits, tokenizers: Tokenizers, model: PreTrainedModel
+    task: Translation | LanguageModel[Any] | Captioning, splits: Splits, tokenizers: Tokenizers, model: PreTrainedModel
 ) -> tuple[Batch, str]:
     """The first examples of the validation split, or of whatever split there is, and which they are."""
     name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
@@ -116,6 +118,9 @@ def real_batch(
         beginnings, limit = [rows[int(i)] for i in few], position_limit(model.config)
         return language_model.causal_batch(beginnings, 0 if pad is None else pad, limit), told
     few_rows = dataset.select(range(min(EXAMPLES, len(dataset))))
+    if isinstance(task, Captioning):
+        captioned = task.encode_split(few_rows, tokenizers, model.config)
+        return captioned.batch(np.arange(len(captioned))[:EXAMPLES]), f"{len(few_rows)} pictures of {name}"
     pairs = encode_pairs(few_rows, tokenizers)
     return pairs.batch(np.arange(len(pairs)), pad), f"{len(few_rows)} examples of {name}"
 

@@ -10,7 +10,7 @@ from kit.data.examples import IGNORED
 from kit.hub import without_progress_bars
 from kit.training.objective import Batch
 from kit.verify.check import Outcome, equal_within, proof
-from kit.verify.subject import Subject, is_recurrent, is_seq2seq, logits_of
+from kit.verify.subject import Subject, can_be_padded, is_recurrent, is_seq2seq, logits_of, reads_text
 
 TOLERANCE = 1e-6
 """Relative, for logits in float64: some models of transformers compute parts of themselves in float32."""
@@ -44,7 +44,16 @@ def save_and_load(subject: Subject) -> Outcome:
 
 
 def _padded(subject: Subject, left: bool) -> Batch:
-    """The batch with more padding than it needs, on one side, and any token in it: a mask is all that tells."""
+    """The batch with more padding than it needs, on one side, and any token in it: a mask is all that tells. Pictures
+    are padded below and to the right, with noise."""
+    if "pixel_values" in subject.batch:
+        pixels = subject.batch["pixel_values"]
+        height, width = pixels.shape[-2:]
+        larger = torch.randn(*pixels.shape[:2], height + EXTRA_PADDING, width + 2 * EXTRA_PADDING, dtype=pixels.dtype)
+        larger[..., :height, :width] = pixels
+        there = torch.zeros(len(pixels), *larger.shape[-2:], dtype=torch.long)
+        there[:, :height, :width] = 1
+        return {"pixel_values": larger, "pixel_mask": there, "decoder_input_ids": subject.decoder_input_ids}
     ids, mask = subject.batch["input_ids"], subject.batch["attention_mask"]
     rows, width = ids.shape
     vocabulary = subject.exact.get_input_embeddings().num_embeddings
@@ -63,12 +72,12 @@ def _padding(subject: Subject, left: bool) -> Outcome:
     return equal_within(difference(found, subject.logits_alone, real), TOLERANCE, "logits")
 
 
-@proof("padding", "a padded batch gives each example the logits it has alone", is_seq2seq)
+@proof("padding", "a padded batch gives each example the logits it has alone", can_be_padded)
 def right_padding(subject: Subject) -> Outcome:
     return _padding(subject, left=False)
 
 
-@proof("left padding", "padding before the source changes no logits either", is_recurrent)
+@proof("left padding", "padding before the source changes no logits either", reads_text)
 def left_padding(subject: Subject) -> Outcome:
     return _padding(subject, left=True)
 
@@ -77,14 +86,15 @@ def left_padding(subject: Subject) -> Outcome:
 def cached_logits(subject: Subject) -> Outcome:
     model, inputs = subject.exact, subject.inputs()
     whole = logits_of(model, inputs)
-    mask, target = inputs["attention_mask"], inputs["decoder_input_ids"]
+    target = inputs["decoder_input_ids"]
+    masks = {name: inputs[name] for name in ("attention_mask",) if name in inputs}
     steps, cache = [], None
     with torch.no_grad():
-        encoded = model.get_encoder()(input_ids=inputs["input_ids"], attention_mask=mask, return_dict=True)
+        encoded = model.get_encoder()(**subject.source(), return_dict=True)
         for t in range(target.shape[1]):
             output = model(
                 encoder_outputs=encoded,
-                attention_mask=mask,
+                **masks,
                 decoder_input_ids=target[:, t : t + 1],
                 past_key_values=cache,
                 use_cache=True,

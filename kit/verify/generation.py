@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kit.search import Hypothesis, SearchSettings, search
-from kit.training.objective import Batch
+from kit.training.objective import Batch, source_of
 from kit.verify.check import Outcome, equal_within, largest, proof
 from kit.verify.subject import Subject, end_markers, is_own, is_seq2seq, logits_of, random_batch, trimmed
 
@@ -61,8 +61,7 @@ def score_by_forward(
     filled = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in flat])
     start = filled.new_full((len(flat), 1), model.generation_config.decoder_start_token_id)
     inputs = {
-        "input_ids": batch["input_ids"][rows],
-        "attention_mask": batch["attention_mask"][rows],
+        **{name: tensor[rows] for name, tensor in source_of(batch).items()},
         "decoder_input_ids": torch.cat([start, filled[:, :-1]], dim=1),
     }
     chosen = logits_of(model, inputs).log_softmax(-1).gather(-1, filled.unsqueeze(-1)).squeeze(-1)  # (rows, target)

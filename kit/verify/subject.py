@@ -12,12 +12,12 @@ from transformers import GenerationConfig, PreTrainedModel
 from kit.data.examples import IGNORED
 from kit.data.tokenizer import Tokenizers
 from kit.search import chosen
-from kit.training.objective import Batch, decoder_inputs
+from kit.training.objective import Batch, decoder_inputs, source_of
 
-RECURRENT = ("rnn_seq2seq",)
-"""Model types whose decoder has a state: they read padding on either side, and can be run cell by cell."""
+RECURRENT = ("rnn_seq2seq", "rnn_captioner")
+"""Model types whose decoder has a state, and can be run cell by cell."""
 
-OWN = ("rnn_seq2seq", "transformer_seq2seq")
+OWN = ("rnn_seq2seq", "transformer_seq2seq", "rnn_captioner")
 """Model types of kit: their own loss takes part in gradient accumulation, and they can be cut down."""
 
 EXAMPLES = 8
@@ -32,7 +32,8 @@ def logits_of(model: PreTrainedModel, inputs: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with a right-padded batch of at least four examples: `input_ids`, `attention_mask`, `labels`."""
+    """A model with a right-padded batch of at least four examples: `input_ids`, `attention_mask`, `labels`; or pictures
+    of one size, `pixel_values`, in place of the first two."""
 
     model: PreTrainedModel
     batch: Batch
@@ -73,21 +74,18 @@ class Subject:
         for row, target in enumerate(self.decoder_input_ids):
             one = trimmed(self.batch, slice(row, row + 1))
             target = target[None, : one["labels"].shape[1]]
-            logits = logits_of(self.exact, {"input_ids": one["input_ids"], "decoder_input_ids": target})[0]
+            read: Batch = {name: one[name] for name in ("input_ids", "pixel_values") if name in one}
+            logits = logits_of(self.exact, {**read, "decoder_input_ids": target})[0]
             rows.append(torch.nn.functional.pad(logits, (0, 0, 0, length - len(logits))))
         return torch.stack(rows)  # (batch, target, vocabulary)
 
     def inputs(self) -> Batch:
         """What `forward` needs for the logits of the batch."""
-        return {
-            "input_ids": self.batch["input_ids"],
-            "attention_mask": self.batch["attention_mask"],
-            "decoder_input_ids": self.decoder_input_ids,
-        }
+        return {**self.source(), "decoder_input_ids": self.decoder_input_ids}
 
     def source(self) -> Batch:
         """What `generate` needs."""
-        return {"input_ids": self.batch["input_ids"], "attention_mask": self.batch["attention_mask"]}
+        return source_of(self.batch)
 
     def cut_down(self, vocabulary: int, width: int) -> PreTrainedModel:
         """A new model of the same class and the same choices, but tiny, in float64, without any randomness."""
@@ -103,6 +101,17 @@ def is_seq2seq(subject: Subject) -> bool:
 def is_recurrent(subject: Subject) -> bool:
     """A decoder with a state."""
     return is_seq2seq(subject) and subject.model.config.model_type in RECURRENT
+
+
+def reads_text(subject: Subject) -> bool:
+    """Whether the source is text, which can be padded on either side."""
+    return is_recurrent(subject) and "input_ids" in subject.batch
+
+
+def can_be_padded(subject: Subject) -> bool:
+    """Whether a source can be padded: text, or pictures that no backbone of transformers reads."""
+    pads_pictures = getattr(subject.model.config, "backbone_config", None) is None
+    return is_seq2seq(subject) and ("input_ids" in subject.batch or pads_pictures)
 
 
 def is_own(subject: Subject) -> bool:
@@ -142,12 +151,29 @@ def small_transformer(config: Any, width: int) -> dict[str, Any]:
 
 def small_recurrent(config: Any, width: int) -> dict[str, Any]:
     """Sizes that are equal stay equal, and the others stay different."""
+    if config.model_type == "rnn_captioner":
+        return small_captioner(config, width)
     directions = 2 if config.bidirectional else 1
     as_wide = config.encoder_hidden_size * directions == config.hidden_size
     return {
         "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
         "encoder_hidden_size": (width if as_wide else 2 * width) // directions,
         "attention_size": None if config.attention_size is None else 2 * width,
+        "embedding_noise": 0.0,
+        "scheduled_sampling": 0.0,
+        "feedback": "argmax",
+    }
+
+
+def small_captioner(config: Any, width: int) -> dict[str, Any]:
+    """The same for a model that reads pictures, with at most two narrow stages."""
+    return {
+        "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
+        "feature_size": width if config.feature_size == config.hidden_size else 2 * width,
+        "attention_size": None if config.attention_size is None else 2 * width,
+        "cnn_channels": [width + stage for stage in range(min(2, len(config.cnn_channels)))],
+        "cnn_blocks": min(1, config.cnn_blocks),
+        "image_size": 12,
         "embedding_noise": 0.0,
         "scheduled_sampling": 0.0,
         "feedback": "argmax",
@@ -181,18 +207,24 @@ def random_batch(
     target = tokens(model.get_output_embeddings().weight.shape[0], longest_target)
     mask = torch.arange(longest_source) < lengths(longest_source)
     position, last = torch.arange(longest_target), lengths(longest_target) - 1
+    labels = target.masked_fill(position == last, ends[0]).masked_fill(position > last, IGNORED)
+    if model.main_input_name == "pixel_values":
+        shape = (examples, model.config.num_channels, model.config.image_size, model.config.image_size)
+        return {"pixel_values": torch.randn(shape, generator=random, dtype=torch.float64), "labels": labels}
     return {
         "input_ids": source.masked_fill(~mask, own.pad_token_id),
         "attention_mask": mask.long(),
-        "labels": target.masked_fill(position == last, ends[0]).masked_fill(position > last, IGNORED),
+        "labels": labels,
     }
 
 
 def trimmed(batch: Batch, rows: slice) -> Batch:
     """Some rows of a batch, without the columns that are padding in all of them."""
     part = {name: tensor[rows] for name, tensor in batch.items()}
-    width = int(part["attention_mask"].sum(1).max())
     length = int((part["labels"] != IGNORED).sum(1).max())
+    if "pixel_values" in part:
+        return {**part, "labels": part["labels"][:, :length]}
+    width = int(part["attention_mask"].sum(1).max())
     return {
         "input_ids": part["input_ids"][:, :width],
         "attention_mask": part["attention_mask"][:, :width],
@@ -207,5 +239,9 @@ def small_batch(batch: Batch, limit: int | None = None) -> Batch:
     """
     longest = min(LONGEST, (limit or 2 * LONGEST) // 2)
     rows = torch.arange(max(4, min(EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
-    cut = {name: batch[name].cpu()[rows, :longest] for name in ("input_ids", "attention_mask", "labels")}
+    cut: Batch = {
+        name: batch[name].cpu()[rows, :longest] for name in ("input_ids", "attention_mask", "labels") if name in batch
+    }
+    if "pixel_values" in batch:
+        cut["pixel_values"] = batch["pixel_values"].cpu()[rows].double()
     return trimmed(cut, slice(None))

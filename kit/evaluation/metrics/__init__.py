@@ -42,6 +42,7 @@ METRICS = {
     "rouge2": MetricEntry("ROUGE-2", "rouge", "Rouge2", library="rouge-score"),
     "rougeL": MetricEntry("ROUGE-L", "rouge", "RougeL", library="rouge-score"),
     "rougeLsum": MetricEntry("ROUGE-Lsum", "rouge", "RougeLsum", library="rouge-score"),
+    "cider": MetricEntry("CIDEr", "cider", "Cider", library="kit"),
     "exact_match": MetricEntry("Exact match", "exact_match", "ExactMatch"),
     "token_accuracy": MetricEntry("Token accuracy", "token_accuracy", "TokenAccuracy"),
     "accuracy": MetricEntry("Accuracy", "accuracy", "Accuracy", "labels"),

@@ -1,0 +1,114 @@
+"""Caption pictures with a trained model: in order, streaming, in memory that does not grow with their number."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForImageTextToText
+
+from kit.bad_lines import FAILED, BadLines, Fault
+from kit.data.images import PixelReader
+from kit.data.tokenizer import load_pretrained_tokenizers
+from kit.errors import DataError, KitError, RunError
+from kit.generate import EMPTY, UNREADABLE, Output, outputs_of
+from kit.hub import load_config, load_model, model_place
+from kit.search import Hypothesis, SearchSettings, saved_settings, search
+
+CAPTIONERS = ("rnn_captioner",)
+"""Model types that read pictures."""
+
+PICTURES_AT_ONCE = 64
+
+NO_PICTURE = Fault("named no picture that can be read", "the output is empty")
+
+
+def is_captioner(name_or_path: str | Path) -> bool:
+    """Whether a run folder, a model folder or a Hub id holds a model that reads pictures."""
+    return load_config(name_or_path).model_type in CAPTIONERS
+
+
+@dataclass
+class _Seen:
+    """A picture on its way: its pixels, or nothing; then its captions."""
+
+    pixels: np.ndarray | None
+    outputs: list[Output]
+
+
+class Captioner:
+    """A trained model with its tokenizer, ready to caption."""
+
+    def __init__(self, name_or_path: str | Path, device: str | None = None):
+        """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
+        self.model = load_model(AutoModelForImageTextToText, name_or_path).eval()
+        if self.model.config.model_type not in CAPTIONERS:
+            raise RunError(f"{name_or_path} is a {self.model.config.model_type}, which reads no pictures")
+        self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+        self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))
+        self.reader = PixelReader(self.model.config)
+
+    def settings(self, **changes: object) -> SearchSettings:
+        """The search that the model was saved with, with changes."""
+        return saved_settings(self.model, **changes)
+
+    def caption(
+        self,
+        pictures: Iterable[Any],
+        settings: SearchSettings | None = None,
+        at_once: int = PICTURES_AT_ONCE,
+        *,
+        bad_lines: BadLines | None = None,
+        progress: Callable[[int], object] = lambda pictures: None,
+    ) -> Iterator[list[Output]]:
+        """The best captions of each picture, a path or a PIL image, in order; an empty path gives one empty caption.
+
+        A picture that cannot be read is an error; with `bad_lines` it is noted there, and its caption is empty.
+        """
+        settings, waiting, read = settings or self.settings(), iter(pictures), 0
+        while portion := list(islice(waiting, at_once)):
+            seen = [self._look(picture, number, bad_lines) for number, picture in enumerate(portion, start=read + 1)]
+            there = [place for place, one in enumerate(seen) if one.pixels is not None]
+            results = self._search([seen[place].pixels for place in there], settings, bad_lines)
+            for place, found in zip(there, results, strict=True):
+                if isinstance(found, Exception):
+                    assert bad_lines is not None
+                    bad_lines.add(FAILED, read + place + 1, found)
+                else:
+                    seen[place].outputs = outputs_of(self.tokenizers, found)
+            progress(len(portion))
+            read += len(portion)
+            yield from (one.outputs for one in seen)
+
+    def _look(self, picture: Any, number: int, bad_lines: BadLines | None) -> _Seen:
+        if isinstance(picture, str):
+            if UNREADABLE.fullmatch(picture):
+                return _Seen(None, [EMPTY])
+            picture = Path(picture)
+        try:
+            return _Seen(self.reader.resized(self.reader.picture(picture)), [EMPTY])
+        except (ValueError, OSError) as error:
+            if bad_lines is None:
+                raise DataError(f"picture {number}: {error}") from error
+            bad_lines.add(NO_PICTURE, number)
+            return _Seen(None, [EMPTY])
+
+    def _search(
+        self, pixels: list[Any], settings: SearchSettings, bad_lines: BadLines | None
+    ) -> list[list[Hypothesis] | Exception]:
+        """The hypotheses of each picture; a batch that fails is tried again in halves, down to those that fail."""
+        if not pixels:
+            return []
+        try:
+            batch = {"pixel_values": self.reader.pixels(np.stack(pixels)).to(self.model.device)}
+            return list(search(self.model, batch, settings))
+        except Exception as error:  # out of memory, most likely
+            if isinstance(error, KitError) or bad_lines is None:
+                raise
+            if len(pixels) == 1:
+                return [error.with_traceback(None)]
+        half = len(pixels) // 2
+        return [found for part in (pixels[:half], pixels[half:]) for found in self._search(part, settings, bad_lines)]
