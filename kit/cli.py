@@ -165,19 +165,27 @@ def generate(
     attention: Annotated[Path | None, typer.Option(help="Draw the attention of the first line there (PNG).")] = None,
     tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
 ) -> None:
-    """Translate lines of text, in order; files of any size stream through, and a bad line never stops one."""
+    """Translate lines of text, in order; files of any size stream through, and a bad line never stops one.
+
+    A dialogue model replies to each line: a turn, or a JSON list of turns.
+    """
     from functools import partial
 
-    from kit.generate import LINES_AT_ONCE, Translator
+    from kit.generate import LINES_AT_ONCE
     from kit.generate_files import translate_file, write_outputs
     from kit.reporting import Reporter
+    from kit.responder import Responder, load_translator
 
     reporter = Reporter()
     if file is not None and not file.is_file():
         raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit generate {run}`")
     if split_sentences is not None and n_best > 1:
         raise KitError("--n-best has no meaning with --split-sentences, which puts together the best of each sentence")
-    translator = Translator(run)
+    translator = load_translator(run)
+    if split_sentences is not None and isinstance(translator, Responder):
+        raise KitError(
+            "--split-sentences has no meaning for a dialogue model: a line is a turn, or a JSON list of turns"
+        )
     settings = translator.settings(
         num_beams=max(num_beams or translator.settings().num_beams, n_best),
         num_return_sequences=n_best,
@@ -212,11 +220,16 @@ def _draw_first(
     from itertools import chain
 
     from kit.plot import Question, draw_sentence
+    from kit.responder import Responder, draw_history, history_of
 
     first = next(lines, None)
     if first is None:
         raise KitError("there is no line to draw the attention of: the input is empty")
-    if not draw_sentence(translator, Question(first, **languages), path, settings):
+    if isinstance(translator, Responder):
+        drawn: Any = draw_history(translator, history_of(first), path, settings)
+    else:
+        drawn = draw_sentence(translator, Question(first, **languages), path, settings)
+    if not drawn:
         raise KitError("--attention: this model has none; it sees the source through a fixed state only")
     reporter.say(f"attention of the first line: {path}")
     return chain([first], lines)
@@ -227,6 +240,18 @@ def _writing(path: Path | None) -> Any:
     from kit.generate_files import writing
 
     return writing(path)
+
+
+@app.command()
+def chat(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest reply, in tokens.")] = None,
+) -> None:
+    """Talk to a dialogue model, a line at a time: /new begins anew, /quit ends."""
+    from kit.chat import chat_in_terminal
+
+    chat_in_terminal(run, {"num_beams": num_beams, "max_new_tokens": max_new_tokens})
 
 
 @app.command()
@@ -242,6 +267,22 @@ def embed(
     from kit.reporting import Reporter
 
     embed_file(run, file, output, pooling, tokens_per_batch, Reporter())
+
+
+@app.command()
+def predict(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    file: Annotated[Path, typer.Argument(help="Series to go on with: csv, tsv, JSON lines, parquet or npz.")],
+    output: Annotated[
+        Path | None, typer.Option(help="A .csv or .jsonl file [default: JSON lines to standard output]")
+    ] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to predict [default: as trained]")] = None,
+) -> None:
+    """Forecast how each series of a file goes on."""
+    from kit.forecast import forecast_file
+    from kit.reporting import Reporter
+
+    forecast_file(run, file, output, horizon, Reporter())
 
 
 @app.command()

@@ -20,6 +20,7 @@ from kit.reporting import Reporter
 from kit.run_folder import RunFolder
 from kit.training.log import MetricsLog, check_trackers
 from kit.training.loop import Loop
+from kit.training.objective import SamplingSchedule
 from kit.training.optim import build_optimizer, build_schedule
 
 EXPECTED_PROCESSES = "KIT_PROCESSES"
@@ -107,6 +108,9 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     if recipe.train.torch_compile:
         prepared.model.compile(dynamic=True)
     objective = task.objective(prepared.model, prepared.plan)
+    full = recipe.model.settings.get("scheduled_sampling", 0.0)
+    if full and (recipe.train.sampling_start or recipe.train.sampling_steps):
+        objective.sampling = SamplingSchedule(full, recipe.train.sampling_start, recipe.train.sampling_steps)
     optimizer = build_optimizer(objective, recipe.train)
     selected = recipe.eval.select_by
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kit.data.examples import TokenLists
-from kit.data.rows import digests, first_occurrences
+from kit.data.rows import digests, first_occurrences, written
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -148,4 +148,4 @@ def first_pair(dataset: "Dataset", indices: np.ndarray, columns: Sequence[str]) 
     if not len(indices):
         return None
     row = dataset[int(indices[0])]
-    return tuple(row[name] for name in columns if name != "direction")
+    return tuple(written(row[name]) for name in columns if name != "direction")

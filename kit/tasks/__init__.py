@@ -13,6 +13,8 @@ TASKS = {
     "classification": "classification:Classification",
     "tagging": "tagging:Tagging",
     "question_answering": "question_answering:QuestionAnswering",
+    "dialogue": "dialogue:Dialogue",
+    "forecasting": "forecasting:Forecasting",
 }
 """File and class of each task: imported when asked for, since each imports what it alone needs."""
 

@@ -22,7 +22,7 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.predict import evaluate_split, search_settings
 from kit.generate import Translator
 from kit.hub import export_model, load_config, load_seq2seq
-from kit.pipelines import PIPELINES
+from kit.pipelines.text_to_text import PIPELINES
 from kit.plot import draw_sentence, first_question
 from kit.positions import encode_within, position_limit
 from kit.recipe import Recipe
