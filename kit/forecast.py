@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 import numpy as np
 import torch
-from transformers import AutoModelForTimeSeriesPrediction, PreTrainedModel
+from transformers import AutoModelForTimeSeriesPrediction
 
 from kit.data.columns import plain_text
 from kit.data.rows import in_memory
@@ -40,7 +40,7 @@ class Forecaster:
 
     def __init__(self, name_or_path: str | Path):
         """`name_or_path` is a run folder, a model folder or a Hub id."""
-        self.model: PreTrainedModel = load_model(AutoModelForTimeSeriesPrediction, name_or_path).eval()
+        self.model: Any = load_model(AutoModelForTimeSeriesPrediction, name_or_path).eval()
         settings = getattr(self.model.config, SETTINGS, None)
         if settings is None:
             raise RunError(f"{name_or_path} was not trained by a recipe with task: forecasting")

@@ -93,7 +93,7 @@ class ForecastingData(DataSection):
 class ForecastingEval(EvalSection):
     """Evaluation: when, and by which errors of predictions that the model reads itself, step by step."""
 
-    metrics: list[Metric] = ["mse", "mae"]  # type: ignore[assignment]  # noqa: RUF012
+    metrics: Annotated[list[Metric], MinLen(1)] = ["mse", "mae"]  # type: ignore[assignment]  # noqa: RUF012
     """Mean squared and mean absolute error over all steps of the horizon, in the units of the data."""
 
     select_by: Metric | Literal["loss"] = "mse"

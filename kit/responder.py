@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from kit.attention_map import draw_attention
+from kit.attention_map import attention_figure
 from kit.bad_lines import FAILED, longer_than
+from kit.curves import save_picture
 from kit.data.dialogues import Conversations
 from kit.data.examples import Pairs
 from kit.errors import KitError, RunError
@@ -15,9 +16,6 @@ from kit.generate import CHARACTERS_PER_TOKEN, LONGEST_SOURCE, Request, Result, 
 from kit.hub import load_config
 from kit.pipelines.dialogue import HIERARCHICAL, SETTINGS, recent_turns
 from kit.search import SearchSettings, search
-
-LABEL = 40
-"""Characters of a turn that a picture shows."""
 
 
 class Responder(Translator):
@@ -97,10 +95,9 @@ def draw_history(
     best = search(responder.model, batch, settings or responder.settings(), attention=True)[0][0]
     if best.attention is None:
         return None
-    if responder.apart:
-        read = turns[-len(kept) :]
-        labels = [turn if len(turn) <= LABEL else f"{turn[: LABEL - 1]}…" for turn in read]
-    else:
-        labels = [source.decode([token]) for turn in kept for token in turn]
+    tokens = [source.decode([token]) for turn in kept for token in turn]
+    labels = turns[-len(kept) :] if responder.apart else tokens
     written = [responder.tokenizers.target.decode([token]) for token in best.tokens]
-    return draw_attention(best.attention.cpu(), labels, written, path)
+    names = ("turns" if responder.apart else "tokens of all turns", "reply")
+    figure = attention_figure(best.attention.cpu(), labels, written, names=names, of_texts=responder.apart)
+    return save_picture(figure, path)

@@ -105,9 +105,8 @@ def _of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[
         )
         for name in (*data.targets, *data.context)
     }
-    if data.series is None:
-        names = [where] * len(table)
-    else:
+    names: list[str | None] = [where for _ in range(len(table))]
+    if data.series is not None:
         names = [None if cell is None else str(cell) for cell in table[data.series].to_pylist()]
         if None in names:
             raise DataError(

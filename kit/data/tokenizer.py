@@ -179,7 +179,7 @@ class NoText(Tokenizers):
     """What stands for the tokenizers of a task that has no text."""
 
     def __init__(self) -> None:
-        super().__init__(None, None)  # type: ignore[arg-type]
+        super().__init__(None, None)
 
     def save(self, folder: str | Path) -> None:
         """There is nothing to write."""

@@ -4,7 +4,6 @@ Errors are those of predictions that the model goes on from itself, over the who
 beside them stand those of the last value and of a linear autoregression on the same windows.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -84,7 +83,9 @@ class Forecasting(Task[Windows]):
         return NoText()
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Windows]:
-        data, encoded, left_out = self.recipe.data, {}, {}
+        data = self.recipe.data
+        encoded: dict[str, Windows] = {}
+        left_out: dict[str, int] = {}
         for split, rows in splits.datasets.items():
             series, needed = from_rows(rows), data.history + data.horizon
             stride = data.stride if split == "train" else data.horizon
@@ -161,7 +162,7 @@ class Forecasting(Task[Windows]):
         return model.to(getattr(torch, train.dtype))
 
     @staticmethod
-    def fit_normalization(model: PreTrainedModel, windows: Windows) -> None:
+    def fit_normalization(model: Any, windows: Windows) -> None:
         """Means and spreads of the training series, each step once."""
         steps = [(one.values[one.there], one.context[: len(one)][one.there]) for one in windows.series]
         values, context = (torch.from_numpy(np.concatenate(side)).unsqueeze(0) for side in zip(*steps, strict=True))
@@ -203,7 +204,7 @@ class Forecasting(Task[Windows]):
                 name = f"{guess}_{metric}" if guess else metric
                 wrong = errors[metric](numbers - true)  # (windows, horizon, value_size)
                 figures[name] = float(np.nanmean(wrong))
-                by_horizon[name] = [round(float(step), 8) for step in _means(wrong, (0, 2))]
+                by_horizon[name] = [_short(step) for step in _means(wrong, (0, 2))]
         if final:
             figures["linear_order"] = linear.order
             figures["by_horizon"] = by_horizon
@@ -244,7 +245,7 @@ class Forecasting(Task[Windows]):
         """Errors by the step of the horizon, and a forecast of the exported model: one that cannot be loaded is
         noticed."""
         data = self.recipe.data
-        model = self.load_model(model_folder).eval()
+        model: Any = self.load_model(model_folder).eval()
         windows = self.encode_split(splits.datasets[split], NoText(), model.config)
         draw_errors(evaluation.figures["by_horizon"], self.recipe.eval.metrics[0], plots / "error_by_horizon.png")
         few = np.arange(1)
@@ -266,13 +267,13 @@ def roll_out(
     found: list[tuple[int, Array]] = []
     sums = torch.zeros(2, dtype=torch.float64)
     mine = reading_batches(windows.lengths, steps)[accelerator.process_index :: accelerator.num_processes]
-    predict: Callable[..., Any] = objective.model.predict
+    model: Any = objective.model
     for indices in mine:
         batch = {name: part.to(accelerator.device) for name, part in windows.batch(indices).items()}
         loss, count = objective.summed_loss(batch).double().cpu(), objective.counts(batch).cpu()[0]
         sums += torch.stack([loss, count])
         inputs = {name: part for name, part in batch.items() if name not in ("future_values", "future_mask")}
-        predictions = predict(**inputs, horizon=windows.horizon).predictions.double().cpu().numpy()
+        predictions = model.predict(**inputs, horizon=windows.horizon).predictions.double().cpu().numpy()
         found += zip(indices.tolist(), predictions, strict=True)
     everyone = dict(gather_object(found))
     if len(everyone) != len(windows):
@@ -293,4 +294,9 @@ def _means(errors: Array, axes: tuple[int, ...]) -> Array:
 
 
 def _listed(steps: Array) -> list[list[float | None]]:
-    return [[None if np.isnan(value) else round(float(value), 6) for value in step] for step in steps]
+    return [[None if np.isnan(value) else _short(value) for value in step] for step in steps]
+
+
+def _short(value: float) -> float:
+    """With as many digits as single precision has."""
+    return float(f"{value:.7g}")

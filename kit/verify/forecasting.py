@@ -4,10 +4,10 @@ import copy
 import math
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from kit.data.tokenizer import NoText
 from kit.hub import without_progress_bars
@@ -49,7 +49,7 @@ def inputs_of(batch: Batch) -> Batch:
     return {name: part for name, part in batch.items() if name not in FUTURE}
 
 
-def predicted(model: PreTrainedModel, batch: Batch) -> Tensor:
+def predicted(model: Any, batch: Batch) -> Tensor:
     """(batch, horizon, value_size)"""
     return model.predict(**inputs_of(batch), horizon=batch["future_values"].shape[1]).predictions
 
@@ -90,7 +90,7 @@ def padding(subject: Subject) -> Outcome:
 
 
 @torch.no_grad()
-def _loss(model: PreTrainedModel, batch: Batch) -> Tensor:
+def _loss(model: Any, batch: Batch) -> Tensor:
     return model(**batch).loss
 
 
@@ -121,7 +121,8 @@ def rollout(subject: Subject) -> Outcome:
     "units", "values in other units, with their own normalisation, give the same forecast in those units", is_forecaster
 )
 def units(subject: Subject) -> Outcome:
-    model, batch = copy.deepcopy(subject.exact), subject.batch
+    model: Any = copy.deepcopy(subject.exact)
+    batch = subject.batch
     expected = predicted(model, batch)
     scale, shift = 7.0, -3.0
     model.normalization.mean.mul_(scale).add_(shift)
@@ -132,7 +133,8 @@ def units(subject: Subject) -> Outcome:
 
 @proof("loss", "the training loss is the error, or the likelihood, computed by hand", is_forecaster)
 def loss_by_hand(subject: Subject) -> Outcome:
-    model, batch = subject.exact, subject.batch
+    model: Any = subject.exact
+    batch = subject.batch
     with torch.no_grad():
         output = model(**batch)
         objective = ForecastObjective(model)
