@@ -80,21 +80,29 @@ class Dialogue(Task[Conversations]):
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Conversations]:
         config = self.config(tokenizers)
-        encoded = {name: self.encode_split(rows, tokenizers, config) for name, rows in splits.datasets.items()}
+        encoded = {
+            name: self.encode_rows(rows, tokenizers, config, whole_replies=name == "train")
+            for name, rows in splits.datasets.items()
+        }
         keep, left_out = self.filter_lengths(encoded["train"], tokenizers, position_limit(config))
         if not keep.any():
             raise DataError(f"no training example is left: {sum(left_out.values())} were left out for their length")
-        encoded["train"] = encoded["train"].select(np.flatnonzero(keep))
+        cut = encoded["train"].cut  # old turns that the model has no positions for
+        encoded["train"] = replace(encoded["train"].select(np.flatnonzero(keep)), cut=cut)
         return Encoded(encoded, left_out)
 
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Conversations:
+        return self.encode_rows(rows, tokenizers, config)
+
+    def encode_rows(
+        self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig, whole_replies: bool = False
+    ) -> Conversations:
+        """Examples whose turns fit the model, and whose replies do, unless they are to be filtered by their length."""
         limit, apart = position_limit(config), config.model_type in HIERARCHICAL
-        histories, cut = encode_histories(
-            Texts(rows, "turns"), tokenizers, self.recipe.data.max_turns, None if apart else limit
-        )
-        targets = list(Texts(rows, "target"))
-        # what training is not to see of a long reply, the filter leaves out: only the count needs the whole
-        replies, long = encode_within(limit, tokenizers.encode_target, targets)
+        turns, max_turns = Texts(rows, "turns"), self.recipe.data.max_turns
+        histories, cut = encode_histories(turns, tokenizers, max_turns, None if apart else limit)
+        most = None if whole_replies else limit
+        replies, long = encode_within(most, tokenizers.encode_target, list(Texts(rows, "target")))
         return Conversations.of(histories, replies, apart, len(cut | set(long)))
 
     def filter_lengths(
@@ -106,7 +114,7 @@ class Dialogue(Task[Conversations]):
         filters = {
             EMPTY: reply < 1,
             "max_length": longest > (self.recipe.data.max_length or np.inf),
-            POSITIONS: examples.target.lengths >= (limit or np.inf),
+            POSITIONS: examples.target.lengths > (limit or np.inf),
         }
         keep, left_out = np.ones(len(examples), dtype=bool), {}
         for name, refused in filters.items():
