@@ -41,7 +41,7 @@ class Series:
     @property
     def there(self) -> NDArray[np.bool_]:
         """(steps,): which steps have all values."""
-        return ~np.isnan(self.values).any(1)
+        return np.asarray(~np.isnan(self.values).any(1))
 
 
 # ---- tables → series -------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ RIDGE = 1e-9
 
 def persistence(values: Array, horizon: int) -> Array:
     """(batch, horizon, value_size): the last value that is there of each past (batch, time, value_size)."""
-    there = ~np.isnan(values).any(-1)
+    there = np.asarray(~np.isnan(values).any(-1))
     last = there.shape[1] - 1 - there[:, ::-1].argmax(1)
     return np.repeat(values[np.arange(len(values)), last][:, None], horizon, axis=1)
 

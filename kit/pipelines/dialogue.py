@@ -67,11 +67,17 @@ class DialoguePipeline(TextToTextPipeline):
             found["turn_lengths"] = torch.tensor([[len(turn) for turn in kept]])
         return found
 
-    def _forward(self, model_inputs: dict[str, torch.Tensor], **kwargs: Any) -> dict[str, Any]:
+    def _forward(
+        self,
+        model_inputs: dict[str, torch.Tensor],
+        return_scores: bool = False,
+        tgt_lang: str | None = None,
+        **generate_kwargs: Any,
+    ) -> dict[str, Any]:
         lengths = model_inputs.pop("turn_lengths", None)
         if lengths is not None:
             model_inputs = turns_apart(model_inputs, lengths, self.tokenizer.pad_token_id)
-        return super()._forward(model_inputs, **kwargs)
+        return super()._forward(model_inputs, return_scores, tgt_lang, **generate_kwargs)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
         """Write the model, its tokenizer and both files: a folder that needs nothing but transformers."""

@@ -209,9 +209,9 @@ class Forecasting(Task[Windows]):
             figures["linear_order"] = linear.order
             figures["by_horizon"] = by_horizon
             names = value_names(self.recipe.data.targets, windows.value_size)
-            wrong = {metric: errors[metric](found - true) for metric in self.recipe.eval.metrics}
+            own = {metric: errors[metric](found - true) for metric in self.recipe.eval.metrics}
             figures["by_value"] = {
-                name: {metric: float(np.nanmean(part[..., place])) for metric, part in wrong.items()}
+                name: {metric: float(np.nanmean(part[..., place])) for metric, part in own.items()}
                 for place, name in enumerate(names)
             }
         rows = [
