@@ -82,7 +82,7 @@ def draw_forecast(
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if place == 0:
-            axes.legend(frameon=False, loc="upper left", ncols=2)
+            axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
         if place == len(shown) - 1:
             axes.set_xlabel("step")
     return save_picture(figure, path)
