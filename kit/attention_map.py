@@ -15,7 +15,7 @@ import numpy as np
 
 from kit.curves import save_picture
 from kit.errors import DataError
-from kit.picture_fonts import MISSING_NOTE, SPECIAL_NAMES, Script, label_of, script_of
+from kit.picture_fonts import MAX_LABEL, MISSING_NOTE, SPECIAL_NAMES, Script, label_of, script_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,6 +27,8 @@ _MAX_SIDE, _MIN_MAP = 45.0, 0.5  # inches
 _FONT_SIZE, _MIN_FONT_SIZE, _LINE = 9.0, 4.0, 1.2  # points, and line height as a multiple of the font size
 _NAME_SIZE, _TITLE_SIZE, _MAX_TITLE_SIZE = 8.0, 11.0, 30.0  # points
 _DPI = 120
+MAX_TEXT = 48
+"""Characters of a text that are shown where it is looked at as a whole."""
 _TITLE_LENGTH = 200  # characters
 _NOTHING = "#ececec"  # neither a weight of zero nor any other weight
 
@@ -47,13 +49,14 @@ def attention_figure(
     names: tuple[str, str] = ("source", "output"),
     captions: Sequence[str] | None = None,
     causal: bool = False,
+    of_texts: bool = False,
 ) -> Figure:
     """A heat map: what is looked at from left to right, who looks from top to bottom, dark where the weight is high.
 
     `weights` is an array or tensor (output, source), or (maps, output, source) for several maps, by default one of
     each head, with a caption below each; or (layers, heads, output, source) for a grid with a row for each layer and a
     column for each head. All maps share one scale. `names` are those of the two axes. With `causal`, what lies after
-    the token itself is left empty.
+    the token itself is left empty; with `of_texts`, what is looked at are whole texts, not tokens.
 
     Spaces show as ␣ and special tokens as names. Characters are drawn with any installed font that has them;
     where none has, the label shows the code point, such as U+65E5, and a note says so. Tokens of a byte-level
@@ -65,7 +68,8 @@ def attention_figure(
 
     maps, rows_are_layers = _maps(weights, len(source_tokens), len(output_tokens))
     script = script_of([*source_tokens, *output_tokens, title or ""])
-    sources = [label_of(token, script) for token in source_tokens]
+    longest = MAX_TEXT if of_texts else MAX_LABEL
+    sources = [label_of(token, script, longest, spaces=of_texts) for token in source_tokens]
     outputs = [label_of(token, script) for token in output_tokens]
     layout = _Layout.of(maps.shape, rows_are_layers, sources, outputs)
     flat = maps.reshape(-1, *maps.shape[2:])

@@ -14,7 +14,9 @@ from urllib.parse import quote
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
 from kit.places import hub_name
 from kit.recipe_captioning import CaptioningRecipe
+from kit.recipe_dialogue import DialogueRecipe
 from kit.recipe_fine_tuning import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
+from kit.recipe_forecasting import ForecastingRecipe
 from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_translation import TranslationRecipe, has_directions
 from kit.shipped import model_cards_folder
@@ -33,6 +35,8 @@ PIPELINE_TAGS = {
     "tagging": "token-classification",
     "question_answering": "question-answering",
     "captioning": "image-to-text",
+    "dialogue": "text-generation",
+    "forecasting": "time-series-forecasting",
 }
 PEFT_CLASSES = {
     "translation": "AutoModelForSeq2SeqLM",
@@ -43,7 +47,7 @@ PEFT_CLASSES = {
     "question_answering": "AutoModelForQuestionAnswering",
 }
 """transformers' class of the base models of each task's adapters."""
-FAMILY_TAGS = {"translation": ("seq2seq",)}
+FAMILY_TAGS = {"translation": ("seq2seq",), "dialogue": ("seq2seq", "conversational")}
 """What the Hub calls each task, and tags beside it."""
 
 SPLITS = ("test", "validation")
@@ -58,7 +62,14 @@ _TITLES = {name: entry.title for name, entry in METRICS.items()} | {
     "pair_loss": "Loss of pairs",
     "masked_accuracy": "Accuracy at masked tokens",
     "pair_accuracy": "Accuracy of pairs",
+    "answer_accuracy": "Right answers",
+    "answer_majority": "The same by the most frequent answer alone",
+    "persistence_mse": "Mean squared error of the last value",
+    "persistence_mae": "Mean absolute error of the last value",
+    "linear_mse": "Mean squared error of a linear autoregression",
+    "linear_mae": "Mean absolute error of a linear autoregression",
 }
+_BASELINES = ("persistence_mse", "persistence_mae", "linear_mse", "linear_mae")
 _LONGEST_TEXT = 300
 _TURNING = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"  # characters that reverse the text around them
 
@@ -127,6 +138,10 @@ def _of_family(recipe: Recipe, results: Mapping[str, Any], run_folder: Path) -> 
         return _of_fine_tuning(recipe, results, run_folder)
     if isinstance(recipe, InstructionTuningRecipe):
         return _of_instruction_tuning(recipe, run_folder)
+    if isinstance(recipe, DialogueRecipe):
+        return _of_dialogue(recipe, results, run_folder)
+    if isinstance(recipe, ForecastingRecipe):
+        return _of_forecasting(recipe, results, run_folder)
     return _of_language_model(recipe, run_folder)
 
 
@@ -242,6 +257,47 @@ def _of_translation(recipe: TranslationRecipe, results: Mapping[str, Any], run_f
         "shared_vocabulary": recipe.tokenizer.shared,
         "max_new_tokens": recipe.eval.max_new_tokens,
         "length_limit": f"; it was trained on texts of up to {longest} tokens" if longest else "",
+    }
+
+
+def _of_dialogue(recipe: DialogueRecipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+    """What only the card of a model that replies says."""
+    split, rows = _predicted_rows(run_folder, recipe.eval.examples)
+    examples = [(" / ".join(row["turns"]), row["target"], row["prediction"]) for row in rows]
+    turns = [_clean(turn) for turn in rows[0]["turns"]] if rows else ["…"]
+    most = recipe.data.max_turns
+    note = _results_note(recipe, results)
+    if recipe.data.answer is not None:
+        note += "  \nRight answers are the share of replies, out of 1, that have the answer in them, word for word."
+    return {
+        "results_note": note,
+        "examples_split": split,
+        "examples_table": table(("turns", "right reply", "reply"), examples) if examples else "",
+        "example": json.dumps(turns, ensure_ascii=False),
+        "reading": f"The model reads the last {most} of them." if most else "The model reads all of them.",
+        "max_new_tokens": recipe.eval.max_new_tokens,
+    }
+
+
+def _of_forecasting(recipe: ForecastingRecipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+    """What only the card of a forecaster says."""
+    figures = next((_figures(results, split) for split in SPLITS if results.get(split)), {})
+    config = run_folder / "model" / "config.json"
+    sizes = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    order = figures.get("linear_order")
+    note = (
+        f"Errors are in the units of the data, over all {recipe.data.horizon} steps of the horizon, each predicted "
+        f"from the predictions before it. The linear autoregression reads the last {order} steps; its order was chosen "
+        "on the validation split."
+    )
+    return {
+        "results_note": note,
+        "context_columns": ", ".join(f"`{_code(name)}`" for name in recipe.data.context),
+        "history": recipe.data.history,
+        "horizon": recipe.data.horizon,
+        "value_size": sizes.get("value_size", len(recipe.data.targets)),
+        "context_size": sizes.get("context_size", len(recipe.data.context)),
+        "uncertainty": ", and how sure it is" if recipe.model.settings.get("loss") == "gaussian" else "",
     }
 
 
@@ -411,16 +467,16 @@ def _results_table(results: Mapping[str, Any]) -> str:
 
 
 def _titled(name: str) -> str:
-    lower = name in MODEL_METRICS or (name in METRICS and not METRICS[name].greater_is_better)
+    lower = name in (*MODEL_METRICS, *_BASELINES) or (name in METRICS and not METRICS[name].greater_is_better)
     return f"{_TITLES[name]} (lower is better)" if lower else _TITLES[name]
 
 
-def _results_note(recipe: TranslationRecipe | CaptioningRecipe, results: Mapping[str, Any]) -> str:
+def _results_note(recipe: TranslationRecipe | CaptioningRecipe | DialogueRecipe, results: Mapping[str, Any]) -> str:
     beams = recipe.eval.num_beams
     search = (
         "greedy search" if beams == 1 else f"beam search ({beams} beams, length penalty {recipe.eval.length_penalty})"
     )
-    note = [f"Output was produced by {search}. Exact match and token accuracy are out of 1, the others out of 100."]
+    note = [f"Output was produced by {search}. {_scales(recipe)} are out of 1, the others out of 100."]
     figures = next((_figures(results, split) for split in SPLITS if results.get(split)), {})
     signatures = [(name, figures.get(f"{name}_signature")) for name in METRICS]
     note += [
@@ -431,11 +487,17 @@ def _results_note(recipe: TranslationRecipe | CaptioningRecipe, results: Mapping
     return "  \n".join(note) if any(name in figures for name in METRICS) else ""
 
 
+def _scales(recipe: TranslationRecipe | DialogueRecipe) -> str:
+    """The metrics that are shares of 1."""
+    varied = isinstance(recipe, DialogueRecipe)
+    return "Exact match, token accuracy and distinct-n" if varied else "Exact match and token accuracy"
+
+
 def _group_tables(results: Mapping[str, Any]) -> list[dict[str, str]]:
     tables = []
     for split in SPLITS:
         for column, groups in _figures(results, split).get("by", {}).items():
-            names = [name for name in METRICS if any(name in figures for figures in groups.values())]
+            names = [name for name in _TITLES if any(name in figures for figures in groups.values())]
             rows = [
                 [group, figures["count"], *(figures.get(name, "") for name in names)]
                 for group, figures in groups.items()

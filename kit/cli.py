@@ -254,6 +254,18 @@ def _writing(path: Path | None) -> Any:
 
 
 @app.command()
+def chat(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest reply, in tokens.")] = None,
+) -> None:
+    """Talk to a dialogue model, a line at a time: /new begins anew, /quit ends."""
+    from kit.chat import chat_in_terminal
+
+    chat_in_terminal(run, {"num_beams": num_beams, "max_new_tokens": max_new_tokens})
+
+
+@app.command()
 def embed(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
     file: Annotated[Path | None, typer.Argument(help="Lines to embed [default: standard input]")] = None,
@@ -266,6 +278,22 @@ def embed(
     from kit.reporting import Reporter
 
     embed_file(run, file, output, pooling, tokens_per_batch, Reporter())
+
+
+@app.command()
+def predict(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    file: Annotated[Path, typer.Argument(help="Series to go on with: csv, tsv, JSON lines, parquet or npz.")],
+    output: Annotated[
+        Path | None, typer.Option(help="A .csv or .jsonl file [default: JSON lines to standard output]")
+    ] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to predict [default: as trained]")] = None,
+) -> None:
+    """Forecast how each series of a file goes on."""
+    from kit.forecast import forecast_file
+    from kit.reporting import Reporter
+
+    forecast_file(run, file, output, horizon, Reporter())
 
 
 @app.command()

@@ -143,7 +143,7 @@ class Translator:
         results = [Result([EMPTY]) for _ in texts]
         ids = self._encode(texts, request, results)
         places = np.array([place for place, own in enumerate(ids) if own is not None], dtype=np.int64)
-        pairs = Pairs(TokenLists(own for own in ids if own is not None), TokenLists([] for _ in places))
+        pairs = self._pairs([own for own in ids if own is not None])
         for place in set(range(len(texts))) - set(places.tolist()):
             done(place)
         budget = max(1, request.tokens_per_batch // request.settings.num_beams)
@@ -156,6 +156,10 @@ class Translator:
                     result.outputs = outputs_of(self.tokenizers, found)
                 done(int(places[index]))
         return results
+
+    def _pairs(self, ids: list[list[int]]) -> Pairs:
+        """Sources to search outputs for."""
+        return Pairs(TokenLists(ids), TokenLists([] for _ in ids))
 
     def _encode(self, texts: list[str], request: Request, results: list[Result]) -> list[list[int] | None]:
         """The tokens of each text, as many as can be read at once; None where there are none to be had."""

@@ -24,7 +24,7 @@ from kit.atomic import TEMPORARY, replace_folder
 from kit.data.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import register_models
-from kit.pipelines import custom_pipelines
+from kit.pipelines import code_files, custom_pipelines
 from kit.places import local_place
 from kit.recipe import Recipe
 from kit.recipe_model import check_settings
@@ -214,8 +214,8 @@ def export_model(
         tokenizers.save(temporary)
         if image_processor is not None:
             image_processor.save_pretrained(temporary)
-        for file in {entry["impl"].split(".")[0] for entry in entries.values()}:
-            shutil.copyfile(Path(__file__).parent / "pipelines" / f"{file}.py", temporary / f"{file}.py")
+        for file in code_files(entries):
+            shutil.copyfile(Path(__file__).parent / "pipelines" / file, temporary / file)
         replace_folder(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)

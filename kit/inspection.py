@@ -14,6 +14,7 @@ from kit.data.columns import identity
 from kit.data.examples import TokenLists
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
+from kit.data.tokenizer import NoText
 from kit.inspection_tables import render
 from kit.machine import keep_freed_memory
 from kit.prepare import Prepared, prepare
@@ -202,6 +203,8 @@ def first_examples(prepared: Prepared) -> list[Example]:
     make_batch = prepared.batch_maker()
     batch = make_batch(prepared.plan.step(0)[0], micro_batch_random(prepared.recipe.train.seed, 0, 0))
     parts = prepared.task.read_and_learned(batch, prepared.tokenizers)
+    if not parts:
+        return []
 
     def show(part: Shown, row: int) -> ShownSide:
         real = part.real[row]
@@ -218,6 +221,8 @@ def first_examples(prepared: Prepared) -> list[Example]:
 
 def vocabularies(prepared: Prepared) -> dict[str, int]:
     tokenizers = prepared.tokenizers
+    if isinstance(tokenizers, NoText):
+        return {}
     if tokenizers.shared:
         return {"shared": len(tokenizers.source)}
     return {"source": len(tokenizers.source), "target": len(tokenizers.target)}

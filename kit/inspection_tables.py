@@ -28,13 +28,10 @@ def render(inspection: "Inspection") -> RenderableType:
         heading("Data"),
         sizes_table(inspection.splits),
         *(line(f"  {note}") for note in inspection.notes),
-        heading("Lengths in tokens, without the end marker"),
-        lengths_table(inspection.splits),
-        heading("Unknown tokens"),
-        unknown_table(inspection.splits),
+        *of_texts(inspection),
         heading("Repeated examples"),
         repeated_table(inspection),
-        heading("First examples of the first batch, as the model sees them"),
+        *([heading("First examples of the first batch, as the model sees them")] if inspection.examples else []),
         *examples(inspection),
         heading("Model and batches"),
         facts_table(model_facts(inspection)),
@@ -48,6 +45,15 @@ def render(inspection: "Inspection") -> RenderableType:
             warnings.add_row(Text("!", style="bold yellow"), line(warning))
         blocks.append(warnings)
     return Group(*blocks)
+
+
+def of_texts(inspection: "Inspection") -> Iterable[RenderableType]:
+    """Lengths and unknown tokens, where there is text."""
+    if any(facts.sides for facts in inspection.splits.values()):
+        yield heading("Lengths in tokens, without the end marker")
+        yield lengths_table(inspection.splits)
+        yield heading("Unknown tokens")
+        yield unknown_table(inspection.splits)
 
 
 # ---- text that cannot do harm ----------------------------------------------------------------------------------------
@@ -169,7 +175,8 @@ def side_lines(name: str, side: "ShownSide") -> Table:
 def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
     parameters, batches = inspection.parameters, inspection.batches
     sizes = ", ".join(f"{name} {size:,}" for name, size in inspection.vocabularies.items())
-    yield "vocabulary", f"{sizes} tokens"
+    if sizes:
+        yield "vocabulary", f"{sizes} tokens"
     frozen = "" if parameters.trained == parameters.total else f", of which {parameters.trained:,} are trained"
     yield "model", f"{parameters.model_type}, {parameters.total:,} parameters{frozen}"
     yield "", ", ".join(f"{part} {count:,}" for part, count in parameters.parts.items())

@@ -1,5 +1,6 @@
 """Pictures of a run: its training curves, and where its model looks."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from kit.errors import KitError, RunError, did_you_mean
 from kit.evaluation.compare import read_predictions
 from kit.generate import UNREADABLE, Translator
 from kit.plot_pictures import plot_pictures, reads_pictures, which_head
+from kit.responder import Responder, draw_history, history_of, load_translator
 from kit.run_folder import RunFolder
 from kit.search import SearchSettings
 
@@ -146,6 +148,8 @@ def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
     """The first row of a split with anything to read in its source."""
     for row in rows:
         if not UNREADABLE.fullmatch(row["source"]):
+            if "turns" in row:  # a dialogue, as `history_of` reads it
+                return Question(json.dumps(row["turns"], ensure_ascii=False))
             languages = (row["source_language"], row["target_language"]) if "direction" in row else (None, None)
             return Question(row["source"], None, *languages)
     return None
@@ -173,7 +177,9 @@ def _plot_attention(
     run: str | Path, question: Question | None, kind: str, maps: Maps, output: Path | None
 ) -> list[Path]:
     """The chosen maps of one kind, or of `all` kinds that the model has."""
-    translator = Translator(run)
+    translator = load_translator(run)
+    if isinstance(translator, Responder):
+        return [_plot_history(translator, run, question, kind, maps, output)]
     question = question or _first_example(run)
     attention = _ask(translator, question)
     if not attention.weights:
@@ -189,6 +195,23 @@ def _plot_attention(
         return [save_picture(figures[0][0], output)]
     folder = output or (RunFolder(Path(run)).plots if _is_run(run) else Path())
     return [save_picture(figure, folder / name) for figure, name in figures]
+
+
+def _plot_history(
+    responder: Responder, run: str | Path, question: Question | None, kind: str, maps: Maps, output: Path | None
+) -> Path:
+    """What the reply to a dialogue looks at; `question` holds a turn, or a JSON list of them."""
+    if kind not in ("cross", "all") or maps != Maps() or (question is not None and question.target is not None):
+        raise KitError(
+            "of a dialogue model, what its replies look at is drawn: leave out --kind, --layer, --head, --target"
+        )
+    turns = history_of(question.sentence) if question is not None else history_of(_first_example(run).sentence)
+    place = output if output is not None and _is_file(output) else None
+    folder = output or (RunFolder(Path(run)).plots if _is_run(run) else Path())
+    drawn = draw_history(responder, turns, place or folder / maps.file_name("cross"))
+    if drawn is None:
+        raise RunError(f"the model of {run} has no attention: it sees the turns through a fixed state only")
+    return drawn
 
 
 def _ask(translator: Translator, question: Question, settings: SearchSettings | None = None) -> Attention:

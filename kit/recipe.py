@@ -12,8 +12,10 @@ from pydantic import ValidationError
 from kit import recipe_model
 from kit.errors import RecipeError, did_you_mean
 from kit.recipe_captioning import CaptioningRecipe
+from kit.recipe_dialogue import DialogueRecipe
 from kit.recipe_file import printable, read_text, read_yaml
 from kit.recipe_fine_tuning import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
+from kit.recipe_forecasting import ForecastingRecipe
 from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_language_model import CausalLMRecipe, MaskedLMRecipe
 from kit.recipe_model import Problem, field_problems, show
@@ -40,6 +42,8 @@ RECIPES: dict[str, type[Recipe]] = {
     "tagging": TaggingRecipe,
     "question_answering": QuestionAnsweringRecipe,
     "captioning": CaptioningRecipe,
+    "dialogue": DialogueRecipe,
+    "forecasting": ForecastingRecipe,
 }
 """The kind of recipe that each task has."""
 

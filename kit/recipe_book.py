@@ -118,8 +118,11 @@ def explain(key: str = "") -> str:
             for tasks, fields in _fields_of_tasks(section)
             if name in fields
         ]
-        if name in SECTIONS[section].model_fields and not told:
-            told = [_explanation(key, SECTIONS[section].model_fields[name])]
+        shared = SECTIONS[section].model_fields.get(name)
+        if shared is not None:
+            kinds = (sections_of(kind)[section].model_fields[name] for kind in RECIPES.values())
+            if not all(_differs(field, shared) for field in kinds):
+                told.insert(0, _explanation(key, shared))
         if told:
             return "\n\n".join(told)
     if section == "model":
@@ -146,7 +149,9 @@ def _fields_of_tasks(section: str) -> list[tuple[list[str], dict[str, FieldInfo]
 
 
 def _differs(field: FieldInfo, shared: FieldInfo | None) -> bool:
-    return shared is None or (field.annotation, field.default) != (shared.annotation, shared.default)
+    if shared is None:
+        return True
+    return any(getattr(field, part) != getattr(shared, part) for part in ("annotation", "default", "description"))
 
 
 def recipe_schema() -> dict[str, Any]:

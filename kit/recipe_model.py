@@ -46,6 +46,9 @@ SET_BY_KIT = {
     "eos_token_id": "it comes from the tokenizer",
     "decoder_start_token_id": "it comes from the tokenizer",
     "is_encoder_decoder": "it comes with the model type",
+    "value_size": "it is the number of values at each step (data.targets)",
+    "context_size": "it is the number of known numbers at each step (data.context)",
+    "horizon": "it is data.horizon",
 }
 """Config fields that no recipe gives, each with the reason."""
 

@@ -307,6 +307,13 @@ class TrainSection(Section):
     normalize_by: Literal["tokens", "sequences"] = "tokens"
     """What the loss of a step is the mean over: all target tokens weigh the same, or all sequences."""
 
+    sampling_start: NonNegativeInt = 0
+    """Number of steps of pure teacher forcing before model.scheduled_sampling sets in."""
+
+    sampling_steps: NonNegativeInt = 0
+    """Number of steps, after those of sampling_start, in which the probability that the model reads its own predictions
+    rises from zero to model.scheduled_sampling; 0 is at once."""
+
     max_grad_norm: PositiveFloat | None = 1.0
     """Longer gradients are scaled down to this length; null never scales. Recurrent models need it."""
 
@@ -507,6 +514,9 @@ class Recipe(Section):
                 if getattr(self.tokenizer, name) != type(self.tokenizer).model_fields[name].default:
                     yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
         yield from self.of_pretrained_models()
+        for name in ("sampling_start", "sampling_steps"):
+            if getattr(self.train, name) and not self.model.settings.get("scheduled_sampling"):
+                yield f"train.{name}", "it has no effect without model.scheduled_sampling. Leave it out."
         if self.data.streaming:
             yield from self.beyond_a_stream()
         if self.measured and "none" in self.measured and len(self.measured) > 1:

@@ -22,6 +22,7 @@ from kit.training import sharding
 from kit.training.log import MetricsLog, check_trackers
 from kit.training.loop import Loop
 from kit.training.memory import memory_told
+from kit.training.objective import SamplingSchedule
 from kit.training.optim import build_optimizer, build_schedule
 from kit.training.suiting import suit
 
@@ -153,6 +154,9 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     if recipe.train.torch_compile:
         prepared.model.compile(dynamic=True)
     objective = task.objective(prepared.model, prepared.plan)
+    full = recipe.model.settings.get("scheduled_sampling", 0.0)
+    if full and (recipe.train.sampling_start or recipe.train.sampling_steps):
+        objective.sampling = SamplingSchedule(full, recipe.train.sampling_start, recipe.train.sampling_steps)
     learner = objective
     if sharding.is_asked_for():
         learner = sharding.shard(objective, accelerator)

@@ -10,7 +10,7 @@ from filelock import FileLock, Timeout
 
 from kit import __version__
 from kit.atomic import TEMPORARY, replace_folder, write_text
-from kit.data.tokenizer import Tokenizers
+from kit.data.tokenizer import NoText, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.recipe import Recipe, load_recipe
 from kit.recipe_model import show
@@ -126,7 +126,7 @@ class RunFolder:
         """Make this the folder of the run: write the resolved recipe and the tokenizers."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.recipe_file, recipe.to_yaml())
-        if not self.tokenizer.exists():
+        if not self.tokenizer.exists() and not isinstance(tokenizers, NoText):
             temporary = self.path / f"{TEMPORARY}tokenizer"
             tokenizers.save(temporary)
             replace_folder(temporary, self.tokenizer)

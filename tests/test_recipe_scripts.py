@@ -86,6 +86,28 @@ def test_the_length_experiment_trains_five_models_and_draws_them(folder: Path, t
     assert written == {name: run.results_file.stat().st_mtime_ns for name, run in runs.items()}
 
 
+def test_settings_are_compared_over_seeds_and_by_horizon(tmp_path: Path, capsys) -> None:
+    from kit import load_recipe
+
+    experiment = script("settings_experiment")
+    for name, settings in experiment.EXPERIMENTS.items():
+        recipes = [load_recipe(f"experiments/{name}", own) for own in settings.values()]
+        assert all(one.differences(other) for one in recipes for other in recipes if one is not other)
+
+    tiny = ["model.hidden_size=4", "data.sizes={train: 6, validation: 2, test: 2}", "train.max_steps=2", "eval.steps=0"]
+    experiment.main(["scheduled_sampling", *tiny, "--output", str(tmp_path / "out"), "--seeds", "2"])
+    table = (tmp_path / "out" / "scheduled_sampling.md").read_text()
+    assert capsys.readouterr().out == table
+    assert (tmp_path / "out" / "scheduled_sampling.png").read_bytes().startswith(b"\x89PNG")
+    head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+    assert head == ["setting", "seeds", "loss", "mse", "mae"]
+    figures = [
+        RunFolder.existing(tmp_path / "out" / f"teacher_forcing_{seed}").results()["test"]["mse"] for seed in range(2)
+    ]
+    assert rows[0][:2] == ["teacher forcing", "2"]
+    assert rows[0][3] == f"{sum(figures) / 2:.4g} ({min(figures):.4g} to {max(figures):.4g})"
+
+
 def test_a_direction_never_seen_is_compared_with_the_way_through_english(folder: Path, tmp_path: Path, capsys) -> None:
     from kit import evaluate, load_recipe, train
 

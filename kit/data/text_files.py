@@ -1,5 +1,5 @@
-"""Local files to tables of columns: parallel text, tsv, csv, json lines, parquet, txt, CoNLL columns and SQuAD JSON,
-each plain or as .gz.
+"""Local files to tables of columns: parallel text, tsv, csv, json lines, parquet, txt, CoNLL columns, SQuAD JSON and
+arrays of numpy, each plain or as .gz.
 
 What cannot be used is left out and counted by reason (undecodable rows, blank lines between rows); what points to a
 mistake in the file (a row with a column too many, files of different length, broken JSON) is refused with its line.
@@ -17,12 +17,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from kit.data.npz_files import read_npz
 from kit.data.parquet_files import read_parquet
 from kit.data.tables import ObjectBuilder, TableBuilder
 from kit.data.text_lines import SURROGATE, Decoding, read_lines, strip_line_end
 from kit.errors import DataError
 
-ENDINGS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "conll")
+ENDINGS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "conll", "npz")
 UNDECODABLE = "undecodable"
 BLANK = "blank line"
 
@@ -83,6 +84,9 @@ def read_table(path: Path, layout: Layout) -> FileTable:
     if ending == "parquet":
         table, decoding = read_parquet(path)
         return finish([decoding], lambda: table, Counter({UNDECODABLE: decoding.undecodable}))
+    if ending == "npz":
+        table, decoding = read_npz(path)
+        return finish([decoding], lambda: table, Counter())
     if ending == "conll":
         return read_conll(path, layout)
     if ending == "json" and is_squad(path):
@@ -108,14 +112,14 @@ def check_ending(path: Path, layout: Layout) -> str:
         raise DataError(
             f"{path}: kit reads files that end in {', '.join(ENDINGS)} (and .gz), not in {ending or 'nothing'}."
         )
-    if ending in ("parquet", "json", "jsonl"):
+    if ending in ("parquet", "json", "jsonl", "npz"):
         for name, value in (("columns", layout.columns), ("delimiter", layout.delimiter)):
             if value is not None:
                 raise DataError(
                     f"data.{name} has no meaning for {path}: its columns have names in the file. Remove it."
                 )
-    if ending == "parquet" and layout.encoding != "utf-8":
-        raise DataError(f"data.encoding has no meaning for {path}: text in parquet files is utf-8. Remove it.")
+    if ending in ("parquet", "npz") and layout.encoding != "utf-8":
+        raise DataError(f"data.encoding has no meaning for {path}: text in {ending} files is utf-8. Remove it.")
     if ending == "txt" and layout.delimiter is None and layout.columns is not None:
         raise DataError(f'data.columns has no meaning for {path}: without data.delimiter it is one column, "text".')
     return ending
@@ -126,6 +130,8 @@ def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = Fals
     ending, decoding, dropped = ending_of(path), Decoding(path, layout.encoding), Counter[str]()
     if ending == "conll":
         raise DataError(f"{path}: CoNLL columns can only be read as a whole. Leave out data.streaming.")
+    if ending == "npz":
+        raise DataError(f"{path}: arrays of numpy can only be read as a whole. Leave out data.streaming.")
     if ending in ("json", "jsonl"):
         entries = usable_entries(json_rows(path, lines, may_be_list), decoding, dropped)
         return Rows(entries, partial(ObjectBuilder, path), [decoding], dropped)

@@ -177,6 +177,16 @@ class Tokenizers:
         return cls(source, source)
 
 
+class NoText(Tokenizers):
+    """What stands for the tokenizers of a task that has no text."""
+
+    def __init__(self) -> None:
+        super().__init__(None, None)
+
+    def save(self, folder: str | Path) -> None:
+        """There is nothing to write."""
+
+
 def read_tokenizer(folder: str, subfolder: str = "") -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from accelerate import Accelerator
 
-from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError, RunError, did_you_mean
 from kit.places import local_place
 from kit.recipe import load_recipe
@@ -28,7 +27,8 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     recipe = load_recipe(folder.recipe_file, changed)
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
-    task, tokenizers = task_of(recipe), Tokenizers.load(folder.model)
+    task = task_of(recipe)
+    tokenizers = task.load_tokenizers(folder.model)
     model = task.load_model(folder.model)
     splits = task.load()
     if split not in splits.datasets:

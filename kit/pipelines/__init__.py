@@ -1,7 +1,7 @@
 """The pipelines that transformers 5 removed, back: as `kit.pipeline(...)`, or as stock ones after `kit.register()`."""
 
 import copy
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +10,16 @@ from transformers import pipeline as transformers_pipeline
 from transformers.pipelines import PIPELINE_REGISTRY, Pipeline
 
 from kit.models import register_models
-from kit.pipelines import image_to_text, question_answering, text_to_text
+from kit.pipelines import dialogue, image_to_text, question_answering, text_to_text
 from kit.pipelines.text_to_text import DIRECTION
 
-__all__ = ["PIPELINES", "custom_pipelines", "pipeline", "register"]
+__all__ = ["PIPELINES", "code_files", "custom_pipelines", "pipeline", "register"]
 
 PIPELINES: dict[str, type[Pipeline]] = {
     **text_to_text.PIPELINES,
     **question_answering.PIPELINES,
     **image_to_text.PIPELINES,
+    **dialogue.PIPELINES,
 }
 """The classes of the tasks that kit has pipelines for."""
 
@@ -39,9 +40,15 @@ def custom_pipelines(tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What `config.custom_pipelines` says about these tasks; the file of each travels with the model."""
     found: dict[str, dict[str, Any]] = {}
     for task in tasks:
-        homes = [home for home in (question_answering, image_to_text) if task in home.PIPELINES]
-        found |= (homes or [text_to_text])[0].custom_pipelines([task])
+        homes = (question_answering, image_to_text, dialogue)
+        found |= next((home for home in homes if task in home.PIPELINES), text_to_text).custom_pipelines([task])
     return found
+
+
+def code_files(entries: Mapping[str, Mapping[str, Any]]) -> set[str]:
+    """The files of this folder that these `custom_pipelines` need."""
+    found = {f"{entry['impl'].split('.')[0]}.py" for entry in entries.values()}
+    return found | ({"text_to_text.py"} if "dialogue.py" in found else set())
 
 
 def register() -> None:

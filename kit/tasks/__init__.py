@@ -15,6 +15,8 @@ TASKS = {
     "tagging": "tagging:Tagging",
     "question_answering": "question_answering:QuestionAnswering",
     "captioning": "captioning:Captioning",
+    "dialogue": "dialogue:Dialogue",
+    "forecasting": "forecasting:Forecasting",
 }
 """File and class of each task: imported when asked for, since each imports what it alone needs."""
 

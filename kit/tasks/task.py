@@ -93,6 +93,10 @@ class Task(ABC, Generic[E]):
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         """Train them on the training split, or load those that the recipe names."""
 
+    def load_tokenizers(self, folder: Path) -> Tokenizers:
+        """Those of a trained model."""
+        return Tokenizers.load(folder)
+
     def vocabulary_rows(self, splits: Splits) -> Dataset:
         """The training rows that vocabularies are learned from."""
         most = self.recipe.tokenizer.train_examples

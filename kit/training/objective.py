@@ -1,6 +1,7 @@
 """What is minimised. Accelerate prepares the objective, not the bare model, so that whatever a task computes around
 its model happens inside the wrapped forward, where data-parallel and sharding hooks see every parameter."""
 
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -16,6 +17,22 @@ SOURCE = ("input_ids", "attention_mask", "pixel_values", "pixel_mask")
 """What of a batch an encoder reads."""
 
 
+@dataclass(frozen=True)
+class SamplingSchedule:
+    """How the probability of scheduled sampling rises over the steps: a function of the step's number alone, so that a
+    resumed run goes on as it was."""
+
+    full: float
+    start: int
+    steps: int
+
+    def at(self, step: int) -> float:
+        """The probability at a step, counted from 0."""
+        if step < self.start:
+            return 0.0
+        return self.full * min(1.0, (step - self.start + 1) / self.steps) if self.steps else self.full
+
+
 class Objective(nn.Module):
     """The loss of a step as a sum over its micro-batches.
 
@@ -25,10 +42,21 @@ class Objective(nn.Module):
     """
 
     model: PreTrainedModel
+    sampling: SamplingSchedule | None = None
 
     def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
+
+    def begin_step(self, step: int) -> None:
+        """Get ready for a step, counted from 0."""
+        if self.sampling is not None:
+            self.model.config.scheduled_sampling = self.sampling.at(step)
+
+    def end_steps(self) -> None:
+        """Leave the model as the recipe describes it."""
+        if self.sampling is not None:
+            self.model.config.scheduled_sampling = self.sampling.full
 
     def counts(self, batch: Batch) -> Tensor:
         """What this micro-batch counts for, as float64 numbers (one for each normaliser of the loss)."""

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
+from kit.data.examples import Pairs
 from kit.data.sources import Splits
 from kit.data.tokenizer import Tokenizers
 from kit.errors import KitError, RunError
@@ -15,11 +16,13 @@ from kit.recipe import load_recipe
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
 from kit.tasks.captioning import Captioning
+from kit.tasks.dialogue import Dialogue
+from kit.tasks.forecasting import Forecasting
 from kit.tasks.language_model import LanguageModel
 from kit.tasks.masked_lm import MaskedLM
 from kit.tasks.translation import Translation, encode_pairs
 from kit.training.objective import Batch
-from kit.verify import forward, generation, language_model, learning, marian, vocabulary
+from kit.verify import forecasting, forward, generation, language_model, learning, marian, vocabulary
 from kit.verify.check import Check, Proof, table
 from kit.verify.subject import EXAMPLES, Subject, random_batch, small_batch
 
@@ -74,7 +77,10 @@ def verify(target: str | Path) -> list[Check]:
         raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
     recipe = load_recipe(target) if folder is None else folder.recipe()
     task = task_of(recipe)
-    if not isinstance(task, Translation | LanguageModel | Captioning):
+    if isinstance(task, Forecasting):
+        subject, origin = forecasting.subject_of(task, None if folder is None else folder.model)
+        return [_used(origin), *(proof(subject) for proof in forecasting.PROOFS)]
+    if not isinstance(task, Translation | Dialogue | LanguageModel | Captioning):
         raise RunError(f"there are no proofs about models for {recipe.task} yet")
     if folder is None:
         splits = task.load()
@@ -82,7 +88,7 @@ def verify(target: str | Path) -> list[Check]:
         model = task.build_model(tokenizers)
         batch, origin = real_batch(task, splits, tokenizers, model)
     else:
-        tokenizers, model = Tokenizers.load(folder.model), task.load_model(folder.model)
+        tokenizers, model = task.load_tokenizers(folder.model), task.load_model(folder.model)
         try:
             batch, origin = real_batch(task, task.load(), tokenizers, model)
         except KitError as error:
@@ -90,7 +96,6 @@ def verify(target: str | Path) -> list[Check]:
                 raise
             what = "pictures" if isinstance(task, Captioning) else "tokens"
             batch, origin = random_batch(model, recipe.train.seed), f"random {what}, because {error}"
-    used = Check("data", "what the proofs were run on", True, origin)
     if isinstance(task, LanguageModel):
         proofs, subject = language_model.PROOFS, Subject(model, batch, recipe.train.seed, tokenizers)
         checks = [proof(subject) for proof in proofs if proof.applies(subject)]
@@ -98,11 +103,18 @@ def verify(target: str | Path) -> list[Check]:
         proofs, checks = PROOFS, verify_model(model, tokenizers, batch, recipe.train.seed)
     idle = sorted({proof.name for proof in proofs} - {check.name for check in checks})
     rest = [Check("left out", "proofs that do not apply to this kind of model", True, ", ".join(idle))] if idle else []
-    return [used, *checks, *rest]
+    return [_used(origin), *checks, *rest]
+
+
+def _used(origin: str) -> Check:
+    return Check("data", "what the proofs were run on", True, origin)
 
 
 def real_batch(
-    task: Translation | LanguageModel[Any] | Captioning, splits: Splits, tokenizers: Tokenizers, model: PreTrainedModel
+    task: Translation | Dialogue | LanguageModel[Any] | Captioning,
+    splits: Splits,
+    tokenizers: Tokenizers,
+    model: PreTrainedModel,
 ) -> tuple[Batch, str]:
     """The first examples of the validation split, or of whatever split there is, and which they are."""
     name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
@@ -121,7 +133,10 @@ def real_batch(
     if isinstance(task, Captioning):
         captioned = task.encode_split(few_rows, tokenizers, model.config)
         return captioned.batch(np.arange(len(captioned))[:EXAMPLES]), f"{len(few_rows)} pictures of {name}"
-    pairs = encode_pairs(few_rows, tokenizers)
+    if isinstance(task, Dialogue):
+        pairs: Pairs = task.encode_split(few_rows, tokenizers, model.config)
+    else:
+        pairs = encode_pairs(few_rows, tokenizers)
     return pairs.batch(np.arange(len(pairs)), pad), f"{len(few_rows)} examples of {name}"
 
 

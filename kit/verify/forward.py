@@ -54,15 +54,23 @@ def _padded(subject: Subject, left: bool) -> Batch:
         there = torch.zeros(len(pixels), *larger.shape[-2:], dtype=torch.long)
         there[:, :height, :width] = 1
         return {"pixel_values": larger, "pixel_mask": there, "decoder_input_ids": subject.decoder_input_ids}
-    ids, mask = subject.batch["input_ids"], subject.batch["attention_mask"]
-    rows, width = ids.shape
+    ids, mask = (subject.batch[name] for name in ("input_ids", "attention_mask"))
+    of_turns = ids.dim() == 3
+    if not of_turns:  # as of dialogues of one turn
+        ids, mask = ids.unsqueeze(1), mask.unsqueeze(1)
+    rows, turns, width = ids.shape
     vocabulary = subject.exact.get_input_embeddings().num_embeddings
-    wide = torch.randint(vocabulary, (rows, width + EXTRA_PADDING))
+    wide = torch.randint(vocabulary, (rows, turns + of_turns * EXTRA_PADDING, width + EXTRA_PADDING))
     wide_mask = torch.zeros_like(wide)
-    for row, length in enumerate(mask.sum(1).tolist()):
-        real = slice(width + EXTRA_PADDING - length, None) if left else slice(length)
-        wide[row, real] = ids[row, :length]
-        wide_mask[row, real] = 1
+    for row in range(rows):
+        lengths = [length for length in mask[row].sum(-1).tolist() if length]
+        first = wide.shape[1] - len(lengths) if left else 0
+        for turn, length in enumerate(lengths):
+            real = slice(width + EXTRA_PADDING - length, None) if left else slice(length)
+            wide[row, first + turn, real] = ids[row, turn, :length]
+            wide_mask[row, first + turn, real] = 1
+    if not of_turns:
+        wide, wide_mask = wide.squeeze(1), wide_mask.squeeze(1)
     return {"input_ids": wide, "attention_mask": wide_mask, "decoder_input_ids": subject.decoder_input_ids}
 
 

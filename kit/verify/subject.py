@@ -11,17 +11,19 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from kit.data.examples import IGNORED
 from kit.data.tokenizer import Tokenizers
+from kit.pipelines.dialogue import HIERARCHICAL
 from kit.search import chosen
 from kit.training.objective import Batch, decoder_inputs, source_of
 
-RECURRENT = ("rnn_seq2seq", "rnn_captioner")
-"""Model types whose decoder has a state, and can be run cell by cell."""
+RECURRENT = ("rnn_seq2seq", "rnn_captioner", "hred")
+"""Model types whose decoder has a state, and can be run cell by cell; all but the second read padding on either side."""
 
-OWN = ("rnn_seq2seq", "transformer_seq2seq", "rnn_captioner")
+OWN = ("rnn_seq2seq", "transformer_seq2seq", "rnn_captioner", "hred")
 """Model types of kit: their own loss takes part in gradient accumulation, and they can be cut down."""
 
 EXAMPLES = 8
 LONGEST = 32
+TURNS = 3
 
 
 @torch.no_grad()
@@ -33,7 +35,10 @@ def logits_of(model: PreTrainedModel, inputs: Batch) -> Tensor:
 @dataclass(frozen=True)
 class Subject:
     """A model with a right-padded batch of at least four examples: `input_ids`, `attention_mask`, `labels`; or pictures
-    of one size, `pixel_values`, in place of the first two."""
+    of one size, `pixel_values`, in place of the first two.
+
+    Of a hierarchical model the first two are (batch, turns, tokens).
+    """
 
     model: PreTrainedModel
     batch: Batch
@@ -75,6 +80,8 @@ class Subject:
             one = trimmed(self.batch, slice(row, row + 1))
             target = target[None, : one["labels"].shape[1]]
             read: Batch = {name: one[name] for name in ("input_ids", "pixel_values") if name in one}
+            if "input_ids" in one and one["input_ids"].dim() == 3:  # turns of one dialogue are not of one length
+                read["attention_mask"] = one["attention_mask"]
             logits = logits_of(self.exact, {**read, "decoder_input_ids": target})[0]
             rows.append(torch.nn.functional.pad(logits, (0, 0, 0, length - len(logits))))
         return torch.stack(rows)  # (batch, target, vocabulary)
@@ -123,7 +130,8 @@ def cut_down_config(config: Any, vocabulary: int, width: int) -> Any:
     """The same choices with small sizes, and without any randomness."""
     step = 2 * config.attention_heads
     width = -(-width // step) * step
-    sizes = small_recurrent(config, width) if config.model_type in RECURRENT else small_transformer(config, width)
+    small = {"hred": small_hierarchical, "transformer_seq2seq": small_transformer}
+    sizes = small.get(config.model_type, small_recurrent)(config, width)
     changes = {
         "vocab_size": vocabulary,
         "decoder_vocab_size": vocabulary,
@@ -155,9 +163,23 @@ def small_recurrent(config: Any, width: int) -> dict[str, Any]:
         return small_captioner(config, width)
     directions = 2 if config.bidirectional else 1
     as_wide = config.encoder_hidden_size * directions == config.hidden_size
+    return {**small_decoder(config, width), "encoder_hidden_size": (width if as_wide else 2 * width) // directions}
+
+
+def small_hierarchical(config: Any, width: int) -> dict[str, Any]:
+    """The same of a model that reads turns."""
+    as_wide = config.context_hidden_size == config.hidden_size
+    return {
+        **small_decoder(config, width),
+        "utterance_hidden_size": width // (2 if config.bidirectional else 1),
+        "context_hidden_size": width if as_wide else 2 * width,
+    }
+
+
+def small_decoder(config: Any, width: int) -> dict[str, Any]:
+    """What all recurrent models that write have in common."""
     return {
         "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
-        "encoder_hidden_size": (width if as_wide else 2 * width) // directions,
         "attention_size": None if config.attention_size is None else 2 * width,
         "embedding_noise": 0.0,
         "scheduled_sampling": 0.0,
@@ -203,9 +225,15 @@ def random_batch(
         drawn[0] = longest
         return drawn.unsqueeze(1)
 
-    source = tokens(model.get_input_embeddings().num_embeddings, longest_source)
+    vocabulary = model.get_input_embeddings().num_embeddings
+    source = tokens(vocabulary, longest_source)
     target = tokens(model.get_output_embeddings().weight.shape[0], longest_target)
     mask = torch.arange(longest_source) < lengths(longest_source)
+    if model.config.model_type in HIERARCHICAL:  # (examples, turns, tokens), of one turn or more
+        source = torch.stack([source, *(tokens(vocabulary, longest_source) for _ in range(TURNS - 1))], dim=1)
+        others = [torch.arange(longest_source) < lengths(longest_source) for _ in range(TURNS - 1)]
+        turns = lengths(TURNS) - torch.arange(examples).unsqueeze(1) % 2
+        mask = torch.stack([mask, *others], dim=1) & (torch.arange(TURNS) < turns).unsqueeze(-1)
     position, last = torch.arange(longest_target), lengths(longest_target) - 1
     labels = target.masked_fill(position == last, ends[0]).masked_fill(position > last, IGNORED)
     if model.main_input_name == "pixel_values":
@@ -219,15 +247,17 @@ def random_batch(
 
 
 def trimmed(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch, without the columns that are padding in all of them."""
+    """Some rows of a batch, without the columns (and turns) that are padding in all of them."""
     part = {name: tensor[rows] for name, tensor in batch.items()}
     length = int((part["labels"] != IGNORED).sum(1).max())
     if "pixel_values" in part:
         return {**part, "labels": part["labels"][:, :length]}
-    width = int(part["attention_mask"].sum(1).max())
+    real = part["attention_mask"].bool()
+    width = slice(int(real.flatten(0, -2).any(0).sum()))
+    used = (slice(None), width) if real.dim() == 2 else (slice(None), slice(int(real.any(-1).any(0).sum())), width)
     return {
-        "input_ids": part["input_ids"][:, :width],
-        "attention_mask": part["attention_mask"][:, :width],
+        "input_ids": part["input_ids"][used],
+        "attention_mask": part["attention_mask"][used],
         "labels": part["labels"][:, :length],
     }
 
@@ -240,7 +270,9 @@ def small_batch(batch: Batch, limit: int | None = None) -> Batch:
     longest = min(LONGEST, (limit or 2 * LONGEST) // 2)
     rows = torch.arange(max(4, min(EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
     cut: Batch = {
-        name: batch[name].cpu()[rows, :longest] for name in ("input_ids", "attention_mask", "labels") if name in batch
+        name: batch[name].cpu()[rows, :longest][..., :longest]
+        for name in ("input_ids", "attention_mask", "labels")
+        if name in batch
     }
     if "pixel_values" in batch:
         cut["pixel_values"] = batch["pixel_values"].cpu()[rows].double()

@@ -13,9 +13,9 @@ from typing import Any, Literal, get_args
 
 from kit.errors import KitError, did_you_mean
 
-Kind = Literal["text", "labels", "scores", "numbers", "tags", "answers"]
-"""What a metric compares: texts; labels of examples, one or several each; the scores that labels got, with the right
-labels; numbers; the tags of words; answers to questions."""
+Kind = Literal["text", "variety", "labels", "scores", "numbers", "tags", "answers"]
+"""What a metric compares: texts; predicted texts with each other alone (variety); labels of examples, one or several
+each; the scores that labels got, with the right labels; numbers; the tags of words; answers to questions."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,8 @@ METRICS = {
     "cider": MetricEntry("CIDEr", "cider", "Cider", library="kit"),
     "exact_match": MetricEntry("Exact match", "exact_match", "ExactMatch"),
     "token_accuracy": MetricEntry("Token accuracy", "token_accuracy", "TokenAccuracy"),
+    "distinct_1": MetricEntry("Distinct-1", "distinct", "Distinct1", "variety"),
+    "distinct_2": MetricEntry("Distinct-2", "distinct", "Distinct2", "variety"),
     "accuracy": MetricEntry("Accuracy", "accuracy", "Accuracy", "labels"),
     **{
         f"{measure.lower()}{ending}": MetricEntry(
@@ -58,6 +60,7 @@ METRICS = {
     "pearson": MetricEntry("Pearson correlation", "number_metric", "Pearson", "numbers", library="scipy"),
     "spearman": MetricEntry("Spearman correlation", "number_metric", "Spearman", "numbers", library="scipy"),
     "mse": MetricEntry("Mean squared error", "number_metric", "MeanSquaredError", "numbers", greater_is_better=False),
+    "mae": MetricEntry("Mean absolute error", "number_metric", "MeanAbsoluteError", "numbers", greater_is_better=False),
     "tag_accuracy": MetricEntry("Tag accuracy", "tag_metric", "TagAccuracy", "tags"),
     "entity_precision": MetricEntry("Entity precision", "tag_metric", "EntityPrecision", "tags", library="seqeval"),
     "entity_recall": MetricEntry("Entity recall", "tag_metric", "EntityRecall", "tags", library="seqeval"),
@@ -66,13 +69,13 @@ METRICS = {
     "squad_f1": MetricEntry("SQuAD F1", "squad", "SquadF1", "answers"),
 }
 """Metrics by name. Texts and answers are scored from 0 to 100 (TER beyond), but exact match and token accuracy from 0
-to 1 as all others; correlations go down to -1, and the squared error is what it is."""
+to 1 as all others; correlations go down to -1, and errors of numbers are what they are."""
 
 MODEL_METRICS = ("loss", "perplexity", "bits_per_byte", "masked_loss", "pair_loss", "unigram_loss")
 """Figures that the model itself gives, lower is better; they are never computed from texts."""
 
-ACCURACIES = ("masked_accuracy", "pair_accuracy")
-"""Figures of masked language models, higher is better."""
+ACCURACIES = ("masked_accuracy", "pair_accuracy", "answer_accuracy")
+"""Figures of masked language models and of dialogues, higher is better."""
 
 
 def greater_is_better(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Metrics on numbers, for regression: correlations by scipy, and the mean squared error."""
+"""Metrics on numbers, for regression: correlations by scipy, and mean errors."""
 
 import math
 from abc import abstractmethod
@@ -97,3 +97,10 @@ class MeanSquaredError(NumberMetric):
 
     def score(self, predictions: np.ndarray, references: np.ndarray) -> float:
         return np.square(predictions - references).mean()
+
+
+class MeanAbsoluteError(NumberMetric):
+    """Mean of the differences, whatever their sign; 0 is perfect."""
+
+    def score(self, predictions: np.ndarray, references: np.ndarray) -> float:
+        return np.abs(predictions - references).mean()

@@ -1,0 +1,28 @@
+"""What a forecaster minimises."""
+
+import torch
+from torch import Tensor
+
+from kit.training.objective import Batch, Objective
+
+
+class ForecastObjective(Objective):
+    """The loss of each number to predict, squared error or likelihood as the model's configuration says."""
+
+    def counts(self, batch: Batch) -> Tensor:
+        numbers = batch["future_mask"].sum() * batch["future_values"].shape[-1]
+        return numbers.to(torch.float64).reshape(1)
+
+    def sizes(self, batch: Batch) -> Tensor:
+        """The speed is that of steps to predict."""
+        predicted = batch["future_mask"].sum()
+        real = predicted + batch["past_mask"].sum()
+        padded = batch["future_mask"].numel() + batch["past_mask"].numel()
+        return torch.stack([predicted, real, torch.full_like(real, padded)]).to(torch.float64)
+
+    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
+        return self.model(**batch, num_items_in_batch=totals[0].to(batch["future_values"].device)).loss
+
+    def summed_loss(self, batch: Batch) -> Tensor:
+        """The loss of all numbers of a batch."""
+        return self.model(**batch, num_items_in_batch=1).loss

@@ -1,0 +1,103 @@
+"""One recipe with several settings: what a setting does, as a table, and by horizon as a picture.
+
+python recipes/scripts/settings_experiment.py scheduled_sampling --output runs/scheduled_sampling
+python recipes/scripts/settings_experiment.py embedding_noise --output runs/embedding_noise
+python recipes/scripts/settings_experiment.py source_reversal --output runs/source_reversal
+
+Trains recipes/experiments/NAME.yaml with every setting below and several seeds. The figures of the test split go into
+NAME.md: their mean over the seeds, and the lowest and highest of them, for a difference within that may be chance.
+Forecasts are drawn by horizon into NAME.png as well. A model that is there already is not trained again, and an
+unfinished one goes on; any `key=value` behind the name changes the recipe of all models.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kit import KitError, load_recipe, train
+from kit.atomic import write_text
+from kit.card import table
+from kit.evaluation.metrics import METRICS
+from kit.forecast_pictures import draw_lines
+from kit.reporting import Reporter
+
+NO_SCHEDULE = ["train.sampling_start=0", "train.sampling_steps=0"]
+WITH_ATTENTION = ["model.attention=additive", "model.context_to=[input, readout]"]
+EXPERIMENTS = {
+    "scheduled_sampling": {
+        "teacher forcing": ["model.scheduled_sampling=0.0", *NO_SCHEDULE],
+        "scheduled sampling": [],
+        "own predictions from the start": NO_SCHEDULE,
+    },
+    "embedding_noise": {
+        "no noise": ["model.embedding_noise=0.0"],
+        "noise 0.1": ["model.embedding_noise=0.1"],
+        "noise 0.3": ["model.embedding_noise=0.3"],
+        "noise 1": ["model.embedding_noise=1.0"],
+        "dropout 0.2": ["model.embedding_noise=0.0", "model.dropout=0.2"],
+    },
+    "source_reversal": {
+        "in order": ["model.reverse_source=false"],
+        "reversed": [],
+        "in order, attention": ["model.reverse_source=false", *WITH_ATTENTION],
+        "reversed, attention": WITH_ATTENTION,
+    },
+}
+COLORS = ("#cc6633", "#4477aa", "#999933", "#882255", "#999999")
+
+Tests = dict[str, list[dict[str, Any]]]
+"""Figures of the test split by setting, for each seed."""
+
+
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(description="What a setting does, over several seeds.")
+    parser.add_argument("name", choices=EXPERIMENTS, help="which experiment")
+    parser.add_argument("changes", nargs="*", metavar="key=value", help="changes of the recipe, for all models")
+    parser.add_argument("--output", type=Path, help="where the runs and the results go (default: runs/NAME)")
+    parser.add_argument("--seeds", type=int, default=3, help="number of seeds for each setting")
+    given = parser.parse_args(arguments)
+    output = given.output or Path("runs") / given.name
+
+    reporter, tests = Reporter(), Tests()
+    for setting, own in EXPERIMENTS[given.name].items():
+        for seed in range(given.seeds):
+            recipe = load_recipe(f"experiments/{given.name}", [*given.changes, *own, f"train.seed={seed}"])
+            folder = output / f"{setting.replace(', ', '_').replace(' ', '_')}_{seed}"
+            reporter.say(f"{setting}, seed {seed}: {folder}")
+            tests.setdefault(setting, []).append(train(recipe, folder, resume=True, reporter=reporter).results["test"])
+    write_text(output / f"{given.name}.md", as_table(tests) + "\n")
+    print(as_table(tests))
+    if "by_horizon" in next(iter(tests.values()))[0]:
+        draw(tests, output / f"{given.name}.png")
+    reporter.say(f"written: {output / f'{given.name}.md'}")
+
+
+def as_table(tests: Tests) -> str:
+    """Mean, lowest and highest of each metric, as Markdown."""
+    names = [name for name in ("loss", *METRICS) if name in next(iter(tests.values()))[0]]
+    rows = []
+    for setting, runs in tests.items():
+        found = [[run[name] for run in runs] for name in names]
+        cells = [f"{np.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})" for values in found]
+        rows.append([setting, len(runs), *cells])
+    return table(["setting", "seeds", *names], rows)
+
+
+def draw(tests: Tests, path: Path) -> None:
+    """The mean squared error by the number of steps ahead, and that of the linear autoregression."""
+    lines = {
+        setting: (np.mean([run["by_horizon"]["mse"] for run in runs], axis=0).tolist(), color, "-")
+        for (setting, runs), color in zip(tests.items(), COLORS, strict=False)
+    }
+    linear = next(iter(tests.values()))[0]["by_horizon"]["linear_mse"]
+    draw_lines({**lines, "linear autoregression": (linear, "#999999", "--")}, METRICS["mse"].title, path)
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1:])
+    except KitError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,331 @@
+"""The task `dialogue`: from turns, however they are written down, to replies, in the terminal and from the pipeline."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file
+
+from kit import load_recipe, pipeline, train
+from kit.chat import chat
+from kit.data.dialogues import Conversations
+from kit.errors import DataError, RecipeError
+from kit.evaluation.metrics import compute_metrics
+from kit.pipelines.dialogue import recent_turns
+from kit.recipe import Recipe
+from kit.responder import Responder, history_of
+from kit.tasks import task_of
+
+TINY: dict[str, Any] = {
+    "hred": {"type": "hred", "cell": "gru", "hidden_size": 16, "embedding_size": 8, "attention": "additive"},
+    "flat": {"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 16, "embedding_size": 8, "attention": "additive"},
+    "transformer": {
+        "type": "transformer_seq2seq", "hidden_size": 16, "feed_forward_size": 16, "attention_heads": 2,
+        "encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_positions": 24,
+    },
+}  # fmt: skip
+BUILTIN: dict[str, Any] = {
+    "path": "builtin:dialogues",
+    "target": "response",
+    "answer": "answer",
+    "sizes": {"train": 90, "validation": 12, "test": 12},
+}
+
+
+def recipe(folder: Path, model: str = "hred", data: dict[str, Any] | None = None, **train: Any) -> Recipe:
+    whole = {
+        "task": "dialogue",
+        "model": {**TINY[model], "dropout": 0.1},
+        "tokenizer": {"train": "word", "min_frequency": 1},
+        "data": data or BUILTIN,
+        "train": {
+            "max_steps": 12,
+            "batch_size": 16,
+            "learning_rate": 1e-2,
+            "save_steps": 4,
+            "logging_steps": 1,
+            **train,
+        },
+        "eval": {"steps": 6, "metrics": ["bleu", "exact_match", "distinct_2"], "max_new_tokens": 8, "num_beams": 2},
+    }
+    if model == "hred" and (data or BUILTIN) is BUILTIN:
+        whole["eval"]["group_by"] = ["kind"]
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "talk.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
+    return load_recipe(folder / "talk.yaml")
+
+
+@pytest.fixture(scope="module")
+def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of the hierarchical model, trained for a moment."""
+    folder = tmp_path_factory.mktemp("talker")
+    return train(recipe(folder), folder / "run").folder
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+TALK = [["U", "hello"], ["S", "good day"], ["U", "a table please"], ["S", "for two?"]]
+WRITTEN = {
+    "pairs": [TALK, TALK[:2]],
+    "objects": [[{"role": who, "content": text, "time": 3} for who, text in part] for part in (TALK, TALK[:2])],
+    "texts": [[text for _, text in part] for part in (TALK, TALK[:2])],
+}
+
+
+def rows_in(folder: Path, dialogues: list[Any], **data: Any) -> Any:
+    folder.mkdir(exist_ok=True)
+    for split in ("train", "validation"):
+        lines = "".join(json.dumps({"id": str(n), "turns": turns}) + "\n" for n, turns in enumerate(dialogues))
+        (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+    keys = {"turn_text": "content", "turn_speaker": "role", **data, "path": str(folder)}
+    return task_of(recipe(folder / "recipe", data=keys)).load()
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+def test_turns_are_read_however_they_are_written_down(form: str, tmp_path: Path) -> None:
+    every = rows_in(tmp_path / "a", WRITTEN[form]).datasets["train"]
+    assert every["target"][:] == ["good day", "a table please", "for two?", "good day"]
+    assert every["turns"][2] == ["hello", "good day", "a table please"]
+    assert every["id"][:] == ["0", "0", "0", "1"]
+    speaker = "second" if form == "texts" else "S"
+    theirs = rows_in(tmp_path / "b", WRITTEN[form], speaker=speaker).datasets["train"]
+    assert theirs["target"][:] == ["good day", "for two?", "good day"]
+
+
+@pytest.mark.parametrize(
+    ("dialogues", "data", "message"),
+    [
+        (
+            [[["U", "a", "b"], ["S", "c"]]],
+            {},
+            "train, dialogue 1, turn 1: expected a pair [speaker, text], got 3 parts",
+        ),
+        ([["a", "b"], ["a", None]], {}, "train, dialogue 2, turn 2 has no text"),
+        ([[{"role": "U", "content": "a"}]], {"turn_text": "contents"}, 'no "contents". Did you mean "content"?'),
+        ([[["U", "a"], ["S", "b"]]], {"speaker": "s"}, 'no reply to learn by data.speaker: "s".'),
+        (["a", "b"], {}, "holds str, not a list of turns"),
+        ([["only one"]], {}, "train has no reply to learn. Its speakers: first"),
+    ],
+)
+def test_what_is_wrong_with_turns_is_said_with_its_place(
+    dialogues: list[Any], data: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(DataError) as error:
+        rows_in(tmp_path, dialogues, **data)
+    assert message in str(error.value)
+
+
+def test_splits_are_made_of_whole_dialogues(tmp_path: Path) -> None:
+    lines = (json.dumps({"turns": [f"{n} {turn}" for turn in range(4)]}) + "\n" for n in range(40))
+    (tmp_path / "talk.jsonl").write_text("".join(lines), encoding="utf-8")
+    data = {"path": str(tmp_path / "talk.jsonl"), "validation_size": 5, "test_size": 7}
+    splits = task_of(recipe(tmp_path, data=data)).load()
+    owners = [{text.split()[0] for text in rows["target"]} for rows in splits.datasets.values()]
+    assert [len(own) for own in owners] == [28, 5, 7]
+    assert len(set.union(*owners)) == 40
+    assert [len(rows) for rows in splits.datasets.values()] == [84, 15, 21]
+
+
+def test_contradictions_are_refused(tmp_path: Path) -> None:
+    for wrong, message in (
+        ({**BUILTIN, "speaker": "S"}, "data.speaker: it has no effect beside data.target"),
+        ({**BUILTIN, "target": None}, "data.answer: it has no effect without data.target"),
+        ({**BUILTIN, "turns": "response"}, "must be different columns"),
+        ({"path": "talk.jsonl", "streaming": True}, "dialogues are taken apart in memory"),
+    ):
+        with pytest.raises(RecipeError) as error:
+            recipe(tmp_path, data=wrong)
+        assert message in str(error.value)
+
+
+# ---- batches ---------------------------------------------------------------------------------------------------------
+
+
+def joined(turns: list[list[int]]) -> list[int]:
+    return [token for turn in turns for token in turn]
+
+
+turn = st.lists(st.integers(3, 9), min_size=1, max_size=5)
+
+
+@given(histories=st.lists(st.lists(turn, min_size=1, max_size=4), min_size=1, max_size=5), apart=st.booleans())
+def test_a_batch_holds_every_turn_and_nothing_else(histories: list[list[list[int]]], apart: bool) -> None:
+    examples = Conversations.of(histories, [[4, 2]] * len(histories), apart)
+    order = np.arange(len(histories))[::-1]
+    batch = examples.select(order).batch(np.arange(len(histories)), pad=1)
+    for row, index in enumerate(order):
+        ids, mask = batch["input_ids"][row], batch["attention_mask"][row].bool()
+        if apart:
+            found = [tokens[real].tolist() for tokens, real in zip(ids, mask, strict=True) if real.any()]
+            assert found == histories[index]
+        else:
+            assert ids[mask].tolist() == joined(histories[index])
+    if apart:
+        assert (examples.lengths_read >= examples.source.lengths).all()
+
+
+@given(st.lists(turn, min_size=1, max_size=6), st.none() | st.integers(1, 4), st.none() | st.integers(1, 12))
+def test_what_is_left_out_of_a_dialogue_is_the_oldest(
+    turns: list[list[int]], most: int | None, limit: int | None
+) -> None:
+    kept, cut = recent_turns(turns, most, limit)
+    flat, all_tokens = joined(kept), joined(turns[-most:] if most else turns)
+    assert flat == all_tokens[len(all_tokens) - len(flat) :]
+    assert limit is None or len(flat) <= limit
+    assert cut == (len(flat) < len(all_tokens))
+    assert kept[1:] == turns[len(turns) - len(kept) + 1 :]
+
+
+# ---- runs ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_tells_what_it_should(talker: Path) -> None:
+    results = json.loads((talker / "results.json").read_text(encoding="utf-8"))
+    test = results["test"]
+    assert {"loss", "perplexity", "bleu", "exact_match", "distinct_2", "answer_accuracy"} <= test.keys()
+    kinds = test["by"]["kind"]
+    assert set(kinds) == {"recall", "correction", "shift"}
+    shares = [(own["answer_accuracy"], own["count"]) for own in kinds.values()]
+    assert sum(share * count for share, count in shares) == pytest.approx(test["answer_accuracy"] * 12)
+    rows = [json.loads(line) for line in (talker / "predictions" / "test.jsonl").read_text("utf-8").splitlines()]
+    replies = [row["prediction"] for row in rows]
+    assert test["distinct_2"] == compute_metrics(["distinct_2"], replies, replies)["distinct_2"]
+    assert (talker / "plots" / "attention.png").is_file()
+    card = (talker / "README.md").read_text(encoding="utf-8")
+    assert 'kit.pipeline("dialogue", model=model)' in card
+    assert "Right answers" in card
+
+
+def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(talker: Path, tmp_path: Path, kit_here: Any) -> None:
+    broken = tmp_path / "broken"
+    shutil.copytree(talker, broken)
+    (broken / "results.json").unlink()
+    shutil.rmtree(broken / "model")
+    for checkpoint in broken.glob("checkpoints/step-*"):
+        if int(checkpoint.name[5:]) > 8:
+            shutil.rmtree(checkpoint)
+    done = kit_here("train", broken, "--resume")
+    assert done.returncode == 0, done.stderr
+    assert "resuming at step 8" in done.stderr
+    ours, theirs = (load_file(run / "model" / "model.safetensors") for run in (broken, talker))
+    assert all(ours[name].equal(theirs[name]) for name in theirs)
+
+
+def test_eval_data_and_verify_know_dialogues(talker: Path, kit_here: Any) -> None:
+    again = kit_here("eval", talker)
+    assert again.returncode == 0, again.stderr
+    results = json.loads((talker / "results.json").read_text(encoding="utf-8"))
+    assert json.loads(again.stdout)["answer_accuracy"] == results["test"]["answer_accuracy"]
+    proven = kit_here("verify", talker)
+    assert proven.returncode == 0, proven.stdout
+    assert "left padding" in proven.stdout
+    looked = kit_here("data", talker / "recipe.yaml")
+    assert looked.returncode == 0, looked.stderr
+    assert "90 replies in 90 dialogues" in looked.stdout
+    (talker / "plots" / "attention.png").unlink()
+    drawn = kit_here("plot", talker)
+    assert drawn.returncode == 0, drawn.stderr
+    assert (talker / "plots" / "attention.png").is_file()
+    assert kit_here("plot", talker, "--layer", "1").returncode == 2
+
+
+@pytest.mark.parametrize("model", ["flat", "transformer"])
+def test_flat_models_read_the_turns_as_one_text(model: str, tmp_path: Path) -> None:
+    run = train(recipe(tmp_path, model, max_steps=2), tmp_path / "run").folder
+    responder = Responder(run)
+    turns = ["my exam is on 3 may.", "ok.", "when is my exam?"]
+    kept, cut = responder.tokens_of(turns * 3)
+    assert cut == (model == "transformer")  # it has 24 positions
+    assert sum(map(len, kept)) <= 24 if cut else len(kept) == 9
+    expected = pipeline("dialogue", run)(turns)[0]["generated_text"]
+    assert responder.reply(turns) == expected
+
+
+# ---- replies ---------------------------------------------------------------------------------------------------------
+
+HISTORIES = [
+    ["when is my exam?"],
+    ["my exam is on 3 may.", "ok.", "when is my exam?"],
+    ["my party is on 9 june.", "ok."],
+]
+
+
+def test_chat_generate_and_pipelines_give_the_same_replies(
+    talker: Path, kit: Any, kit_here: Any, tmp_path: Path
+) -> None:
+    responder = Responder(talker)
+    expected = [responder.reply(turns) for turns in HISTORIES]
+    reply = pipeline("dialogue", talker)
+    assert [reply(turns)[0]["generated_text"] for turns in HISTORIES] == expected
+    assert [found["generated_text"] for found in reply(HISTORIES, batch_size=3)] == expected
+    (tmp_path / "lines.txt").write_text("\n".join([HISTORIES[0][0], *map(json.dumps, HISTORIES[1:])]), encoding="utf-8")
+    done = kit_here("generate", talker, "lines.txt", "--output", "out.txt", "--attention", "map.png")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == expected
+    assert (tmp_path / "map.png").is_file()
+    first = responder.reply(["hello"])
+    second = responder.reply(["hello", first, "and now?"])
+    said = "hello\nand now?\n\n\x00\n/wrong\n/new\nhello\n/quit\nnever read\n"
+    talked = kit("chat", talker, stdin=said)
+    assert talked.returncode == 0, talked.stderr
+    lines = talked.stdout.splitlines()
+    assert lines[:2] == [first, second]
+    assert lines[2:4] == ["(nothing to read in this line)"] * 2
+    assert "/quit ends it" in lines[4]
+    assert lines[5:] == ["(a new conversation)", first]
+
+
+def test_a_bad_line_never_ends_a_conversation(talker: Path) -> None:
+    import io
+
+    out = io.StringIO()
+    chat(Responder(talker), ["\ud800 half", "x" * 100_000, "hello", "/quit"], out)
+    assert len(out.getvalue().splitlines()) == 3
+    assert out.getvalue().splitlines()[-1] == Responder(talker).reply(["hello"]) or "no reply" in out.getvalue()
+
+
+def test_a_line_that_is_no_list_of_texts_is_a_turn() -> None:
+    assert history_of('["a", "b"]') == ["a", "b"]
+    for line in ("[laughs] hi", '["a", 1]', "[]", "plain", '{"a": 1}'):
+        assert history_of(line) == [line]
+
+
+def test_other_models_do_not_chat(trained: Path, kit_here: Any) -> None:
+    refused = kit_here("chat", trained)
+    assert refused.returncode == 2
+    assert "is no dialogue model" in refused.stderr
+
+
+ALONE = """
+import sys
+
+class NoKit:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "kit":
+            raise ModuleNotFoundError("there is no kit here")
+
+sys.meta_path.insert(0, NoKit())
+import json
+from transformers import pipeline
+
+reply = pipeline("dialogue", model=sys.argv[1], trust_remote_code=True)
+print(json.dumps([found["generated_text"] for found in reply(json.loads(sys.argv[2]), batch_size=2)]))
+"""
+
+
+def test_the_folder_talks_without_kit(talker: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", ALONE, str(talker / "model"), json.dumps(HISTORIES)]
+    done = subprocess.run(
+        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    responder = Responder(talker)
+    assert json.loads(done.stdout.splitlines()[-1]) == [responder.reply(turns) for turns in HISTORIES]
