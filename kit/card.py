@@ -487,7 +487,7 @@ def _results_note(recipe: TranslationRecipe | CaptioningRecipe | DialogueRecipe,
     return "  \n".join(note) if any(name in figures for name in METRICS) else ""
 
 
-def _scales(recipe: TranslationRecipe | DialogueRecipe) -> str:
+def _scales(recipe: TranslationRecipe | CaptioningRecipe | DialogueRecipe) -> str:
     """The metrics that are shares of 1."""
     varied = isinstance(recipe, DialogueRecipe)
     return "Exact match, token accuracy and distinct-n" if varied else "Exact match and token accuracy"

@@ -207,8 +207,8 @@ def generate(
 ) -> None:
     """Translate lines of text, in order; files of any size stream through, and a bad line never stops one.
 
-    A causal language model goes on with each line (an empty one: from nothing), a dialogue model replies to it (a turn, or
-    a JSON list of turns), and a captioner takes it for the path of a picture.
+    A causal language model goes on with each line (an empty one: from nothing), a dialogue model replies to it (a turn,
+    or a JSON list of turns), and a captioner takes it for the path of a picture.
     """
     from functools import partial
 

@@ -1,5 +1,5 @@
-"""What `kit generate` does with lines: translate them, reply to them, go on with them, or caption the pictures that they
-name, as the model can."""
+"""What `kit generate` does with lines: translate them, reply to them, go on with them, or caption the pictures that
+they name, as the model can."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -151,9 +151,7 @@ def _translating(run: str, wishes: Wishes, say: Callable[[str], object]) -> Writ
     return translate
 
 
-def _drawn(
-    lines: Iterator[str], path: Path, draw: Callable[[str], Any], say: Callable[[str], object]
-) -> Iterator[str]:
+def _drawn(lines: Iterator[str], path: Path, draw: Callable[[str], Any], say: Callable[[str], object]) -> Iterator[str]:
     """The lines as they are, once the attention of the first one is drawn."""
     first = next(lines, None)
     if first is None:

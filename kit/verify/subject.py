@@ -16,7 +16,7 @@ from kit.search import chosen
 from kit.training.objective import Batch, decoder_inputs, source_of
 
 RECURRENT = ("rnn_seq2seq", "rnn_captioner", "hred")
-"""Model types whose decoder has a state, and can be run cell by cell; all but the second read padding on either side."""
+"""Model types whose decoder has a state, and can be run cell by cell."""
 
 OWN = ("rnn_seq2seq", "transformer_seq2seq", "rnn_captioner", "hred")
 """Model types of kit: their own loss takes part in gradient accumulation, and they can be cut down."""
