@@ -42,7 +42,7 @@ def frozen_checksum(model: nn.Module) -> str | None:
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     digest = hashlib.sha256()
     for parameter in frozen:
-        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest() if frozen else None
 
 
