@@ -307,6 +307,7 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
     with monkeypatch.context() as once:
         once.setattr(kit.sharing.check, "check_run", lambda *about: "checked below")
+        once.setattr("tempfile.tempdir", str(tmp_path))  # the folder of a dry run is left to the user
         listed = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]", "--dry-run")
     assert listed.returncode == 0, listed.stderr
     assert not hub.log
