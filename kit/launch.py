@@ -61,7 +61,8 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
         os.environ["ACCELERATE_USE_CPU"] = "true"
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
     # a failure is told by the process that failed, not by the launcher's own long report
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # each module of it has a level of its own
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
