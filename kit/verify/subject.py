@@ -130,8 +130,13 @@ def cut_down_config(config: Any, vocabulary: int, width: int) -> Any:
     """The same choices with small sizes, and without any randomness."""
     step = 2 * config.attention_heads
     width = -(-width // step) * step
-    small = {"hred": small_hierarchical, "transformer_seq2seq": small_transformer}
-    sizes = small.get(config.model_type, small_recurrent)(config, width)
+    small = {
+        "rnn_seq2seq": small_recurrent,
+        "transformer_seq2seq": small_transformer,
+        "rnn_captioner": small_captioner,
+        "hred": small_hierarchical,
+    }
+    sizes = small[config.model_type](config, width)
     changes = {
         "vocab_size": vocabulary,
         "decoder_vocab_size": vocabulary,
@@ -159,8 +164,6 @@ def small_transformer(config: Any, width: int) -> dict[str, Any]:
 
 def small_recurrent(config: Any, width: int) -> dict[str, Any]:
     """Sizes that are equal stay equal, and the others stay different."""
-    if config.model_type == "rnn_captioner":
-        return small_captioner(config, width)
     directions = 2 if config.bidirectional else 1
     as_wide = config.encoder_hidden_size * directions == config.hidden_size
     return {**small_decoder(config, width), "encoder_hidden_size": (width if as_wide else 2 * width) // directions}
