@@ -459,7 +459,7 @@ def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_
 @app.command()
 def record(run: RunArgument, recipe: Annotated[Path, typer.Argument(help="The recipe file of that run.")]) -> None:
     """Write the figures of a finished run into its recipe's `measured` section."""
-    from kit.recipe_book import record as record_run
+    from kit.measured import record as record_run
 
     for name, value in record_run(run, recipe).items():
         print(f"{name}: {value}")

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from kit import shipped
 from kit.errors import KitError, RecipeError, RunError
+from kit.measured import record, with_measured
 from kit.recipe import RECIPES, Recipe, load_recipe, sections_of
-from kit.recipe_book import copy_recipe, explain, list_recipes, recipe_schema, record, with_measured
+from kit.recipe_book import copy_recipe, explain, list_recipes, recipe_schema
 from kit.recipe_file import read_yaml
 from kit.recipe_model import model_fields
 
