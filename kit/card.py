@@ -24,7 +24,7 @@ from kit.shipped import model_cards_folder
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
 
-    from kit.recipe_sections import Recipe
+    from kit.recipe_base import Recipe
 
 PIPELINE_TAGS = {
     "translation": "translation",

@@ -11,25 +11,18 @@ from pydantic import ValidationError
 
 from kit import recipe_model
 from kit.errors import RecipeError, did_you_mean
+from kit.recipe_base import Recipe
 from kit.recipe_captioning import CaptioningRecipe
 from kit.recipe_dialogue import DialogueRecipe
 from kit.recipe_file import printable, read_text, read_yaml
 from kit.recipe_fine_tuning import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
 from kit.recipe_forecasting import ForecastingRecipe
+from kit.recipe_inputs import DataSection, ModelSection, TokenizerSection
 from kit.recipe_instruction_tuning import InstructionTuningRecipe
 from kit.recipe_language_model import CausalLMRecipe, MaskedLMRecipe
 from kit.recipe_model import Problem, field_problems, show
-from kit.recipe_sections import (
-    DataSection,
-    EvalSection,
-    HubSection,
-    ModelSection,
-    PeftSection,
-    Recipe,
-    Section,
-    TokenizerSection,
-    TrainSection,
-)
+from kit.recipe_section import Section
+from kit.recipe_training import EvalSection, HubSection, PeftSection, TrainSection
 from kit.recipe_translation import TranslationRecipe
 from kit.shipped import find_recipe
 

@@ -6,7 +6,8 @@ from typing import Annotated, ClassVar, Literal, TypeGuard
 from annotated_types import Gt, Lt
 from pydantic import PositiveInt
 
-from kit.recipe_sections import DataSection, Recipe
+from kit.recipe_base import Recipe
+from kit.recipe_inputs import DataSection
 from kit.recipe_translation import TranslationEval
 
 CaptionMetric = Literal[

@@ -5,7 +5,8 @@ from typing import ClassVar, Literal
 
 from pydantic import PositiveInt
 
-from kit.recipe_sections import DataSection, Recipe
+from kit.recipe_base import Recipe
+from kit.recipe_inputs import DataSection
 from kit.recipe_translation import TranslationEval
 
 Metric = Literal["bleu", "chrf", "rougeL", "exact_match", "token_accuracy", "distinct_1", "distinct_2"]

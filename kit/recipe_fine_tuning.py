@@ -6,7 +6,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt, MinLen
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from kit.recipe_sections import DataSection, EvalSection, Recipe
+from kit.recipe_base import Recipe
+from kit.recipe_inputs import DataSection
+from kit.recipe_training import EvalSection
 
 LabelMetric = Literal[
     "accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "precision", "precision_macro", "precision_micro",

@@ -6,7 +6,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic import PositiveInt
 
-from kit.recipe_sections import DataSection, EvalSection, Recipe, TokenizerSection
+from kit.recipe_base import Recipe
+from kit.recipe_inputs import DataSection, TokenizerSection
+from kit.recipe_training import EvalSection
 
 Metric = Literal["mse", "mae"]
 

@@ -6,7 +6,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt
 from pydantic import PositiveInt
 
-from kit.recipe_sections import DataSection, EvalSection, Recipe
+from kit.recipe_base import Recipe
+from kit.recipe_inputs import DataSection
+from kit.recipe_training import EvalSection
 
 PLACE = "{prompt}"
 AnswerMetric = Literal["exact_match", "token_accuracy", "rouge1", "rouge2", "rougeL", "bleu", "chrf"]

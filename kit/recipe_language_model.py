@@ -6,7 +6,9 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt, Le, Lt
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
-from kit.recipe_sections import DataSection, EvalSection, Recipe
+from kit.recipe_base import Recipe
+from kit.recipe_inputs import DataSection
+from kit.recipe_training import EvalSection
 
 Share = Annotated[float, Gt(0), Lt(1)]
 

@@ -7,8 +7,11 @@ from annotated_types import Ge, MinLen
 from pydantic import NonNegativeInt, PositiveInt
 
 from kit.errors import did_you_mean
+from kit.recipe_base import Recipe
+from kit.recipe_inputs import DataSection, TokenizerSection
 from kit.recipe_model import show
-from kit.recipe_sections import DataSection, EvalSection, Fraction, Recipe, TokenizerSection
+from kit.recipe_section import Fraction
+from kit.recipe_training import EvalSection
 
 Metric = Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"]
 

@@ -15,7 +15,7 @@ from kit.bad_lines import BadLines
 from kit.complete import Completer, Writing
 from kit.data.tokenizer import train_tokenizer
 from kit.models import RNNLMConfig, RNNLMForCausalLM
-from kit.recipe_sections import TokenizerSection
+from kit.recipe_inputs import TokenizerSection
 
 TEXT = ["the cat sat on the mat and saw a dog", "a dog ran to the cat", "no cat ran"] * 3
 LINES = ["the", "", "a dog ran to", "no cat sat on a mat and", "dog", "the cat"]

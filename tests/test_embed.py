@@ -12,7 +12,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTra
 from kit import RunError
 from kit.data.tokenizer import train_tokenizer
 from kit.embed import Embedder
-from kit.recipe_sections import TokenizerSection
+from kit.recipe_inputs import TokenizerSection
 
 TEXTS = ["one two three", "", "two", "three three one two two one", "one two", "two " * 40]
 

@@ -17,7 +17,7 @@ from kit.recipe_translation import has_directions
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe_sections import DataSection
+    from kit.recipe_inputs import DataSection
 
 PARAGRAPHS = "\n\n"
 """What stands between the paragraphs of a document."""

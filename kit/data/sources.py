@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
     from kit.data.streaming import Stream
-    from kit.recipe_sections import DataSection
+    from kit.recipe_inputs import DataSection
 
 BUILTIN = "builtin:"
 SPLITS = ("train", "validation", "test")

@@ -36,7 +36,7 @@ from kit.recipe_translation import has_directions
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe_sections import DataSection
+    from kit.recipe_inputs import DataSection
 
 
 def load_streamed(data: "DataSection") -> Splits:

@@ -24,7 +24,7 @@ from kit.secrets import mask
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kit.recipe_sections import TokenizerSection
+    from kit.recipe_inputs import TokenizerSection
     from kit.recipe_translation import TranslationTokenizer
 
 TARGET_FOLDER = "target_tokenizer"

@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from kit.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
-    from kit.recipe_sections import TokenizerSection
+    from kit.recipe_inputs import TokenizerSection
 
 START, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
 SPECIAL_TOKENS = (START, PAD, END, UNKNOWN)

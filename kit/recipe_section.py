@@ -1,0 +1,59 @@
+"""What every section of a recipe is: typed fields with descriptions, checked one by one and against each other."""
+
+from collections.abc import Iterator
+from typing import Annotated, Any, Self
+
+from annotated_types import Ge, Lt
+from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic_core import PydanticCustomError
+
+Seed = Annotated[int, Ge(0), Lt(2**32)]
+Fraction = Annotated[float, Ge(0), Lt(1)]
+
+
+class Section(BaseModel):
+    """A part of the recipe; its fields are checked one by one, then for contradictions among them."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    def without_effect(self) -> dict[str, str]:
+        """Fields that do nothing beside the other values, and why; they must keep their default."""
+        return {}
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        """Key (or "", for the section as a whole) and message of each mistake that involves several fields."""
+        yield from ()
+
+    @model_validator(mode="after")
+    def _agree(self) -> Self:
+        found = list(self.contradictions())
+        for name, reason in self.without_effect().items():
+            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
+                found.append((name, f"it has no effect {reason}. Leave it out."))
+        if found:
+            raise PydanticCustomError("contradictions", "fields contradict each other", {"found": found})
+        return self
+
+    def values(self) -> dict[str, Any]:
+        """What a resolved recipe says: every value but those without effect and those not given."""
+        idle = self.without_effect()
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in self.model_dump().items()
+            if name not in idle and not (value is None and name in fields and fields[name].default is None)
+        }
+
+
+def exactly_one(section: Section, name: str, first: str, second: str) -> Iterator[tuple[str, str]]:
+    given = [key for key in (first, second) if getattr(section, key) is not None]
+    if not given:
+        yield "", f"give {name}.{first} or {name}.{second}."
+    elif len(given) == 2:
+        yield (
+            second,
+            f"it is given beside {name}.{first}, but only one can hold. "
+            f"Take one away (on the command line: {name}.{first}=null).",
+        )
