@@ -1,0 +1,90 @@
+"""The command `kit`. Everything heavy is imported inside the commands, so that help appears at once."""
+
+import errno
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from kit import __version__
+from kit.cli.ending import end_with_traceback, fail
+from kit.cli.judging import compare, evaluate, verify
+from kit.cli.looking_up import copy, doctor, explain, recipes, record
+from kit.cli.sharing import push
+from kit.cli.training import average, data, merge, train
+from kit.cli.using import chat, embed, generate, plot, predict
+from kit.errors import KitError
+from kit.secrets import mask
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Train, check and use sequence models. Start with: kit recipes",
+)
+
+NOT_WRITABLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
+)  # fmt: skip
+
+
+def version(asked: bool) -> None:
+    if asked:
+        print(f"kit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Train, check and use sequence models. Start with: kit recipes"""
+
+
+# in the order in which help lists them
+for name, command in {
+    "train": train,
+    "data": data,
+    "eval": evaluate,
+    "generate": generate,
+    "chat": chat,
+    "embed": embed,
+    "predict": predict,
+    "average": average,
+    "merge": merge,
+    "plot": plot,
+    "compare": compare,
+    "verify": verify,
+    "push": push,
+    "recipes": recipes,
+    "copy": copy,
+    "explain": explain,
+    "record": record,
+    "doctor": doctor,
+}.items():
+    app.command(name)(command)
+
+
+def main() -> NoReturn:
+    """Run the command; a user's mistake is one message and exit code 2, a Hub that cannot be reached one and 3."""
+    from kit.launch import end_with_launcher
+
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    end_with_launcher()
+    try:
+        app()
+    except KitError as error:
+        fail(f"kit: {mask(str(error))}", error.exit_code)
+    except OSError as error:
+        if error.errno not in NOT_WRITABLE:
+            end_with_traceback()
+        where = f" {error.filename}" if error.filename else ""
+        fail(f"kit: cannot write{where}: {error.strerror}. What was complete is untouched", 2)
+    except KeyboardInterrupt:
+        print("kit: interrupted", file=sys.stderr)
+        sys.exit(130)
+    except Exception:
+        end_with_traceback()
+    sys.exit(0)
