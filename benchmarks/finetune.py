@@ -31,8 +31,8 @@ from transformers import (
 )
 
 from kit import load_recipe, train
-from kit.card import table
 from kit.data.sources import load_splits
+from kit.markdown import table
 from kit.recipe import Recipe
 from kit.reporting import Reporter
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kit.card import code_block, escape, table, write_card
+from kit.card import write_card
+from kit.markdown import code_block, escape, table
 from kit.recipe import Recipe
 from kit.recipe_translation import TranslationRecipe
 

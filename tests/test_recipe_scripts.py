@@ -7,8 +7,8 @@ from types import ModuleType
 
 import pytest
 
-from kit.card import escape
 from kit.errors import RunError
+from kit.markdown import escape
 from kit.run_folder import RunFolder
 
 SCRIPTS = Path(__file__).parents[1] / "recipes" / "scripts"

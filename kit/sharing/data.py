@@ -6,10 +6,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kit.card import table
 from kit.data.folders import Files, folder_files, read_shards, split_of
 from kit.data.text_files import ENDINGS, Layout
 from kit.errors import DataError
+from kit.markdown import table
 from kit.sharing.folder import check_secrets
 
 AS_THEY_ARE = ("csv", "tsv", "json", "jsonl", "parquet", "txt")

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-from kit.card import shared_recipe, write_card
+from kit.card import write_card
+from kit.card.origin import shared_recipe
 from kit.errors import HubError, RunError
 from kit.places import hub_name
 from kit.recipe import Recipe, load_recipe

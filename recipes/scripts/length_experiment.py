@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 
 from kit import KitError, load_recipe, train
 from kit.atomic import write_text
-from kit.card import table
 from kit.curves import save_picture
+from kit.markdown import table
 from kit.reporting import Reporter
 
 NONE = ["model.attention=none", "model.attention_query=previous", "model.context_to=[]"]

@@ -12,9 +12,9 @@ from itertools import pairwise
 from pathlib import Path
 
 from kit import KitError, RunError, Translator, load_recipe
-from kit.card import table
 from kit.data.sources import load_splits
 from kit.evaluation.metrics import compute_metrics
+from kit.markdown import table
 from kit.run_folder import RunFolder
 
 

@@ -23,9 +23,9 @@ from transformers import AutoConfig, AutoModelForPreTraining, AutoTokenizer
 
 from kit import DataError, KitError, load_recipe, train
 from kit.atomic import write_text
-from kit.card import table
 from kit.data.builtin.pydocs import documents as python_documentation
 from kit.evaluation.seeds import with_error
+from kit.markdown import table
 from kit.reporting import Reporter
 
 TEST, VALIDATION = 0.25, 0.1

@@ -19,9 +19,9 @@ import numpy as np
 
 from kit import KitError, load_recipe, train
 from kit.atomic import write_text
-from kit.card import table
 from kit.evaluation.metrics import METRICS
 from kit.forecast_pictures import draw_lines
+from kit.markdown import table
 from kit.reporting import Reporter
 
 NO_SCHEDULE = ["train.sampling_start=0", "train.sampling_steps=0"]

@@ -14,8 +14,8 @@ from typing import Any
 
 from kit import KitError, load_recipe, train
 from kit.atomic import write_text
-from kit.card import table
 from kit.evaluation.seeds import with_error
+from kit.markdown import table
 from kit.reporting import Reporter
 
 
