@@ -3,6 +3,7 @@
 import errno
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated, NoReturn
 
 import typer
@@ -24,26 +25,7 @@ app = typer.Typer(
     help="Train, check and use sequence models. Start with: kit recipes",
 )
 
-NOT_WRITABLE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
-)  # fmt: skip
-
-
-def version(asked: bool) -> None:
-    if asked:
-        print(f"kit {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def options(
-    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show it.")] = False,
-) -> None:
-    """Train, check and use sequence models. Start with: kit recipes"""
-
-
-# in the order in which help lists them
-for name, command in {
+COMMANDS: dict[str, Callable[..., None]] = {
     "train": train,
     "data": data,
     "eval": evaluate,
@@ -62,7 +44,28 @@ for name, command in {
     "explain": explain,
     "record": record,
     "doctor": doctor,
-}.items():
+}
+"""Every command, in the order in which help lists them."""
+
+NOT_WRITABLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
+)  # fmt: skip
+
+
+def version(asked: bool) -> None:
+    if asked:
+        print(f"kit {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show it.")] = False,
+) -> None:
+    """Train, check and use sequence models. Start with: kit recipes"""
+
+
+for name, command in COMMANDS.items():
     app.command(name)(command)
 
 
