@@ -49,5 +49,9 @@ def make_side(ours: bool) -> Side:
     return Side(model, loss)
 
 
-if __name__ == "__main__":
+def main() -> None:
     compare(make_side, __doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -88,5 +88,9 @@ def stock_side(model: BertForPreTraining, ids: np.ndarray, follows: np.ndarray, 
     return Side(model, loss)
 
 
-if __name__ == "__main__":
+def main() -> None:
     compare(make_side, __doc__)
+
+
+if __name__ == "__main__":
+    main()

@@ -224,7 +224,7 @@ def test_entities_are_the_same_in_every_scheme() -> None:
 
 
 def test_every_metric_is_of_a_kind_and_can_be_loaded() -> None:
-    assert set(by_kind(list(METRICS))) == {"text", "labels", "scores", "numbers", "tags", "answers"}
+    assert set(by_kind(list(METRICS))) == {"text", "variety", "labels", "scores", "numbers", "tags", "answers"}
     assert metrics_of("answers") == ("squad_exact_match", "squad_f1")
     for name in METRICS:
         assert type(load_metric(name)).__name__ == METRICS[name].class_name
