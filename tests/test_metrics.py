@@ -237,6 +237,7 @@ def test_unknown_names_get_a_suggestion() -> None:
 def test_which_way_is_better() -> None:
     assert {name for name in (*METRICS, "loss", "perplexity") if not greater_is_better(name)} == {
         "loss",
+        "mae",
         "mse",
         "perplexity",
         "ter",
