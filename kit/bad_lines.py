@@ -1,7 +1,14 @@
 """Lines that could not be translated as they are: counted, and told at the end."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from kit.errors import KitError
+
+T = TypeVar("T")
 
 
 class Fault(NamedTuple):
@@ -53,6 +60,28 @@ class BadLines:
             why = f" ({reason(self.error)})" if fault == FAILED and self.error else ""
             told.append(f"{count:,} line{'s' * (count > 1)} {fault.what}{why}, {fault.remedy}: {which}")
         return told
+
+
+def in_halves(
+    indices: np.ndarray, work: Callable[[np.ndarray], Sequence[T]], raising: bool
+) -> Iterator[tuple[int, T | Exception]]:
+    """What `work` makes of each index of a batch. A batch that fails, most likely for want of memory, is tried again in
+    halves, down to those that fail: they get their error. With `raising`, and for what a user did wrong, it is raised.
+    """
+    found: Sequence[T] | Exception
+    try:
+        found = work(indices)
+    except Exception as error:
+        if raising or isinstance(error, KitError):
+            raise
+        found = error.with_traceback(None)  # without its frames, which would hold what filled the memory
+    if not isinstance(found, Exception):
+        yield from zip(indices.tolist(), found, strict=True)
+    elif len(indices) == 1:
+        yield int(indices[0]), found
+    else:
+        for half in np.array_split(indices, 2):
+            yield from in_halves(half, work, raising)
 
 
 def reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,10 @@ import numpy as np
 import torch
 from transformers import AutoModelForImageTextToText
 
-from kit.bad_lines import FAILED, BadLines, Fault
+from kit.bad_lines import FAILED, BadLines, Fault, in_halves
 from kit.data.images import PixelReader
 from kit.data.tokenizer import load_pretrained_tokenizers
-from kit.errors import DataError, KitError, RunError
+from kit.errors import DataError, RunError
 from kit.generate import EMPTY, UNREADABLE, Output, outputs_of
 from kit.hub import load_config, load_model, model_place
 from kit.search import Hypothesis, SearchSettings, saved_settings, search
@@ -71,9 +72,9 @@ class Captioner:
         settings, waiting, read = settings or self.settings(), iter(pictures), 0
         while portion := list(islice(waiting, at_once)):
             seen = [self._look(picture, number, bad_lines) for number, picture in enumerate(portion, start=read + 1)]
-            there = [place for place, one in enumerate(seen) if one.pixels is not None]
-            results = self._search([seen[place].pixels for place in there], settings, bad_lines)
-            for place, found in zip(there, results, strict=True):
+            there = np.array([place for place, one in enumerate(seen) if one.pixels is not None], dtype=np.int64)
+            work = partial(self._search, seen, settings=settings)
+            for place, found in in_halves(there, work, raising=bad_lines is None) if len(there) else ():
                 if isinstance(found, Exception):
                     assert bad_lines is not None
                     bad_lines.add(FAILED, read + place + 1, found)
@@ -82,6 +83,10 @@ class Captioner:
             progress(len(portion))
             read += len(portion)
             yield from (one.outputs for one in seen)
+
+    def _search(self, seen: list[_Seen], places: np.ndarray, settings: SearchSettings) -> list[list[Hypothesis]]:
+        pixels = self.reader.pixels(np.stack([seen[place].pixels for place in places]))
+        return search(self.model, {"pixel_values": pixels.to(self.model.device)}, settings)
 
     def _look(self, picture: Any, number: int, bad_lines: BadLines | None) -> _Seen:
         if isinstance(picture, str):
@@ -95,20 +100,3 @@ class Captioner:
                 raise DataError(f"picture {number}: {error}") from error
             bad_lines.add(NO_PICTURE, number)
             return _Seen(None, [EMPTY])
-
-    def _search(
-        self, pixels: list[Any], settings: SearchSettings, bad_lines: BadLines | None
-    ) -> list[list[Hypothesis] | Exception]:
-        """The hypotheses of each picture; a batch that fails is tried again in halves, down to those that fail."""
-        if not pixels:
-            return []
-        try:
-            batch = {"pixel_values": self.reader.pixels(np.stack(pixels)).to(self.model.device)}
-            return list(search(self.model, batch, settings))
-        except Exception as error:  # out of memory, most likely
-            if isinstance(error, KitError) or bad_lines is None:
-                raise
-            if len(pixels) == 1:
-                return [error.with_traceback(None)]
-        half = len(pixels) // 2
-        return [found for part in (pixels[:half], pixels[half:]) for found in self._search(part, settings, bad_lines)]

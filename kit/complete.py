@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from kit.bad_lines import FAILED, BadLines, Fault
+from kit.bad_lines import FAILED, BadLines, Fault, in_halves
 from kit.data.batches import reading_batches
 from kit.errors import DataError, KitError
-from kit.generate import CHARACTERS_AT_ONCE, CHARACTERS_PER_TOKEN, LINES_AT_ONCE, LONGEST_SOURCE, Output, take
+from kit.generate import CHARACTERS_AT_ONCE, CHARACTERS_PER_TOKEN, EMPTY, LINES_AT_ONCE, LONGEST_SOURCE, Output, take
 from kit.hub import load_config, load_model, model_place, told_in_one_line
 from kit.positions import position_limit
 
@@ -136,9 +137,15 @@ class Completer:
             note(bad_lines, self._too_long(writing.max_new_tokens), [read + place + 1 for place in long])
             lengths = np.array([len(ids) for ids in beginnings]) + writing.max_new_tokens
             found: dict[int, list[Output]] = {}
+            work = partial(self._write, portion, beginnings, writing)
             copies = max(writing.num_beams, writing.num_return_sequences)
             for indices in reading_batches(lengths, max(1, tokens_per_batch // copies)):
-                self._attempt(portion, beginnings, indices, writing, found, bad_lines, read)
+                for place, written in in_halves(indices, work, raising=bad_lines is None):
+                    if isinstance(written, Exception):
+                        assert bad_lines is not None
+                        bad_lines.add(FAILED, read + place + 1, written)
+                        written = [EMPTY]
+                    found[place] = written
                 progress(len(indices))
             yield from (found[place] for place in range(len(portion)))
             read += len(portion)
@@ -158,33 +165,11 @@ class Completer:
         long = [place for place, ids in enumerate(whole) if len(ids) > room or len(lines[place]) > most]
         return [ids[-room:] or [self.start] for ids in whole], long
 
-    def _attempt(
-        self,
-        lines: list[str],
-        beginnings: list[list[int]],
-        indices: np.ndarray,
-        writing: Writing,
-        found: dict[int, list[Output]],
-        bad_lines: BadLines | None,
-        read: int,
-    ) -> None:
-        """Write a batch; one that fails is tried again in halves, down to the lines that fail."""
-        try:
-            outputs = self._write([lines[i] for i in indices], [beginnings[i] for i in indices], writing)
-        except Exception as error:  # out of memory, most likely
-            if isinstance(error, KitError) or bad_lines is None:
-                raise
-            if len(indices) == 1:
-                bad_lines.add(FAILED, read + int(indices[0]) + 1, error.with_traceback(None))
-                found[int(indices[0])] = [Output("", 0.0, False)]
-                return
-            for half in np.array_split(indices, 2):
-                self._attempt(lines, beginnings, half, writing, found, bad_lines, read)
-            return
-        found.update(zip((int(i) for i in indices), outputs, strict=True))
-
     @torch.inference_mode()
-    def _write(self, lines: list[str], beginnings: list[list[int]], writing: Writing) -> list[list[Output]]:
+    def _write(
+        self, all_lines: list[str], all_beginnings: list[list[int]], writing: Writing, indices: np.ndarray
+    ) -> list[list[Output]]:
+        lines, beginnings = [all_lines[i] for i in indices], [all_beginnings[i] for i in indices]
         # filled up on the left, so that what is written follows at once
         width = max(map(len, beginnings))
         ids = torch.full((len(beginnings), width), self.tokenizer.pad_token_id)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import regex
 import torch
 
-from kit.bad_lines import FAILED, NOTHING, BadLines, Fault, longer_than
+from kit.bad_lines import FAILED, NOTHING, BadLines, Fault, in_halves, longer_than
 from kit.data.batches import reading_batches
 from kit.data.examples import Pairs, TokenLists
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers
@@ -147,8 +148,9 @@ class Translator:
         for place in set(range(len(texts))) - set(places.tolist()):
             done(place)
         budget = max(1, request.tokens_per_batch // request.settings.num_beams)
+        work = partial(self._search, pairs, request=request)
         for indices in reading_batches(pairs.source.lengths, budget):
-            for index, found in self._search(pairs, indices, request):
+            for index, found in in_halves(indices, work, raising=request.bad_lines is None):
                 result = results[places[index]]
                 if isinstance(found, Exception):
                     result.fault, result.error = FAILED, found
@@ -181,29 +183,10 @@ class Translator:
             results[place].fault = longer_than(limit, "tokens")
         return list(encoded)
 
-    def _search(
-        self, pairs: Pairs, indices: np.ndarray, request: Request
-    ) -> Iterator[tuple[int, list[Hypothesis] | Exception]]:
-        """The hypotheses of each index; a batch that fails is tried again in halves, down to the texts that fail."""
-        found = self._attempt(pairs, indices, request)
-        if not isinstance(found, Exception):
-            yield from zip(indices.tolist(), found, strict=True)
-        elif len(indices) == 1:
-            yield int(indices[0]), found
-        else:
-            for half in np.array_split(indices, 2):
-                yield from self._search(pairs, half, request)
-
-    def _attempt(self, pairs: Pairs, indices: np.ndarray, request: Request) -> list[list[Hypothesis]] | Exception:
+    def _search(self, pairs: Pairs, indices: np.ndarray, request: Request) -> list[list[Hypothesis]]:
         batch = pairs.batch(indices, self.tokenizers.source.pad_token_id)
         batch = {name: part.to(self.model.device) for name, part in batch.items()}
-        try:
-            return search(self.model, batch, request.settings)
-        except Exception as error:  # out of memory, most likely
-            if isinstance(error, KitError) or request.bad_lines is None:
-                raise
-            # without its frames, which would hold what filled the memory
-            return error.with_traceback(None)
+        return search(self.model, batch, request.settings)
 
 
 def outputs_of(tokenizers: Tokenizers, hypotheses: list[Hypothesis]) -> list[Output]:

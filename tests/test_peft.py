@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from kit.hub import load_model
 from kit.merge import merge
 from kit.prepare import prepare
 from kit.recipe import PeftSection, Recipe
+from kit.tasks import task_of
 from kit.training.loop import Loop
 
 METHODS = ("lora", "dora", "ia3")
@@ -242,6 +244,23 @@ def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path
         found = [outputs[0] for outputs in translator.translate(row["source"] for row in rows)]
         assert [one.text for one in found] == [row["prediction"] for row in rows]
         assert [one.score for one in found] == pytest.approx([row["score"] for row in rows], abs=1e-4)
+
+    # another task goes on with the whole model, and not with the adapter alone
+    talk = tmp_path / "talk.yaml"
+    data = 'data: {path: "builtin:dialogues", target: response, sizes: {train: 4, validation: 2, test: 2}}'
+    talk.write_text(f"task: dialogue\nmodel: {{pretrained: {run}}}\n{data}\ntrain: {{max_steps: 1, batch_size: 2}}\n")
+    dialogue = task_of(load_recipe(talk))
+    begun = dialogue.build_model(dialogue.build_tokenizers(dialogue.load()))
+    assert not any("lora" in name for name, _ in begun.named_parameters())
+    assert all(parameter.requires_grad for parameter in begun.parameters())
+
+
+def test_an_adapter_in_another_form_than_safetensors_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(runs["lora"] / "model", folder)
+    (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
+    with pytest.raises(RunError, match=r"without adapter_model\.safetensors"):
+        load_model(AutoModelForSequenceClassification, folder)
 
 
 def test_a_layer_with_shared_weights_is_left_alone(trained: Path) -> None:

@@ -22,7 +22,7 @@ from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfi
 from kit.picture_fonts import SPECIAL_NAMES
 from kit.pipelines import register
 from kit.plot import Question, first_question, plot
-from kit.tasks.translation import vocabulary_settings
+from kit.tasks.writing import vocabulary_settings
 
 register()
 

@@ -78,6 +78,7 @@ def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> 
         (["train.optimizer=adafactor"], 2, {}, "adafactor needs whole rows"),
         (["train.torch_compile=true"], 2, {}, "train.torch_compile does not work with sharding"),
         (["train.mixed_precision=fp16"], 2, {}, "fp16 does not work with sharding"),
+        (["model={pretrained: x/y}", "tokenizer={}", "peft.method=lora"], 2, {}, "peft does not work with sharding"),
         (["train.micro_batches=3"], 2, {}, "a step is computed in 3 parts .* use a multiple of 2"),
         ([], 1, {}, "there is one: add --processes 2"),
         ([], 2, {"FSDP_VERSION": "1"}, "fsdp_version: 2"),

@@ -22,14 +22,14 @@ from kit.data.rows import PICTURE
 from kit.data.sources import Splits
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_one
 from kit.errors import DataError, RecipeError, RunError
-from kit.evaluation.predict import evaluate_writing, search_settings
-from kit.hub import export_model, load_config, load_model
+from kit.evaluation.predict import evaluate_writing
+from kit.hub import load_config, load_model
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.recipe import Recipe
 from kit.recipe_captioning import CaptioningRecipe
 from kit.recipe_model import config_class
-from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown, Task
-from kit.tasks.translation import vocabulary_settings
+from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.writing import Writing, vocabulary_settings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 
@@ -65,7 +65,7 @@ class Captioned:
         return {"pixel_values": self.pictures.pixels(places)}
 
 
-class Captioning(Task[Captioned]):
+class Captioning(Writing[Captioned]):
     """What a recipe of this task does at each station on the way of the data."""
 
     card: ClassVar[str] = "captioner"
@@ -166,10 +166,6 @@ class Captioning(Task[Captioned]):
     def load_model(self, place: str | Path) -> PreTrainedModel:
         return load_model(AutoModelForImageTextToText, place)
 
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
-        train = self.recipe.train
-        return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by)
-
     # ---- evaluation and what is left behind --------------------------------------------------------------------------
 
     def evaluate(
@@ -185,22 +181,19 @@ class Captioning(Task[Captioned]):
         """The loss is that of all captions; a picture gets one, of which all of its captions are references."""
         assert isinstance(objective, Seq2SeqObjective)
         examples, section = encoded.splits[split], self.recipe.eval
-        num_beams = section.num_beams if final else section.num_beams_while_training
         cost = picture_cost(objective.model.config)
         return evaluate_writing(
             objective, np.maximum(examples.lengths, cost), examples.batch,
             np.full(len(examples.pictures), cost), examples.source,
-            partial(described, splits.datasets[split]), tokenizers, section, num_beams, accelerator,
+            partial(described, splits.datasets[split]), tokenizers, section, self.num_beams(final), accelerator,
         )  # fmt: skip
 
     def shown(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] in row["target"] else "≠"
         return f"{row['source']} → {row['prediction']} {mark} {' | '.join(row['target'])}"
 
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).generation_config(model)
-        processor = image_processor_of(model.config)
-        export_model(folder, model, tokenizers, generation, self.pipelines, processor)
+    def image_processor(self, model: PreTrainedModel) -> Any:
+        return image_processor_of(model.config)
 
     def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
         """Where the exported model looks in a few pictures, word by word: one that cannot be loaded is noticed."""

@@ -24,23 +24,24 @@ from kit.data.sources import Splits, load_splits
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_one
 from kit.errors import DataError
 from kit.evaluation.metrics import by_kind, compute_metrics
-from kit.evaluation.predict import evaluate_split, search_settings
-from kit.hub import export_model, load_config, load_seq2seq
+from kit.evaluation.predict import evaluate_split
+from kit.hub import load_config, load_seq2seq, plain_weights
 from kit.pipelines.dialogue import HIERARCHICAL, SETTINGS, TASK, recent_turns
 from kit.positions import encode_within, position_limit
 from kit.recipe import Recipe
 from kit.recipe_dialogue import DialogueRecipe
 from kit.recipe_model import config_class
 from kit.responder import Responder, draw_history
-from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown, Task
-from kit.tasks.translation import suit_tokenizers, vocabulary_settings
+from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.translation import suit_tokenizers
+from kit.tasks.writing import Writing, vocabulary_settings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 EMPTY, POSITIONS = "empty", "positions"
 """Names of the filters that leave out empty replies, and replies that are too long for the model."""
 
 
-class Dialogue(Task[Conversations]):
+class Dialogue(Writing[Conversations]):
     """What a recipe of this task does at each station on the way of the data."""
 
     card: ClassVar[str] = "dialogue"
@@ -160,7 +161,8 @@ class Dialogue(Task[Conversations]):
         torch.manual_seed(train.seed)
         config = self.config(tokenizers)
         if section.pretrained is not None:
-            model = load_seq2seq(section.pretrained, section.settings)
+            with plain_weights(section.pretrained) as folder:  # an adapter is merged, or it alone would go on learning
+                model = load_seq2seq(folder, section.settings)
             setattr(model.config, SETTINGS, getattr(config, SETTINGS))
             suit_tokenizers(model, tokenizers)
         else:
@@ -169,10 +171,6 @@ class Dialogue(Task[Conversations]):
 
     def load_model(self, place: str | Path) -> PreTrainedModel:
         return load_seq2seq(place)
-
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
-        train = self.recipe.train
-        return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by)
 
     # ---- evaluation and what is left behind --------------------------------------------------------------------------
 
@@ -197,7 +195,7 @@ class Dialogue(Task[Conversations]):
             texts,
             tokenizers,
             section.model_copy(update=changed),
-            section.num_beams if final else section.num_beams_while_training,
+            self.num_beams(final),
             accelerator,
         )
         figures = found.figures
@@ -214,10 +212,6 @@ class Dialogue(Task[Conversations]):
     def shown(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["target"] else "≠"
         return f"{' / '.join(row['turns'][-3:])} → {row['prediction']} {mark} {row['target']}"
-
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).generation_config(model)
-        export_model(folder, model, tokenizers, generation, self.pipelines)
 
     def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
         """The attention of the first example, drawn by the exported model: one that cannot be loaded is noticed."""

@@ -19,9 +19,9 @@ from kit.data.sources import Splits
 from kit.data.stream_plan import Making, StreamPlan
 from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError
-from kit.evaluation.predict import evaluate_split, search_settings
+from kit.evaluation.predict import evaluate_split
 from kit.generate import Translator
-from kit.hub import export_model, load_config, load_seq2seq, plain_weights
+from kit.hub import load_config, load_seq2seq, plain_weights
 from kit.pipelines.text_to_text import PIPELINES
 from kit.plot import draw_sentence, first_question
 from kit.positions import encode_within, position_limit
@@ -29,7 +29,8 @@ from kit.recipe import Recipe
 from kit.recipe_model import config_class
 from kit.recipe_translation import TranslationRecipe
 from kit.search import SearchSettings
-from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown, Task
+from kit.tasks.task import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.writing import Writing, vocabulary_settings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 POSITIONS = "positions"
@@ -44,7 +45,7 @@ class EncodedPairs(Encoded[Pairs]):
     """Training examples under tokenizer.bpe_dropout."""
 
 
-class Translation(Task[Pairs]):
+class Translation(Writing[Pairs]):
     """What a recipe of this task does at each station on the way of the data."""
 
     card: ClassVar[str] = "seq2seq"
@@ -211,10 +212,6 @@ class Translation(Task[Pairs]):
     def load_model(self, place: str | Path) -> PreTrainedModel:
         return load_seq2seq(place)
 
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
-        train = self.recipe.train
-        return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by)
-
     # ---- evaluation and what is left behind --------------------------------------------------------------------------
 
     def evaluate(
@@ -229,16 +226,11 @@ class Translation(Task[Pairs]):
     ) -> Evaluation:
         assert isinstance(objective, Seq2SeqObjective)
         examples, texts, section = encoded.splits[split], splits.datasets[split], self.recipe.eval
-        num_beams = section.num_beams if final else section.num_beams_while_training
-        return evaluate_split(objective, examples, texts, tokenizers, section, num_beams, accelerator)
+        return evaluate_split(objective, examples, texts, tokenizers, section, self.num_beams(final), accelerator)
 
     def shown(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["target"] else "≠"
         return f"{row['source']} → {row['prediction']} {mark} {row['target']}"
-
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).generation_config(model)
-        export_model(folder, model, tokenizers, generation, self.pipelines)
 
     def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
         """The attention of the first example, drawn by the exported model: one that cannot be loaded is noticed."""
@@ -302,17 +294,3 @@ def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
             "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
             "config.json"
         )
-
-
-def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
-    """What the tokenizers decide about a new model."""
-    target = tokenizers.target
-    return {
-        "vocab_size": len(tokenizers.source),
-        "decoder_vocab_size": len(target),
-        "separate_vocabularies": not tokenizers.shared,
-        "bos_token_id": target.bos_token_id,
-        "pad_token_id": target.pad_token_id,
-        "eos_token_id": target.eos_token_id,
-        "decoder_start_token_id": target.bos_token_id,
-    }
