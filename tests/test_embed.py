@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import RunKit
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
 from kit import RunError
@@ -40,17 +41,19 @@ def test_a_vector_is_that_of_the_text_alone(encoder: Path, pooling: Any) -> None
         np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
 
 
-def test_the_command_writes_in_order_and_tells_what_was_cut(encoder: Path, tmp_path: Path, kit: Any) -> None:
+def test_the_command_writes_in_order_and_tells_what_was_cut(
+    encoder: Path, tmp_path: Path, kit: RunKit, kit_here: RunKit
+) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
     done = kit("embed", encoder, "in.txt", "--output", "out.npy")
     assert done.returncode == 0, done.stderr
     assert "1 lines were longer than the model can read" in done.stderr
     matrix = np.load(tmp_path / "out.npy")
     np.testing.assert_allclose(matrix, np.stack(list(Embedder(encoder).embed(TEXTS))), atol=1e-5)
-    printed = kit("embed", encoder, "in.txt", "--pooling", "cls").stdout.splitlines()
+    printed = kit_here("embed", encoder, "in.txt", "--pooling", "cls").stdout.splitlines()
     assert np.array([json.loads(line) for line in printed]).shape == matrix.shape
     for wrong in (("--pooling", "max"), ("--output", "out.txt"), ("--output", "none/out.npy")):
-        refused = kit("embed", encoder, "in.txt", *wrong)
+        refused = kit_here("embed", encoder, "in.txt", *wrong)
         assert refused.returncode == 2
         assert "Traceback" not in refused.stderr
 

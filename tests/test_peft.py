@@ -11,16 +11,18 @@ import pytest
 import torch
 from fine_tuning_runs import TINY, recipe, write_rows
 from peft import AutoPeftModelForSequenceClassification, PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import kit as kit_package
-from kit import RecipeError, RunError, Translator, evaluate, load_recipe, train
+from kit import HubError, RecipeError, RunError, Translator, evaluate, load_recipe, train
 from kit.adapters import add_adapter, parameter_counts
 from kit.hub import load_model
 from kit.merge import merge
 from kit.prepare import prepare
 from kit.recipe import PeftSection, Recipe
+from kit.sharing.push import build_and_check
+from kit.sharing.upload import Destination
 from kit.tasks import task_of
 from kit.training.loop import Loop
 
@@ -123,7 +125,7 @@ def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: di
     for method, run in runs.items():
         place = run / "model"
         ours = logits(load_model(AutoModelForSequenceClassification, place), place)
-        config = AutoConfig.from_pretrained(place / "model_config.json")
+        config = AutoConfig.from_pretrained(place, _configuration_file="model_config.json")
         assert list(config.id2label.values()) == list("pqrst")
         base = AutoModelForSequenceClassification.from_pretrained(
             world / "base/model", config=config, ignore_mismatched_sizes=True
@@ -133,6 +135,28 @@ def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: di
             str(place), num_labels=5, ignore_mismatched_sizes=True
         )
         assert torch.allclose(logits(auto, place), ours, atol=1e-6), method
+
+
+@pytest.mark.parametrize("method", ["lora", "dora"])
+def test_before_it_is_shared_an_adapter_is_tried_without_kit(
+    runs: dict[str, Path], tmp_path: Path, method: str
+) -> None:
+    notes = build_and_check(runs[method], tmp_path, Destination("tester/adapter"), [])
+    assert notes[-1] == "loaded without kit, it computes what the run does (logits)"
+
+
+def test_an_adapter_that_computes_something_else_is_not_shared(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build_something_else(source: Any, target: Path, repo: str) -> list[str]:
+        shutil.copytree(source.model, target, dirs_exist_ok=True)
+        weights = load_file(target / "adapter_model.safetensors")
+        save_file({name: tensor + 0.01 for name, tensor in weights.items()}, target / "adapter_model.safetensors")
+        return []
+
+    monkeypatch.setattr("kit.sharing.push.build_folder", build_something_else)
+    with pytest.raises(HubError, match="nothing was shared: loaded without kit, the model gives other logits"):
+        build_and_check(runs["lora"], tmp_path, Destination("tester/adapter"), [])
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -244,6 +268,11 @@ def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path
         found = [outputs[0] for outputs in translator.translate(row["source"] for row in rows)]
         assert [one.text for one in found] == [row["prediction"] for row in rows]
         assert [one.score for one in found] == pytest.approx([row["score"] for row in rows], abs=1e-4)
+
+    (tmp_path / "ready").mkdir()
+    notes = build_and_check(run, tmp_path / "ready", Destination("tester/adapter"), [])
+    assert notes[-1].startswith("loaded without kit, it computes what the run does (logits")
+    assert "beams" in notes[-1]
 
     # another task goes on with the whole model, and not with the adapter alone
     talk = tmp_path / "talk.yaml"

@@ -32,11 +32,11 @@ def adapter_use(recipe: Recipe) -> str:
         'model = "model"  # the folder that holds adapter_config.json, or the id of this adapter on the Hub',
         f"use = kit.pipeline({quoted(PIPELINE_TAGS[recipe.task])}, model)",
         "",
-        "# or without kit; model_config.json has the labels of the head",
+        "# or without kit; model_config.json has the labels of the head (a base model of kit: trust_remote_code=True)",
         "from peft import PeftModel",
         f"from transformers import AutoConfig, {auto}",
         "",
-        'config = AutoConfig.from_pretrained(f"{model}/model_config.json")',
+        'config = AutoConfig.from_pretrained(model, _configuration_file="model_config.json")',
         f"base = {auto}.from_pretrained({place}, config=config, ignore_mismatched_sizes=True)",
         "adapted = PeftModel.from_pretrained(base, model)",
     ]

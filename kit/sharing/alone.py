@@ -40,13 +40,31 @@ def answered(pipe: Any, calls: list[Any]) -> list[Any]:
     return json.loads(json.dumps([pipe(**call) if isinstance(call, dict) else pipe(call) for call in calls]))
 
 
+def _loaded(place: str, base: str, loader: Any) -> Any:
+    """A model, or its `base` with the adapter beside it, as the card of an adapter says."""
+    import transformers
+
+    if not base:
+        return loader.from_pretrained(place, use_safetensors=True, trust_remote_code=True)
+    from peft import PeftModel
+
+    config = transformers.AutoConfig.from_pretrained(
+        place, _configuration_file="model_config.json", trust_remote_code=True
+    )
+    plain = loader.from_pretrained(
+        base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, trust_remote_code=True
+    )
+    if plain.can_generate():
+        plain.generation_config = transformers.GenerationConfig.from_pretrained(place)
+    adapted = PeftModel.from_pretrained(plain, place)
+    return adapted if adapted.active_peft_config.is_prompt_learning else adapted.get_base_model()
+
+
 def _answer(request: dict[str, Any]) -> None:
     import transformers
     from safetensors.torch import load_file, save_file
 
-    how = {"trust_remote_code": True}
-    loader = getattr(transformers, request["loader"])
-    model = loader.from_pretrained(request["model"], use_safetensors=True, **how)
+    model = _loaded(request["model"], request["base"], getattr(transformers, request["loader"]))
     target = Path(request["output"])
     target.mkdir(parents=True, exist_ok=True)
     save_file(computed(model, load_file(request["inputs"])), target / "computed.safetensors")
@@ -54,7 +72,7 @@ def _answer(request: dict[str, Any]) -> None:
     if request["texts"]:
         texts["tokens"] = transformers.AutoTokenizer.from_pretrained(request["model"])(request["texts"])["input_ids"]
     if request["calls"]:
-        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", **how)
+        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", trust_remote_code=True)
         texts["answers"] = answered(pipe, request["calls"])
     (target / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from kit.errors import HubError
 from kit.sharing import alone
+from kit.sharing.folder import is_adapter
 
 EXAMPLES = 4
 LONGEST = 200  # characters
@@ -37,6 +38,8 @@ class Question:
     texts: list[str] = field(default_factory=list)
     pipeline: str = ""
     calls: list[Any] = field(default_factory=list)
+    base: str = ""
+    """The base model where `model` is an adapter with the configuration of the whole beside it."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ def ask_alone(questions: Sequence[Question], environment: dict[str, str] | None 
                 {
                     "model": question.model,
                     "loader": question.loader,
+                    "base": question.base,
                     "texts": question.texts,
                     "pipeline": question.pipeline,
                     "calls": question.calls,
@@ -188,13 +192,21 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
 
     Returns what was compared, as a sentence. Raises HubError if the answers differ.
     """
-    from kit.hub import load_model
+    from kit.adapters import MODEL_CONFIG, adapted_class, base_of
+    from kit.hub import load_model, model_place
     from kit.pipelines import pipeline
 
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     rows = example_rows(run)
     texts = example_texts(rows) if (folder / "tokenizer_config.json").is_file() else []
-    model = load_model(getattr(transformers, loader_of(config)), model_folder)
+    if is_adapter(folder):
+        if not (folder / MODEL_CONFIG).is_file():
+            return f"not tried without kit: an adapter by peft alone, without {MODEL_CONFIG}"
+        config, base = {}, model_place(base_of(model_folder))
+        loader = adapted_class(model_folder)
+    else:
+        config, base = json.loads((folder / "config.json").read_text(encoding="utf-8")), ""
+        loader = getattr(transformers, loader_of(config))
+    model = load_model(loader, model_folder)
     tokens = None
     if texts:
         tokenizer = AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False)
@@ -203,9 +215,9 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
         tokens = dict(tokenizer(texts, padding=True, return_tensors="pt"))
     task, calls = pipeline_calls(config, rows)
     inputs = example_inputs(model, tokens)
-    here = Question(str(model_folder), loader_of(config), inputs, texts, task, calls)
+    here = Question(str(model_folder), loader.__name__, inputs, texts, task, calls)
     expected = ask_here(here, model, pipeline(task, model_folder, device="cpu") if calls else None)
-    (found,) = ask_alone([Question(str(folder), here.loader, inputs, texts, task, calls)])
+    (found,) = ask_alone([replace(here, model=str(folder), base=base)])
     if wrong := difference(expected, found):
         raise HubError(
             f"nothing was shared: loaded without kit, the model gives other {wrong} than in {run}. Were files in "

@@ -45,8 +45,6 @@ def build_and_check(path: Path, folder: Path, to: Destination, overrides: Sequen
         return build_data_folder(path, folder, to.repo)
     source = find_source(path, overrides)
     notes = build_folder(source, folder, to.repo)
-    if source.is_adapter:
-        return [*notes, "an adapter is sent as it is: only with its base model could it be tried without kit"]
     from kit.sharing.check import check_run
 
     return [*notes, check_run(folder, source.path, source.model)]
