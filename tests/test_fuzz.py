@@ -4,6 +4,7 @@ All of it goes the way of a training up to its first step, in one process: recip
 """
 
 import copy
+import io
 import json
 import shutil
 import signal
@@ -16,6 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from kit import KitError, load_recipe
 from kit.prepare import prepare
@@ -47,6 +49,18 @@ def squad(*names: str) -> bytes:
     return json.dumps({"version": "1.1", "data": [{"title": "People", "paragraphs": paragraphs}]}).encode()
 
 
+def picture(number: int) -> bytes:
+    written = io.BytesIO()
+    Image.new("RGBA" if number % 2 else "P", (5 + number, 7), number).save(written, "PNG")
+    return written.getvalue()
+
+
+def whole(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe with the sections that are the same for all; numbers need no tokenizer."""
+    tokenizer = {} if recipe["task"] == "forecasting" else {"tokenizer": dict(CHARACTERS)}
+    return {**recipe, **tokenizer, "train": dict(TRAIN)}
+
+
 WORDS = ("ein Hund", "zwei Katzen", "drei große Bäume", "ein Kind lacht", "es regnet", "wer da ?")
 RNN = {"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 4, "embedding_size": 4}
 GPT = {"type": "gpt2", "n_embd": 4, "n_layer": 1, "n_head": 1, "n_positions": 16}
@@ -54,6 +68,13 @@ TEXTS = [{"text": f"{word}. {word}! Und dann?\nNoch ein Satz."} for word in WORD
 LABELLED = [{"text": word, "label": "ab"[n % 2]} for n, word in enumerate(WORDS)]
 WINDOWS = {"max_length": 48, "doc_stride": 4, "max_question_length": 16}
 COLUMNS = lines("Anna\tB-PER", "Lee\tI-PER", "lacht\tO", "", "In\tO", "Rom\tB-LOC", "", "-DOCSTART-\tO", "", "Ja\tO")
+
+SPLITS = ("train", "validation")
+SERIES = {
+    "path": "data/steps.csv", "targets": ["x"], "context": ["u"], "series": "who", "history": 4, "horizon": 3,
+    "validation_steps": 8,
+}  # fmt: skip
+CAPTIONER = {**RNN, "type": "rnn_captioner", "cnn_channels": [2], "image_size": 8}
 
 CASES: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
     "parallel text": (
@@ -92,6 +113,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, bytes]]] = {
         {"task": "masked_lm", "model": BERT, "data": {"path": "data", "block_size": 24, "pairs": "next_sentence"}},
         {"train.jsonl": json_lines(*TEXTS), "validation.jsonl": json_lines(*TEXTS)},
     ),
+    "dialogues": (
+        {"task": "dialogue", "model": {**RNN, "type": "hred"}, "data": {"path": "data"}},
+        {f"{split}.jsonl": json_lines(*({"turns": [word, "ja", word]} for word in WORDS)) for split in SPLITS},
+    ),
+    "series": (
+        {"task": "forecasting", "model": {"type": "rnn_forecaster", "hidden_size": 4}, "data": SERIES},
+        {"steps.csv": lines("who,x,u", *(f"{'ab'[n % 2]},{n * n % 7 / 2},{n % 3}" for n in range(60)))},
+    ),
+    "pictures": (
+        {"task": "captioning", "model": CAPTIONER, "data": {"path": "data", "validation_size": 2}},
+        {
+            "metadata.jsonl": json_lines(*({"file_name": f"{n}.png", "text": word} for n, word in enumerate(WORDS))),
+            **{f"{n}.png": picture(n) for n in range(len(WORDS))},
+        },
+    ),
 }
 
 NASTY = [
@@ -102,7 +138,7 @@ NASTY = [
 ]  # fmt: skip
 VALUES: list[Any] = [
     None, True, False, -1, 0, 1, 2, 3, 7, 0.5, 1e-9, "", "x", "train", "text", "label", "source", "1e3", "utf-16",
-    "latin-1", "no/such/thing", [], {}, ["x"], [1, 2], ["a", "b"], {"train": 3}, {"train": 0, "validation": 1},
+    "latin-1", "hred", "no/such/thing", [], {}, ["x"], [1, 2], ["a", "b"], {"train": 3}, {"train": 0, "validation": 1},
     "word", "unigram",
 ]  # fmt: skip
 edits = st.tuples(
@@ -118,7 +154,7 @@ def inputs(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     """A recipe and its files, with a few things changed in one or both."""
     name = draw(st.sampled_from(sorted(CASES)))
     recipe, files = copy.deepcopy(CASES[name])
-    recipe = {**recipe, "tokenizer": dict(CHARACTERS), "train": dict(TRAIN)}
+    recipe = whole(recipe)
     sections = sections_of(RECIPES[recipe["task"]])
     keys = [f"{section}.{key}" for section, kind in sections.items() for key in kind.model_fields]
     keys += [f"model.{key}" for key in recipe["model"]]
@@ -184,8 +220,7 @@ def outcome(folder: Path, recipe: dict[str, Any], files: dict[str, bytes]) -> st
 def test_what_the_inputs_are_made_of_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for recipe, files in CASES.values():
-        whole = {**recipe, "tokenizer": CHARACTERS, "train": TRAIN}
-        assert outcome(tmp_path, whole, files) is None
+        assert outcome(tmp_path, whole(recipe), files) is None
 
 
 quietly = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
