@@ -37,7 +37,7 @@ def hardware(processes: int = 1) -> str:
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         device = f"{len(names)} × {names[0]}" if len(set(names)) == 1 else ", ".join(names)
     else:
-        device = f"{_processor()}, {cores()} cores, no GPU"
+        device = f"{_processor()}, {cores()} {'core' if cores() == 1 else 'cores'}, no GPU"
     return device if processes == 1 else f"{device}, {processes} processes"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,16 @@ def record(run_folder: str | Path, recipe: str | Path) -> dict[str, Figure]:
     except OSError as error:
         raise RecipeError(f"{printable(path)} cannot be written: {error}") from None
     return figures
+
+
+def record_card(run_folder: str | Path, path: Path) -> None:
+    """Keep the model card of a run in a file, without the pictures, which stay with the run."""
+    text = read_text(Path(run_folder) / "README.md")
+    kept = re.sub(r"!\[[^\]]*\]\((plots/[^)]*)\)", r"(Picture of the run: `\1`.)", text)
+    try:
+        write_text(path, kept)
+    except OSError as error:
+        raise RunError(f"{printable(path)} cannot be written: {error}") from None
 
 
 def with_measured(text: str, figures: dict[str, Figure], filename: str) -> str:

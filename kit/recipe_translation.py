@@ -90,8 +90,8 @@ class TranslationData(DataSection):
 
     join: PositiveInt = 1
     """Join up to this many consecutive examples into one, with a space between, to get longer texts: how many is drawn
-    anew, by data.seed, from 1 to this number for each. It applies to train, validation and test alike, after all other
-    choices of rows; 1 joins none."""
+    anew, by data.seed, from 1 to this number for each, so that each number gets the same share of the examples. It
+    applies to train, validation and test alike, after all other choices of rows; 1 joins none."""
 
     @property
     def text_columns(self) -> dict[str, str]:

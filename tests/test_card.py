@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,9 @@ from markdown_it.token import Token
 
 from kit.card import write_card
 from kit.markdown import code_block, escape, table
-from kit.recipe import Recipe
+from kit.recipe import Recipe, load_recipe
 from kit.recipe_translation import TranslationRecipe
+from kit.shipped import model_cards_folder, shipped_recipes
 
 HOSTILE = [
     "a | b | c |\n| d",
@@ -282,3 +284,22 @@ def test_examples_are_spread_over_the_split(run: Path) -> None:
     assert examples[1:] == [[f"s{number}", "t", "p"] for number in (0, 25, 50, 75)]
     without = write_card(run, recipe(eval={"examples": 0}), RESULTS)
     assert "## Examples" not in without
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if "none" not in load_recipe(name).measured])
+def test_the_kept_card_of_a_recipe_has_the_figures_of_the_recipe(name: str) -> None:
+    written = load_recipe(name)
+    path = model_cards_folder() / "finished" / f"{Path(name).stem}.md"
+    assert path.is_file(), f"kit record RUN {name} --card {path}"
+    text = path.read_text(encoding="utf-8")
+    card = ModelCard(text)
+    assert not re.search(r"(^|[\s`\"'(])/(home|root|tmp|work|mnt|Users)/", text), "a path of a machine"
+    assert "](plots/" not in text
+    assert (card.data.library_name, card.data.license) == ("transformers", written.hub.license)
+    assert "seq2seq-kit" in card.data.tags
+    told = {(each.dataset_split, each.metric_type): each.metric_value for each in card.data.eval_results}
+    assert told
+    for (split, metric), value in told.items():
+        measured = written.measured.get(f"{'validation' if split == 'validation' else 'test'}_{metric}")
+        if isinstance(measured, float | int):
+            assert value == pytest.approx(measured, rel=1e-3, abs=1e-4), (split, metric)

@@ -208,6 +208,16 @@ def test_where_the_data_was_is_recorded_and_another_card_does_not_matter(run, tm
     assert load_recipe(path).measured["changes"] == "data.path=builtin:dates data.test=test"
 
 
+def test_a_card_is_kept_without_its_pictures(run, tmp_path, kit_here):
+    (run / "README.md").write_text("# a card\n\n![loss](plots/loss.png)\n\nmore\n")
+    (tmp_path / "r.yaml").write_text(HEAD)
+    done = kit_here("record", run, "r.yaml", "--card", "cards/own.md")
+    assert (done.returncode, "cards/own.md cannot be written" in done.stderr) == (2, True)
+    done = kit_here("record", run, "r.yaml", "--card", "own.md")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "own.md").read_text() == "# a card\n\n(Picture of the run: `plots/loss.png`.)\n\nmore\n"
+
+
 def test_the_mean_of_checkpoints_is_told_beside_the_best_step(run, tmp_path):
     path = tmp_path / "r.yaml"
     path.write_text(HEAD)

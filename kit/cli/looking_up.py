@@ -45,12 +45,22 @@ def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_
     print(explain_key(key))
 
 
-def record(run: RunArgument, recipe: Annotated[Path, typer.Argument(help="The recipe file of that run.")]) -> None:
+def record(
+    run: RunArgument,
+    recipe: Annotated[Path, typer.Argument(help="The recipe file of that run.")],
+    card: Annotated[
+        Path | None, typer.Option(help="A file to keep the run's model card in, without its pictures.")
+    ] = None,
+) -> None:
     """Write the figures of a finished run into its recipe's `measured` section."""
     from kit.measured import record as record_run
+    from kit.measured import record_card
 
     for name, value in record_run(run, recipe).items():
         print(f"{name}: {value}")
+    if card is not None:
+        record_card(run, card)
+        print(f"card: {card}")
 
 
 def doctor(

@@ -45,11 +45,16 @@ def join_examples(dataset: "Dataset", data: "TranslationData", split: str, repor
 
 
 def starts_of_parts(length: int, most: int, seed: str) -> list[int]:
-    """Where the parts of 1 to `most` begin that a row of `length` is cut into; the last may be cut short."""
+    """Where the parts of 1 to `most` begin that a row of `length` is cut into; the last may be cut short.
+
+    Parts of each size have the same share of the row: short ones are drawn more often, as they hold less.
+    """
     chance = random.Random(seed)
+    sizes = range(1, most + 1)
     starts = []
     place = 0
     while place < length:
         starts.append(place)
-        place += chance.randint(1, most)
+        (size,) = chance.choices(sizes, [1 / size for size in sizes])
+        place += size
     return starts

@@ -47,7 +47,7 @@ def main(arguments: list[str]) -> None:
     reporter = Reporter()
     told = write_texts(read_documents(given.texts), given.labels, given.output)
     reporter.say(told)
-    text = [f"data.path={given.output / 'text'}", "data.text=paragraphs", "train.max_steps=1200"]
+    text = [f"data.path={given.output / 'text'}", "data.text=paragraphs"]
     pretraining = load_recipe("pretraining/bert_nsp_tiny", [*text, *given.changes])
     pretrained = train(pretraining, given.output / "pretrained", resume=True, reporter=reporter).folder
     accuracies: dict[str, list[float]] = {"from scratch": [], "pretrained": []}
