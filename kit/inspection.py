@@ -282,8 +282,8 @@ def find_warnings(
     for split, overlap in overlaps.items():
         if overlap.sources:
             yield (
-                f"{split}: {overlap.sources:,} of {splits[split].read:,} {recipe.data.roles[0]}s are in train too, so "
-                "that its figures say little about new text"
+                f"{split}: {overlap.sources:,} of {splits[split].read:,} examples have the same {recipe.data.roles[0]} "
+                "as one of train, so that its figures say little about new text"
             )
     minutes = recipe.train.max_minutes
     if cost is None:
