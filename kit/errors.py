@@ -11,6 +11,10 @@ class KitError(Exception):
 
     exit_code: ClassVar[int] = 2
 
+    def __init__(self, message: str) -> None:
+        # Data in another encoding is quoted with stand-ins for its bytes that no terminal and no log can write.
+        super().__init__(message.encode("utf-8", "backslashreplace").decode())
+
 
 class RecipeError(KitError):
     """A recipe, or a `key=value` on the command line, that cannot be used."""

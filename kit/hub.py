@@ -70,7 +70,7 @@ def new_or_pretrained(
     place, train = recipe.model.pretrained, recipe.train
     torch.manual_seed(train.seed)
     if place is None:
-        return auto_class.from_config(config).to(getattr(torch, train.dtype)), []
+        return built(auto_class, config).to(getattr(torch, train.dtype)), []
     with told_in_one_line(place), without_progress_bars(), plain_weights(place) as folder:
         model, told = auto_class.from_pretrained(
             folder, config=config, ignore_mismatched_sizes=new_head, output_loading_info=True, **SAFELY
@@ -83,6 +83,17 @@ def new_or_pretrained(
         )
     missing = [*told["missing_keys"], *(key[0] for key in told["mismatched_keys"])] if new_head else []
     return model.to(getattr(torch, train.dtype)), sorted({name.rpartition(".")[0] for name in missing} - {""})
+
+
+def built(auto_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
+    """A new model. Raises RecipeError if the numbers in its configuration make none."""
+    try:
+        return auto_class.from_config(config)
+    # Configurations of transformers take any number: what the layers make of one below 1 is of many kinds.
+    except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise RecipeError(
+            f"model: no {config.model_type} can be built from the keys of this section: {error}"
+        ) from error
 
 
 def load_adapted(auto_class: Any, place: str, config: PreTrainedConfig) -> PreTrainedModel:

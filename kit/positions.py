@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from kit.errors import RecipeError
+
 GROWING = ("m2m_100", "nllb-moe")
 """Model types whose `max_position_embeddings` is no limit: their sinusoids grow with the text."""
 
@@ -19,7 +21,9 @@ def position_limit(config: Any) -> int | None:
         return config.max_positions if config.positions == "learned" else None
     limit = None if config.model_type in GROWING else getattr(config, "max_position_embeddings", None)
     if limit is not None and config.model_type in BEHIND_PADDING:
-        return limit - (config.pad_token_id or 0) - 1
+        limit -= (config.pad_token_id or 0) + 1
+    if limit is not None and limit < 1:
+        raise RecipeError(f"model.max_position_embeddings: a model with {limit} positions can read no text")
     return limit
 
 

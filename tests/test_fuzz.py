@@ -223,6 +223,22 @@ def test_what_the_inputs_are_made_of_is_accepted(tmp_path: Path, monkeypatch: py
         assert outcome(tmp_path, whole(recipe), files) is None
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("hidden_size", -1), ("hidden_size", 0), ("num_attention_heads", 0), ("num_attention_heads", 3),
+        ("max_position_embeddings", -1), ("max_position_embeddings", 0), ("intermediate_size", -1),
+    ],
+)  # fmt: skip
+def test_numbers_that_make_no_model_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe, files = copy.deepcopy(CASES["columns"])
+    recipe["model"][key] = value
+    assert str(outcome(tmp_path, whole(recipe), files)).startswith("model")
+
+
 quietly = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 

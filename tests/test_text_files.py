@@ -160,6 +160,27 @@ def test_a_file_in_another_encoding_is_refused_with_the_first_line(tmp_path):
     ) == [("é",)]
 
 
+@pytest.mark.parametrize(
+    ("ending", "content"),
+    [
+        ("csv", b"\0who,x\na,1\n"),
+        ("tsv", b"who\tx\0y\na\t1\n"),
+        ("jsonl", rb'{"x\u0000y": 1}' + b"\n"),
+        ("jsonl", rb'{"x": [{"\u0000y": 1}]}' + b"\n"),
+    ],
+)
+def test_a_zero_byte_in_the_name_of_a_column_is_refused(tmp_path, ending, content):
+    with pytest.raises(DataError, match=r"a\.\w+: there is a zero byte in the name of the column '.*\\x00"):
+        read_table(write(tmp_path / f"a.{ending}", content), Layout())
+
+
+def test_what_cannot_be_decoded_is_quoted_in_a_way_that_can_be_printed(tmp_path):
+    path = write(tmp_path / "a.jsonl", b'{"a": 1}\n"\x9b"\n')
+    with pytest.raises(DataError, match=r'row 2: expected an object .* got "\\udc9b"\.') as refused:
+        read_table(path, Layout())
+    str(refused.value).encode("utf-8")
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32"])
 def test_wide_encodings_are_guessed(tmp_path, encoding):
     path = write(tmp_path / "a.txt", ("Ein Satz.\n" * 50).encode(encoding))

@@ -30,6 +30,7 @@ from kit.data.sources import (
     split_names,
 )
 from kit.data.streaming import Chunk, Part, Stream
+from kit.data.tables import check_names
 from kit.errors import DataError
 from kit.recipe_translation import has_directions
 
@@ -109,6 +110,7 @@ def check_columns(shard: Shard, data: "DataSection", report: DataReport) -> None
     rows.close()
     if not table.num_rows:
         raise DataError(f"{shard.name} holds no rows.")
+    check_names(table, shard.name)
     name_columns(in_memory(table), data, "train", report)
 
 

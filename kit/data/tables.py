@@ -11,6 +11,16 @@ from kit.errors import DataError
 CHUNK_ROWS = 20_000
 
 
+def check_names(table: pa.Table, where: object) -> None:
+    """Raise DataError for a column, or a key inside one, with a zero byte: libraries below end the name there."""
+    fields = list(table.schema)
+    while fields:
+        field = fields.pop()
+        if "\0" in field.name:
+            raise DataError(f"{where}: there is a zero byte in the name of the column {field.name!r}. Take it out.")
+        fields += [field.type.field(number) for number in range(field.type.num_fields)]
+
+
 class TableBuilder:
     """Gathers rows of strings and turns every chunk of them into Arrow arrays."""
 

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from kit.data.npz_files import read_npz
 from kit.data.parquet_files import read_parquet
-from kit.data.tables import ObjectBuilder, TableBuilder
+from kit.data.tables import ObjectBuilder, TableBuilder, check_names
 from kit.data.text_lines import SURROGATE, Decoding, read_lines, strip_line_end
 from kit.errors import DataError
 
@@ -296,4 +296,6 @@ def finish(files: Sequence[Decoding], table: Callable[[], pa.Table], dropped: Co
         raise DataError(f"{files[-1].path} holds no rows.")
     for decoding in files:
         decoding.check()
-    return FileTable(table(), +dropped)
+    read = table()
+    check_names(read, files[-1].path)
+    return FileTable(read, +dropped)

@@ -10,6 +10,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+HOW = {"trust_remote_code": True}
+"""The code is the user's own, on its way to the Hub: here it runs before anybody else runs it."""
+
 
 class _WithoutKit:
     """Has every attempt to import kit fail."""
@@ -45,15 +48,11 @@ def _loaded(place: str, base: str, loader: Any) -> Any:
     import transformers
 
     if not base:
-        return loader.from_pretrained(place, use_safetensors=True, trust_remote_code=True)
+        return loader.from_pretrained(place, use_safetensors=True, **HOW)
     from peft import PeftModel
 
-    config = transformers.AutoConfig.from_pretrained(
-        place, _configuration_file="model_config.json", trust_remote_code=True
-    )
-    plain = loader.from_pretrained(
-        base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, trust_remote_code=True
-    )
+    config = transformers.AutoConfig.from_pretrained(place, _configuration_file="model_config.json", **HOW)
+    plain = loader.from_pretrained(base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, **HOW)
     if plain.can_generate():
         plain.generation_config = transformers.GenerationConfig.from_pretrained(place)
     adapted = PeftModel.from_pretrained(plain, place)
@@ -72,7 +71,7 @@ def _answer(request: dict[str, Any]) -> None:
     if request["texts"]:
         texts["tokens"] = transformers.AutoTokenizer.from_pretrained(request["model"])(request["texts"])["input_ids"]
     if request["calls"]:
-        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", trust_remote_code=True)
+        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", **HOW)
         texts["answers"] = answered(pipe, request["calls"])
     (target / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
 
