@@ -78,7 +78,7 @@ def as_table(tests: dict[str, dict[str, Any]]) -> str:
 
 def draw(groups: dict[str, Groups], path: Path) -> None:
     """One line for each model: BLEU over the length of the source."""
-    figure = Figure(figsize=(7, 4.5), dpi=150)
+    figure = Figure(figsize=(7, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
     for name, lengths in groups.items():
         color, style = STYLES[name]
@@ -88,7 +88,7 @@ def draw(groups: dict[str, Groups], path: Path) -> None:
     axes.set_ylabel("BLEU")
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
-    axes.legend()
+    figure.legend(loc="outside upper center", ncols=3, frameon=False)
     save_picture(figure, path)
 
 
