@@ -192,7 +192,7 @@ def test_a_run_tells_what_it_should(talker: Path) -> None:
     test = results["test"]
     assert {"loss", "perplexity", "bleu", "exact_match", "distinct_2", "answer_accuracy"} <= test.keys()
     kinds = test["by"]["kind"]
-    assert set(kinds) == {"recall", "correction", "shift"}
+    assert set(kinds) == {"recall", "correction", "move"}
     shares = [(own["answer_accuracy"], own["count"]) for own in kinds.values()]
     assert sum(share * count for share, count in shares) == pytest.approx(test["answer_accuracy"] * 12)
     rows = [json.loads(line) for line in (talker / "predictions" / "test.jsonl").read_text("utf-8").splitlines()]
