@@ -79,5 +79,9 @@ def shared_recipe(recipe: Recipe) -> str:
 
 
 def short_path(path: str) -> str:
-    """A Hub id, a built-in name or a relative path as it is; of an absolute path only the last part."""
-    return Path(path).name if Path(path).is_absolute() or path.startswith("~") else path
+    """A Hub id, a built-in name or a relative path as it is; of an absolute path only the last part that says more than
+    `model`, as the folder in a run is called."""
+    place = Path(path)
+    if not place.is_absolute() and not path.startswith("~"):
+        return path
+    return place.parent.name if place.name == "model" else place.name
