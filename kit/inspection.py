@@ -282,7 +282,7 @@ def find_warnings(
     for split, overlap in overlaps.items():
         if overlap.sources:
             yield (
-                f"{split}: {overlap.sources:,} of {splits[split].read:,} examples have the same {recipe.data.roles[0]} "
+                f"{split}: {overlap.sources:,} of {overlap.examples:,} examples have the same {recipe.data.roles[0]} "
                 "as one of train, so that its figures say little about new text"
             )
     minutes = recipe.train.max_minutes

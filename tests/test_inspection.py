@@ -163,8 +163,8 @@ def test_a_tokenizer_over_bytes_knows_everything(found: Inspection) -> None:
 def test_duplicates_and_overlap_of_what_training_sees(found: Inspection) -> None:
     assert found.duplicates == Duplicates(2, ("ab", "baa"))
     assert found.overlaps == {
-        "validation": Overlap(2, 1, ("cd", "c"), ("ab", "baa")),
-        "test": Overlap(0, 0, None, None),
+        "validation": Overlap(5, 2, 1, ("cd", "c"), ("ab", "baa")),
+        "test": Overlap(1, 0, 0, None, None),
     }
 
 

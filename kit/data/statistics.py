@@ -58,6 +58,7 @@ class Unknown:
 class Overlap:
     """Examples of a split that are in the training data too."""
 
+    examples: int  # of the split
     sources: int
     pairs: int
     source_example: Pair | None  # an example of this split whose source is in train
@@ -139,7 +140,11 @@ def find_repeated(
         only_source = np.setdiff1d(same_source, same_pair)
         shown = only_source if len(only_source) else same_source
         overlaps[split] = Overlap(
-            len(same_source), len(same_pair), first_pair(other, shown, columns), first_pair(other, same_pair, columns)
+            len(other),
+            len(same_source),
+            len(same_pair),
+            first_pair(other, shown, columns),
+            first_pair(other, same_pair, columns),
         )
     return Duplicates(len(repeated), first_pair(train, repeated, columns)), overlaps
 
