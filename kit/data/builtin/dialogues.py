@@ -5,8 +5,8 @@
         when is my flight?
     my party is on 9 june. / ok. / sorry, my party is on 10 june instead. /          your party is on 10 june.
         noted. / when is my party?
-    my exam is on 12 may. / ok. / my party is on 9 june. / got it. /                 your exam is now on 9 june.
-        please move my exam to the day of my party.
+    my exam is on 12 may. / ok. / my party is on 9 june. / got it. /                 your exam is now with your party
+        please move my exam to the day of my party.                                      on 9 june.
 
 `turns` are what has been said, by the user and the assistant in turn, and `response` is what the assistant should say.
 `answer` is the part of it that counts, and `kind` says which of the three it is: recall, correction or move. The last
@@ -90,7 +90,7 @@ def dialogue(kind: str, answer: str, dates: Sequence[str], chance: random.Random
         place = chance.randint(events.index(asked) + 1, len(said))
         said.insert(place, CORRECTION.format(event=asked, when=answer))
     last = (REQUEST if kind == "move" else QUESTION).format(event=asked, other=other)
-    response = f"your {asked} is {'now ' if kind == 'move' else ''}on {answer}."
+    response = f"your {asked} is {f'now with your {other} ' if kind == 'move' else ''}on {answer}."
     return {"turns": [*with_replies(said, chance), last], "response": response, "answer": answer, "kind": kind}
 
 
