@@ -13,6 +13,7 @@ from conftest import RunKit
 from process_recipes import assert_same_weights, go_back_to, losses, weights, write_recipe
 from processes import in_processes
 from torch.distributed.tensor import DTensor
+from transformers import BertConfig, BertForMaskedLM
 
 from kit import KitError, load_recipe, train
 from kit.shipped import recipes_folder
@@ -70,6 +71,14 @@ def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> 
     in_processes(2, train_sharded, recipe, whole, True)
     assert losses(sharded) == pytest.approx(losses(whole), rel=1e-9)
     assert_same_weights(whole, sharded, 1e-9)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_layer_that_shares_weights_stays_with_the_whole(tied: bool) -> None:
+    sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
+    model = BertForMaskedLM(BertConfig(**sizes, vocab_size=20, tie_word_embeddings=tied))
+    names = [type(layer).__name__ for layer in sharding.layers_apart(model)]
+    assert names == [*([] if tied else ["BertEmbeddings"]), "BertLayer", "BertLayer"]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ whole, to evaluate and to export. Checkpoints hold whole tensors, so that any nu
 
 import copy
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -73,15 +74,14 @@ def shard(objective: "Objective", accelerator: Accelerator) -> "Objective":
     """A copy of an objective that learns, its weights divided among all processes; the objective itself is emptied.
 
     Each layer that its model class names as one (`_no_split_modules`) is gathered for its own forward and backward pass
-    only; everything else belongs to the whole objective, so that word vectors shared by input and output stay one.
+    only; everything else belongs to the whole objective, and so does a layer that shares weights with another part, as
+    embeddings do with the output.
     """
     sharded = copy.deepcopy(objective)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
-    layers = set(getattr(sharded.model, "_no_split_modules", None) or ())
     reshard = _is_true("FSDP_RESHARD_AFTER_FORWARD", "true")
-    for module in sharded.model.modules():
-        if type(module).__name__ in layers:
-            fully_shard(module, mesh=mesh, reshard_after_forward=reshard)
+    for layer in layers_apart(sharded.model):
+        fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(sharded, mesh=mesh)
     whole = [name for name, parameter in sharded.named_parameters() if not isinstance(parameter, DTensor)]
     if whole:
@@ -89,6 +89,18 @@ def shard(objective: "Objective", accelerator: Accelerator) -> "Objective":
     empty(objective)
     objective.to(accelerator.device)
     return sharded
+
+
+def layers_apart(model: nn.Module) -> list[nn.Module]:
+    """The layers that a model class names as such, without those that share a parameter with another module."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    holders = Counter(parameter for module in model.modules() for parameter in module.parameters(recurse=False))
+    shared = {parameter for parameter, count in holders.items() if count > 1}
+    return [
+        module
+        for module in model.modules()
+        if type(module).__name__ in names and shared.isdisjoint(module.parameters())
+    ]
 
 
 def is_sharded(module: nn.Module) -> bool:
