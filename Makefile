@@ -21,8 +21,9 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A file stays with one worker, so that what its tests share is made once.
 test: lint
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak' -n 2
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile
 
 # Longer proofs: many kills, long fuzzing.
 soak: $(VENV)/.installed
