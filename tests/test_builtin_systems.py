@@ -147,21 +147,26 @@ def answer_of(turns: list[str]) -> str:
 def test_the_answer_follows_from_the_turns(talks: dict[str, list[dict[str, Any]]]) -> None:
     for rows in talks.values():
         for row in rows:
-            assert row["answer"] == answer_of(row["turns"])
-            assert row["response"].endswith(f"on {row['answer']}.")
+            if row["kind"] == dialogues.TOLD:
+                assert TOLD.fullmatch(row["turns"][-1])
+                assert row["response"] == f"{row['answer']}."
+                assert row["response"] in dialogues.REPLIES
+            else:
+                assert row["answer"] == answer_of(row["turns"])
+                assert row["response"].endswith(f"on {row['answer']}.")
             assert len(row["turns"]) % 2 == 1
             assert set(row["turns"][1:-1:2]) <= set(dialogues.REPLIES)
 
 
 def test_the_last_turn_says_nothing_about_the_answer() -> None:
-    rows = dialogues.generate({"train": 6000, "validation": 3, "test": 3})["train"].to_pylist()
+    rows = dialogues.generate({"train": 3, "validation": 3, "test": 6000})["test"].to_pylist()
     assert {row["kind"]: 0 for row in rows}.keys() == set(dialogues.KINDS)
     by_last_turn: dict[str, Counter[str]] = {}
     for row in rows:
         assert row["answer"] not in row["turns"][-1]
         by_last_turn.setdefault(row["turns"][-1], Counter())[row["answer"]] += 1
     guessed = sum(answers.most_common(1)[0][1] for answers in by_last_turn.values())
-    assert guessed / len(rows) < 0.05  # knowing the most frequent answer to each last turn by heart
+    assert guessed / len(rows) < 0.12  # knowing the most frequent answer to each last turn by heart
     for kind in dialogues.KINDS:
         some = [row for row in rows if row["kind"] == kind]
         assert len(some) == 2000
@@ -179,7 +184,8 @@ def test_dates_are_of_one_split_only_and_balanced(talks: dict[str, list[dict[str
         for kind in dialogues.KINDS:
             asked = Counter(row["answer"] for row in rows if row["kind"] == kind)
             assert max(asked.values()) - min(asked.values()) <= 1
-        assert Counter(row["kind"] for row in rows) == dict.fromkeys(dialogues.KINDS, len(rows) // 3)
+        kinds = [*dialogues.KINDS, *([dialogues.TOLD] if split == "train" else [])]
+        assert Counter(row["kind"] for row in rows) == dict.fromkeys(kinds, len(rows) // len(kinds))
     assert all(dates.values())
     assert not dates["train"] & dates["test"]
     assert not dates["train"] & dates["validation"]

@@ -13,7 +13,7 @@
 turn alone says nothing about the answer: whichever event it asks for, all dates are equally likely.
 
 No date that is told is in two splits: a model must have learned the parts of a date, and to look for them in the turn
-that has them.
+that has them. Training has dialogues that end when something is told, too ("ok."), so that one can talk to a model.
 """
 
 import random
@@ -29,6 +29,7 @@ MONTHS = (
 )
 DATES = tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29))
 KINDS = ("recall", "correction", "move")
+TOLD = "told"
 STATEMENTS = ("my {event} is on {when}.", "i have my {event} on {when}.", "remember my {event} on {when}.")
 CORRECTION = "sorry, my {event} is on {when} instead."
 QUESTION = "when is my {event}?"
@@ -52,8 +53,8 @@ def dealt(dates: Sequence[str], chance: random.Random) -> dict[str, list[str]]:
 def generate(sizes: dict[str, int] | None = None, seed: int = 0) -> dict[str, pa.Table]:
     """Train, validation and test, each with the columns turns, response, answer and kind.
 
-    The three kinds are equally frequent (to within one), and so are the dates that are the answers of each; equal
-    arguments give equal rows.
+    The kinds are equally frequent (to within one), and so are the dates that are the answers of each; equal arguments
+    give equal rows.
     """
     sizes = DEFAULT_SIZES | (sizes or {})
     dates = dealt(DATES, random.Random(f"dialogues/{seed}/dates"))
@@ -63,9 +64,10 @@ def generate(sizes: dict[str, int] | None = None, seed: int = 0) -> dict[str, pa
 def sample(dates: Sequence[str], size: int, split: str, seed: int) -> pa.Table:
     """`size` dialogues, by turns of each kind, in random order."""
     chance = random.Random(f"dialogues/{seed}/{split}")
-    answers = {kind: in_turn(dates, chance) for kind in KINDS}
-    kinds = [KINDS[number % len(KINDS)] for number in range(size)]
-    rows = [dialogue(kind, next(answers[kind]), dates, chance) for kind in kinds]
+    kinds = (*KINDS, TOLD) if split == "train" else KINDS
+    answers = {kind: in_turn(dates, chance) for kind in kinds}
+    wanted = [kinds[number % len(kinds)] for number in range(size)]
+    rows = [dialogue(kind, next(answers[kind]), dates, chance) for kind in wanted]
     chance.shuffle(rows)
     return pa.Table.from_pylist(rows, SCHEMA)
 
@@ -89,6 +91,15 @@ def dialogue(kind: str, answer: str, dates: Sequence[str], chance: random.Random
     if kind == "correction":  # at any later time
         place = chance.randint(events.index(asked) + 1, len(said))
         said.insert(place, CORRECTION.format(event=asked, when=answer))
+    if kind == TOLD:
+        *before, last = said[: chance.randint(1, len(said))]
+        response = chance.choice(REPLIES)
+        return {
+            "turns": [*with_replies(before, chance), last],
+            "response": response,
+            "answer": response[:-1],
+            "kind": kind,
+        }
     last = (REQUEST if kind == "move" else QUESTION).format(event=asked, other=other)
     response = f"your {asked} is {f'now with your {other} ' if kind == 'move' else ''}on {answer}."
     return {"turns": [*with_replies(said, chance), last], "response": response, "answer": answer, "kind": kind}
