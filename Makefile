@@ -21,9 +21,9 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# A file stays with one worker, so that what its tests share is made once.
+# Each worker takes tests that stand together, so that what they share is made once.
 test: lint
-	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak' -n 2 --dist loadfile
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak' -n 2 --dist worksteal
 
 # Longer proofs: many kills, long fuzzing.
 soak: $(VENV)/.installed

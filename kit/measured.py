@@ -24,6 +24,7 @@ _SAME_DATA_ELSEWHERE = (
     *("data.validation_size", "data.test_size", "data.validation_share", "data.test_share"),
     *("data.columns", "data.delimiter", "data.encoding", "data.source", "data.target", "data.text", "data.text_pair"),
     *("data.label", "data.tokens", "data.tags", "data.question", "data.context", "data.answers", "data.id"),
+    *("data.image", "data.caption", "data.turns"),
 )
 _PLAIN_LINES = "write the measured section as lines of `key: value`"
 _VERSIONS_SHOWN = ("kit", "python", "torch", "transformers", "accelerate", "datasets")

@@ -248,7 +248,7 @@ def test_scores_are_those_of_transformers_4(pipe: QuestionAnsweringPipeline) -> 
         for logits in (output.start_logits, output.end_logits)
     )
     outer = (start[:, None] * end).triu().tril(14)
-    outer[0, 0] = 0
+    outer[0] = 0  # [CLS] is no part of an answer
     first, last = divmod(int(outer.argmax()), len(start))
     found = pipe(question="when ?", context=context, align_to_words=False)
     assert found["score"] == pytest.approx(float(outer.max()), rel=1e-5)
