@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from torch.utils.data import Dataset
 from transformers import Trainer, TrainingArguments, set_seed
 
 from kit import load_recipe
@@ -23,19 +22,6 @@ from kit.evaluation.seeds import with_error
 from kit.markdown import table
 from kit.prepare import prepare
 from kit.recipe import Recipe
-
-
-class Numbers(Dataset[int]):
-    """The numbers of the training examples: the collator makes batches of them."""
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, number: int) -> int:
-        return number
 
 
 def trained_by_trainer(recipe: Recipe, learning_rate: float) -> dict[str, dict[str, Any]]:
@@ -57,7 +43,7 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float) -> dict[str, dict[s
                 logging_strategy="no",
                 report_to=[],
             ),
-            train_dataset=Numbers(len(examples)),
+            train_dataset=range(len(examples)),  # their numbers, of which the collator makes batches
             data_collator=lambda numbers: examples.batch(np.array(numbers)),
         )
         seconds = trainer.train().metrics["train_runtime"]

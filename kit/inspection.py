@@ -10,7 +10,6 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kit.data.batches import micro_batch_random
-from kit.data.columns import identity
 from kit.data.examples import TokenLists
 from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
@@ -121,7 +120,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
     splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
     others = {split: texts[split] for split in texts if split != "train"}
-    duplicates, overlaps = find_repeated(train, others, identity(recipe.data))
+    duplicates, overlaps = find_repeated(train, others, prepared.task.identity)
     try:
         cost = estimate(prepared, accelerator)
     except torch.OutOfMemoryError:

@@ -19,6 +19,7 @@ from kit.chat import chat
 from kit.data.dialogues import Conversations
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
+from kit.inspection import inspect_recipe
 from kit.pipelines.dialogue import recent_turns
 from kit.recipe import Recipe
 from kit.responder import Responder, history_of
@@ -132,6 +133,17 @@ def test_splits_are_made_of_whole_dialogues(tmp_path: Path) -> None:
     assert [len(own) for own in owners] == [28, 5, 7]
     assert len(set.union(*owners)) == 40
     assert [len(rows) for rows in splits.datasets.values()] == [84, 15, 21]
+
+
+def test_what_training_has_seen_is_counted_in_replies(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for split, dialogues in (("train", [TALK]), ("validation", [TALK, [["U", "hello"], ["S", "welcome"]]])):
+        lines = "".join(json.dumps({"turns": turns}) + "\n" for turns in dialogues)
+        (tmp_path / "data" / f"{split}.jsonl").write_text(lines, encoding="utf-8")
+    found = inspect_recipe(recipe(tmp_path, data={"path": str(tmp_path / "data")}))
+    seen = found.overlaps["validation"]
+    assert (seen.examples, seen.sources, seen.pairs) == (4, 4, 3)
+    assert any(warning.startswith("validation: 4 of 4 examples have the same") for warning in found.warnings)
 
 
 def test_contradictions_are_refused(tmp_path: Path) -> None:

@@ -66,6 +66,11 @@ class Dialogue(Writing[Conversations]):
             report.notes.append(f"{name}: {len(found[name]):,} replies in {len(rows):,} dialogues")
         return replace(splits, datasets=DatasetDict(found))
 
+    @property
+    def identity(self) -> list[str]:
+        """Replies, not the dialogues that the data has: also where they are turns of it, and no column of their own."""
+        return list(dict.fromkeys(["turns", "target", *super().identity]))
+
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         section = self.recipe.tokenizer
         pretrained = section.pretrained or self.recipe.model.pretrained

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batches import BatchPlan, Plan
+from kit.data.columns import identity
 from kit.data.contiguous import EpochPlan
 from kit.data.examples import TokenLists
 from kit.data.sources import Splits, load_splits
@@ -88,6 +89,12 @@ class Task(ABC, Generic[E]):
     def load(self) -> Splits:
         """The data of the recipe."""
         return load_splits(self.recipe.data)
+
+    @property
+    def identity(self) -> list[str]:
+        """The columns of the loaded data that make two examples the same one if they are equal; the first is what a
+        model reads."""
+        return identity(self.recipe.data)
 
     @abstractmethod
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
