@@ -28,6 +28,7 @@ from kit.training.estimate import Cost, estimate
 
 EXAMPLES = 3
 UNKNOWN_WORTH_A_WARNING = 0.01
+COMPARES_CAPITALS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy", "cider")
 PARTS = ("embeddings", "encoder", "decoder", "attention", "output", "other")
 
 
@@ -278,6 +279,12 @@ def find_warnings(
                     "tokenizer.vocab_size, a smaller tokenizer.min_frequency or a subword tokenizer "
                     "(tokenizer.train: bpe) helps"
                 )
+    by_case = [name for name in recipe.eval.metrics if name in COMPARES_CAPITALS]
+    if recipe.tokenizer.lowercase and by_case:
+        yield (
+            f"tokenizer.lowercase: outputs have no capitals, but {', '.join(by_case)} compare them with the references "
+            "as they are. Put the data into lower case, or leave it out"
+        )
     for split, overlap in overlaps.items():
         if overlap.sources:
             yield (

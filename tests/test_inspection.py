@@ -190,6 +190,16 @@ def test_one_more_token_is_enough(tmp_path: Path) -> None:
     assert not any("max_new_tokens" in warning for warning in found.warnings)
 
 
+def test_lower_case_outputs_beside_references_with_capitals_are_warned_of() -> None:
+    def warnings(*metrics: str) -> list[str]:
+        lower = tiny_recipe("builtin:dates", tokenizer={"lowercase": True}, eval={"metrics": [*metrics]})
+        return list(find_warnings(lower, {}, {}, cost_of()))
+
+    (told,) = warnings("bleu", "rouge1", "exact_match")
+    assert told.startswith("tokenizer.lowercase: outputs have no capitals, but bleu, exact_match compare")
+    assert warnings("rouge1") == []
+
+
 def test_a_clean_recipe_has_no_warnings() -> None:
     recipe = tiny_recipe(
         "builtin:dates",
