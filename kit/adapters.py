@@ -200,7 +200,7 @@ def with_adapter(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
     if odd:
         raise RunError(f"{place} is no adapter of {base_of(place)}: {', '.join(odd[:3])} do not fit")
     set_peft_model_state_dict(model, weights)
-    return model
+    return model.eval()  # peft's new layers are in training mode, whatever the model is: their dropout would be on
 
 
 def merged_into(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:

@@ -64,9 +64,12 @@ def adapted(world: Path, method: str | None = "lora", peft: Any = None, **sectio
 
 @pytest.fixture(scope="module")
 def runs(world: Path) -> dict[str, Path]:
-    """A run of each method."""
+    """A run of each method, with dropout in adapters where they have it."""
     how = {"max_steps": 8, "learning_rate": 2e-2}
-    return {method: train(adapted(world, method, train=how), world / method).folder for method in METHODS}
+    dropout = {method: {} if method == "ia3" else {"dropout": 0.5} for method in METHODS}
+    return {
+        method: train(adapted(world, method, dropout[method], train=how), world / method).folder for method in METHODS
+    }
 
 
 def logits(model: torch.nn.Module, folder: Path, text: str = "ab cd gh") -> torch.Tensor:
