@@ -56,6 +56,15 @@ def test_a_missing_recipe(kit_here: RunKit) -> None:
     assert "dates_rnn" in done.stderr
 
 
+def test_a_run_folder_with_the_name_of_a_recipe_is_told(kit_here: RunKit, tiny_recipe: Path, tmp_path: Path) -> None:
+    (tmp_path / "dates_rnn").mkdir()
+    (tmp_path / "dates_rnn" / "recipe.yaml").write_bytes(tiny_recipe.read_bytes())
+    done = kit_here("train", "dates_rnn", "data.sise=3")
+    assert done.returncode == 2
+    assert done.stderr.startswith("dates_rnn: the run folder of this name, not the shipped recipe\n")
+    assert "not the shipped recipe" not in kit_here("train", "translation/dates_rnn", "data.sise=3").stderr
+
+
 def test_an_empty_file(refuses: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "empty.tsv").write_bytes(b"")
     said = refuses("data.path=empty.tsv", "data.sizes=null", "data.languages=null", "data.validation_size=2")

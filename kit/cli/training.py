@@ -29,9 +29,12 @@ def train(
     """Train what a recipe describes; RECIPE may also be the folder of a run to repeat or go on with, or a run on the
     Hub to repeat (OWNER/NAME[@REVISION])."""
     from kit.recipe import load_recipe
+    from kit.shipped import names_recipe
 
     path = Path(recipe)
     is_run = (path / "recipe.yaml").is_file()
+    if is_run and names_recipe(recipe):
+        typer.echo(f"{recipe}: the run folder of this name, not the shipped recipe", err=True)
     on_hub = None if is_run else _run_on_hub(recipe)
     if on_hub is not None:
         from kit.pins import recipe_of
