@@ -130,8 +130,8 @@ def test_no_answer_that_fits_is_lost(language: str, kind: str, most: int, stride
         if (first, last) != (window.null, window.null):
             # The same characters as in the whole text; of those that have several tokens, a window's end may cut some.
             begin, stop = window.offsets[first], window.offsets[last]
-            assert begin == whole.offsets[place[0]]
-            assert stop == whole.offsets[place[1]]
+            assert begin[0] == whole.offsets[place[0]][0]
+            assert stop[1] == whole.offsets[place[1]][1]
             ids = whole.inputs["input_ids"][place[0] : place[1] + 1]
             if kind != "bytes":
                 assert window.inputs["input_ids"][first : last + 1] == ids
