@@ -302,8 +302,7 @@ def test_the_kept_card_of_a_recipe_has_the_figures_of_the_recipe(name: str) -> N
     assert told
     roles = {getattr(written.data, role) or written.data.train: role for role in ("validation", "test")}
     for (split, metric), value in told.items():
-        measured = written.measured.get(
-            f"{roles.get(split, 'test')}_{metric}"
-        )  # the split for the test may have another name
+        role = roles.get(split, "test")  # that of a run may have been named by data.test
+        measured = written.measured.get(f"{role}_{metric}")
         if isinstance(measured, float | int):
             assert value == pytest.approx(measured, rel=1e-3, abs=1e-4), (split, metric)
