@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 
 
 def summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
+    article = "An" if recipe.task[0] in "aeiou" else "A"
     if recipe.model.type:
-        what = f"A {recipe.task} model of the type `{recipe.model.type}`, trained from scratch"
+        what = f"{article} {recipe.task} model of the type `{recipe.model.type}`, trained from scratch"
     else:
-        what = f"A {recipe.task} model, trained further from {escape(short_path(recipe.model.pretrained or ''))}"
+        what = f"{article} {recipe.task} model, trained further from {escape(short_path(recipe.model.pretrained or ''))}"
     size = results.get("parameters")
     parameters = f" It has {size:,} parameters." if isinstance(size, int) else ""
     trained = results.get("trained_parameters")
