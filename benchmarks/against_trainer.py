@@ -40,6 +40,7 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
             per_device_train_batch_size=recipe.train.batch_size,
             learning_rate=learning_rate,
             bf16=bf16,
+            use_cpu=not torch.accelerator.is_available(),  # without it a CPU is refused 16 bits
             seed=recipe.train.seed,
             remove_unused_columns=False,
             save_strategy="no",
