@@ -26,7 +26,10 @@ def of_fine_tuning(recipe: FineTuningRecipe, results: Mapping[str, Any], run_fol
     elif isinstance(recipe, QuestionAnsweringRecipe):
         call = f"question={quoted(first.get('question', '…'))}, context={quoted(first.get('context', '…'))}"
         headings = ("question", "answers", "prediction")
-        examples = [[row["question"], _listed(list(dict.fromkeys(row["answers"]))), row["prediction"] or "(none)"] for row in rows]
+        examples = [
+            [row["question"], _listed(list(dict.fromkeys(row["answers"]))), row["prediction"] or "(none)"]
+            for row in rows
+        ]
         note = "Figures of answers are out of 100."
         threshold = figures_of(results, "validation").get("null_threshold")
         if isinstance(threshold, float):

@@ -19,7 +19,8 @@ def summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
     if recipe.model.type:
         what = f"{article} {recipe.task} model of the type `{recipe.model.type}`, trained from scratch"
     else:
-        what = f"{article} {recipe.task} model, trained further from {escape(short_path(recipe.model.pretrained or ''))}"
+        base = escape(short_path(recipe.model.pretrained or ""))
+        what = f"{article} {recipe.task} model, trained further from {base}"
     size = results.get("parameters")
     parameters = f" It has {size:,} parameters." if isinstance(size, int) else ""
     trained = results.get("trained_parameters")
