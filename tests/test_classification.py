@@ -117,6 +117,12 @@ def test_labels_may_be_missing_from_validation_but_not_from_train(tmp_path: Path
         prepared(tmp_path / "other", validation=[*ROWS[:1], {"text": "a", "label": "z"}])
 
 
+def test_names_of_equal_numbers_have_the_same_order_in_every_process(tmp_path: Path) -> None:
+    rows = [{"text": "aa", "label": name} for name in ("10", "0001", "01", "00001", "1", "001", "9")]
+    found = prepared(tmp_path, rows, rows)
+    assert found.model.config.id2label == dict(enumerate(["00001", "0001", "001", "01", "1", "9", "10"]))
+
+
 def test_one_class_only_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match='only the label "x"'):
         prepared(tmp_path, rows=[{"text": "a", "label": "x"}] * 3)

@@ -152,6 +152,6 @@ def numbered(rows: "Dataset", column: str) -> Iterator[tuple[int, Any]]:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Different names in order: by number if all are numbers, otherwise as text."""
-    distinct = set(names)
-    return sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else sorted(distinct)
+    """Different names in order: by number if all are numbers, and as text."""
+    distinct = sorted(set(names))  # 1 and 01 are different names of equal numbers: every process must order them alike
+    return sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct
