@@ -18,7 +18,7 @@ from kit.data.series import Array, Series, read_series
 from kit.data.text_files import Layout, read_table
 from kit.errors import DataError, KitError, RunError
 from kit.generate_files import writing
-from kit.hub import load_model
+from kit.hub import load_config, load_model
 from kit.recipe_forecasting import ForecastingData
 from kit.reporting import Reporter
 from kit.tasks.forecasting import SETTINGS, value_names
@@ -33,6 +33,11 @@ class Forecast:
     series: str
     values: Array  # (horizon, value_size)
     scales: Array | None  # the same: standard deviations, of a model that has them
+
+
+def is_forecaster(name_or_path: str | Path) -> bool:
+    """Whether a run folder, a model folder or a Hub id holds a model that goes on with series."""
+    return load_config(name_or_path).model_type == "rnn_forecaster"
 
 
 class Forecaster:
@@ -113,8 +118,6 @@ class Forecaster:
 
 def forecast_file(run: str | Path, file: Path, output: Path | None, horizon: int | None, reporter: Reporter) -> None:
     """Write how each series of a file goes on; the output appears when it is complete."""
-    if not file.is_file():
-        raise KitError(f"{file} does not exist: name a file with the series to go on with")
     writers: dict[str, Callable[[Iterator[Forecast], list[str], TextIO], int]] = {
         ".csv": write_csv,
         ".jsonl": write_json,

@@ -34,6 +34,17 @@ class LabelledData(DataSection):
     """What is cut off examples that are too long: the end of the longer text of a pair, of the first or of the second.
     do_not_truncate leaves them out of the training data instead; splits that are evaluated keep all, cut."""
 
+    @property
+    def learned_columns(self) -> tuple[str, ...]:
+        """Columns that a trained model has no need of: those that it predicts, or that only name a row."""
+        raise NotImplementedError
+
+    @property
+    def read_roles(self) -> list[str]:
+        """The names by which kit knows the columns that a model reads."""
+        columns = self.text_columns | self.value_columns
+        return [role for name, role in columns.items() if name not in self.learned_columns]
+
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if self.streaming:
@@ -77,6 +88,10 @@ class ClassificationData(LabelledData):
     @property
     def value_columns(self) -> dict[str, str]:
         return {self.label: "label"}
+
+    @property
+    def learned_columns(self) -> tuple[str, ...]:
+        return (self.label,)
 
     def without_effect(self) -> dict[str, str]:
         idle = super().without_effect()
@@ -132,6 +147,10 @@ class TaggingData(LabelledData):
     def value_columns(self) -> dict[str, str]:
         return {self.tokens: "tokens", self.tags: "tags"}
 
+    @property
+    def learned_columns(self) -> tuple[str, ...]:
+        return (self.tags,)
+
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if self.tokens == self.tags:
@@ -177,6 +196,10 @@ class QuestionAnsweringData(LabelledData):
     def value_columns(self) -> dict[str, str]:
         key = {} if self.id is None else {self.id: "id"}
         return {self.answers: "answers", **key}
+
+    @property
+    def learned_columns(self) -> tuple[str, ...]:
+        return tuple(self.value_columns)
 
     @property
     def held_out_by(self) -> tuple[str, ...]:

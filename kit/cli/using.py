@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from kit.cli.arguments import Overrides, RunOrHub
 from kit.errors import KitError
 
 
@@ -105,18 +106,34 @@ def embed(
 
 
 def predict(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
-    file: Annotated[Path, typer.Argument(help="Series to go on with: csv, tsv, JSON lines, parquet or npz.")],
+    run: RunOrHub,
+    file: Annotated[
+        Path, typer.Argument(help="Rows or series: csv, tsv, JSON lines, parquet, txt, conll, SQuAD, npz.")
+    ],
+    overrides: Overrides = None,
     output: Annotated[
         Path | None, typer.Option(help="A .csv or .jsonl file [default: JSON lines to standard output]")
     ] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to predict [default: as trained]")] = None,
+    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to forecast [default: as trained]")] = None,
 ) -> None:
-    """Forecast how each series of a file goes on."""
-    from kit.forecast import forecast_file
+    """Say what a fine-tuned model says about each row of a file (label, tags, answer), or how its series go on.
+
+    Columns have the names of the run's recipe; overrides such as data.text=review tell others. Rows need no labels.
+    """
+    from kit.forecast import forecast_file, is_forecaster
+    from kit.labelling import label_file
     from kit.reporting import Reporter
 
-    forecast_file(run, file, output, horizon, Reporter())
+    if not file.is_file():
+        raise KitError(f"{file} does not exist: name a file with the rows, or the series, to predict for")
+    if is_forecaster(run):
+        if overrides:
+            raise KitError(f"{overrides[0]}: forecasts take the columns that {run} was trained on. Leave it out")
+        forecast_file(run, file, output, horizon, Reporter())
+    elif horizon is not None:
+        raise KitError(f"--horizon is for forecasts, and {run} makes none. Leave it out")
+    else:
+        label_file(run, file, overrides or [], output, Reporter())
 
 
 def plot(

@@ -135,6 +135,17 @@ class Answers:
     null_score: float
     """By how much the logits of no answer exceed those of the best one; 0 if there is none to choose."""
 
+    def chosen(self, top_k: int, handle_impossible: bool | None, threshold: float | None) -> list[dict[str, Any]]:
+        """The answers to give, best first; no answer is one if that is asked for, or if there is a threshold for it."""
+        none = {"score": self.null_probability, "start": 0, "end": 0, "answer": ""}
+        answers = self.best
+        if handle_impossible or (handle_impossible is None and threshold is not None):
+            if self.null_score > (threshold or 0.0):
+                answers = [none, *answers]
+            else:  # never before the best one, which the threshold has preferred to it
+                answers = answers[:1] + sorted([none, *answers[1:]], key=lambda answer: -answer["score"])
+        return answers[:top_k] or [none | {"score": 0.0}]
+
 
 def find_answers(
     context: str,
@@ -347,15 +358,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         found = find_answers(
             context, windows, logits("start"), logits("end"), top_k, **{name: chosen[name] for name in names}
         )
-        answers = found.best
-        none = {"score": found.null_probability, "start": 0, "end": 0, "answer": ""}
-        threshold, handle = chosen["null_threshold"], chosen["handle_impossible_answer"]
-        if handle or (handle is None and threshold is not None):
-            if found.null_score > (threshold or 0.0):
-                answers = [none, *answers]
-            else:  # never before the best one, which the threshold has preferred to it
-                answers = answers[:1] + sorted([none, *answers[1:]], key=lambda answer: -answer["score"])
-        answers = answers[:top_k] or [none | {"score": 0.0}]
+        answers = found.chosen(top_k, chosen["handle_impossible_answer"], chosen["null_threshold"])
         return answers[0] if top_k == 1 else answers
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:

@@ -22,9 +22,9 @@ from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.label_pictures import draw_confusion, draw_labels, draw_reliability
 from kit.recipe import Recipe
 from kit.recipe_fine_tuning import ClassificationRecipe
-from kit.tasks.fine_tuning import FineTuning, read_off
+from kit.tasks.fine_tuning import FineTuning, Predictions, read, read_off
 from kit.tasks.task import Encoded, Evaluation
-from kit.training.label_losses import ClassificationObjective
+from kit.training.label_losses import ClassificationObjective, LabelObjective
 from kit.training.objective import Batch, Objective
 
 MULTI = "multi_label_classification"
@@ -64,6 +64,10 @@ class Classification(FineTuning[Classified]):
         super().__init__(recipe)
 
     @property
+    def predicted_names(self) -> tuple[str, ...]:
+        return ("prediction",) if self.recipe.data.problem_type == "regression" else ("prediction", "score")
+
+    @property
     def columns(self) -> list[str]:
         return ["text"] if self.recipe.data.text_pair is None else ["text", "text_pair"]
 
@@ -93,13 +97,20 @@ class Classification(FineTuning[Classified]):
 
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Classified:
         if self.recipe.data.problem_type != "regression":
-            self.labels = [config.id2label[place] for place in range(config.num_labels)]
+            self.take_labels(config)
         return self.encode_rows(rows, tokenizers, config, "evaluated")[0]
 
     def encode_rows(
         self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig, split: str
     ) -> tuple[Classified, np.ndarray]:
         """The rows as examples, and which of them had to be cut."""
+        inputs, long = self.encode_texts(rows, tokenizers, config)
+        return Classified(inputs, self.label_array(rows, split), int(long.sum())), long
+
+    def encode_texts(
+        self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig
+    ) -> tuple[Inputs, np.ndarray]:
+        """The texts of the rows as tokens, and which of them had to be cut."""
         tokenizer = tokenizers.source
         texts = list(zip(*(Texts(rows, column) for column in self.columns), strict=True))
         limit = self.limit(tokenizer, config)
@@ -108,8 +119,7 @@ class Classification(FineTuning[Classified]):
             texts, limit, self.recipe.data.truncation,
         )  # fmt: skip
         names = found[0][0].keys() if found else ()
-        inputs = Inputs.of({name: [encoded[name][at] for encoded, at in found] for name in names}, tokenizer)
-        return Classified(inputs, self.label_array(rows, split), int(long.sum())), long
+        return Inputs.of({name: [encoded[name][at] for encoded, at in found] for name in names}, tokenizer), long
 
     # ---- labels ------------------------------------------------------------------------------------------------------
 
@@ -212,10 +222,7 @@ class Classification(FineTuning[Classified]):
     ) -> Evaluation:
         assert isinstance(objective, ClassificationObjective)
         examples, section = encoded.splits[split], self.recipe.eval
-        logits, loss = read_off(
-            objective, examples, section.tokens_per_batch, accelerator,
-            lambda output, batch: list(output["logits"].double().cpu().numpy()),
-        )  # fmt: skip
+        logits, loss = read_off(objective, examples, section.tokens_per_batch, accelerator, logits_of)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
         if examples.cut:
             figures["cut"] = examples.cut
@@ -238,24 +245,39 @@ class Classification(FineTuning[Classified]):
             dict(zip(self.columns, row, strict=True))
             for row in zip(*(Texts(rows, c) for c in self.columns), strict=True)
         ]
+        right = [self.label_shown(label) for label in examples.labels]
+        told = zip(texts, right, self.predicted(logits), strict=True)
+        return [{**text, "label": label, **found} for text, label, found in told]
+
+    def label_shown(self, label: Any) -> str | float | list[str]:
+        """A label as it is shown: its name, the names of several, or the number."""
         if self.recipe.data.problem_type == "regression":
-            pairs = zip(texts, examples.labels.tolist(), logits[:, 0].tolist(), strict=True)
-            return [{**text, "label": label, "prediction": found} for text, label, found in pairs]
+            return float(label)
         assert self.labels is not None
-        names, scores = self.labels, self.probabilities(logits)
-        found_rows = []
-        for text, right, row in zip(texts, examples.labels, scores, strict=True):
-            told: dict[str, Any]
+        if self.recipe.data.problem_type == MULTI:
+            return [self.labels[place] for place in np.flatnonzero(label)]
+        return self.labels[label]
+
+    def predicted(self, logits: np.ndarray) -> list[dict[str, Any]]:
+        """For each example the label that is predicted and its probability; those of several; or a number."""
+        if self.recipe.data.problem_type == "regression":
+            return [{"prediction": number} for number in logits[:, 0].tolist()]
+        found: list[dict[str, Any]] = []
+        for row in self.probabilities(logits):
             if self.recipe.data.problem_type == MULTI:
-                chosen = np.flatnonzero(row > LIKELY)
-                told = {"label": [names[place] for place in np.flatnonzero(right)],
-                        "prediction": [names[place] for place in chosen],
-                        "score": [float(row[place]) for place in chosen]}  # fmt: skip
+                scores: Any = row[row > LIKELY].tolist()
+                found.append({"prediction": self.label_shown(row > LIKELY), "score": scores})
             else:
                 best = int(row.argmax())
-                told = {"label": names[right], "prediction": names[best], "score": float(row[best])}
-            found_rows.append({**text, **told})
-        return found_rows
+                found.append({"prediction": self.label_shown(best), "score": float(row[best])})
+        return found
+
+    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
+        config = objective.model.config
+        self.take_labels(config)
+        inputs, long = self.encode_texts(rows, tokenizers, config)
+        logits = read(objective, inputs, self.recipe.eval.tokens_per_batch, logits_of)
+        return Predictions(self.predicted(np.stack(logits)), int(long.sum()))
 
     def shown(self, row: dict[str, Any]) -> str:
         text = " | ".join(row[column] for column in self.columns)[:200]
@@ -282,3 +304,8 @@ class Classification(FineTuning[Classified]):
 def as_list(labels: str | list[str]) -> list[str]:
     """One label or several as a list."""
     return [labels] if isinstance(labels, str) else labels
+
+
+def logits_of(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:
+    """The logits of each example."""
+    return list(output["logits"].double().cpu().numpy())

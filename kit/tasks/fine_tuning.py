@@ -2,7 +2,8 @@
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
@@ -10,6 +11,7 @@ import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -32,8 +34,21 @@ NO_LIMIT = 1_000_000
 """A tokenizer that says it takes more tokens than this does not know a limit."""
 
 
-class LabelledExamples(Protocol):
+class Readable(Protocol):
     """Examples of which batches are made."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of tokens of each."""
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        """Inputs, and labels if there are any, of these examples."""
+
+    def __len__(self) -> int: ...
+
+
+class LabelledExamples(Readable, Protocol):
+    """Examples to learn from."""
 
     @property
     def cut(self) -> int: ...
@@ -41,15 +56,6 @@ class LabelledExamples(Protocol):
     @property
     def inputs(self) -> Inputs:
         """What the model reads of each."""
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of tokens of each."""
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        """Inputs and labels of these examples."""
-
-    def __len__(self) -> int: ...
 
 
 L = TypeVar("L", bound=LabelledExamples)
@@ -66,6 +72,11 @@ class FineTuning(Task[L]):
 
     labels: list[str] | None = None
     """Names of the labels, in the model's order, once the training data is encoded; None where there are none."""
+
+    @property
+    def predicted_names(self) -> tuple[str, ...]:
+        """The names of what `predict` says about a row."""
+        return ("prediction",)
 
     # ---- text → tokens → batches -------------------------------------------------------------------------------------
 
@@ -172,11 +183,51 @@ class FineTuning(Task[L]):
     def load_model(self, place: str | Path) -> PreTrainedModel:
         return load_model(self.auto_class, place)
 
+    def take_labels(self, config: PreTrainedConfig) -> None:
+        """Know the labels of a trained model."""
+        self.labels = [config.id2label[place] for place in range(config.num_labels)]
+
+    @abstractmethod
+    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> "Predictions":
+        """What the model says about rows, whose labels nobody needs to know."""
+
     def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
         limit = self.limit(tokenizers.source, model.config)
         if limit is not None:
             tokenizers.source.model_max_length = limit  # where pipelines cut with truncation=True
         export_model(folder, model, tokenizers, pipelines=self.pipelines)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says about rows."""
+
+    rows: list[dict[str, Any]]
+    """For each row what is predicted, by name, in order."""
+    cut: int = 0
+    """How many were longer than the model can read."""
+
+
+def outputs_of(
+    objective: LabelObjective, examples: Readable, tokens: int, device: torch.device, rank: int = 0, ranks: int = 1
+) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
+    """The places of the examples in each batch, the batch, and what the model says about it; of several processes each
+    takes its share of the batches."""
+    objective.eval()
+    for indices in reading_batches(examples.lengths, tokens)[rank::ranks]:
+        batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
+        yield indices, batch, objective.output(batch)
+
+
+@torch.inference_mode()
+def read(
+    objective: LabelObjective, examples: Readable, tokens: int, keep: Callable[[dict[str, Tensor], Batch], list[Any]]
+) -> list[Any]:
+    """What `keep` takes from the model's output for each example, in order, in this process alone."""
+    found: dict[int, Any] = {}
+    for indices, batch, output in outputs_of(objective, examples, tokens, objective.model.device):
+        found.update(zip(indices.tolist(), keep(output, batch), strict=True))
+    return [found[place] for place in range(len(examples))]
 
 
 @torch.inference_mode()
@@ -188,13 +239,10 @@ def read_off(
     keep: Callable[[dict[str, Tensor], Batch], list[Any]],
 ) -> tuple[list[Any], float]:
     """What `keep` takes from the model's output for each example, in order, and the mean loss of all."""
-    objective.eval()
     found: list[tuple[int, Any]] = []
     sums = torch.zeros(2, dtype=torch.float64)
-    batches = reading_batches(examples.lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
-    for indices in batches:
-        batch = {name: tensor.to(accelerator.device) for name, tensor in examples.batch(indices).items()}
-        output = objective.output(batch)
+    share = accelerator.process_index, accelerator.num_processes
+    for indices, batch, output in outputs_of(objective, examples, tokens, accelerator.device, *share):
         loss, count = objective.summed_loss(output, batch), objective.loss_count(batch)
         sums += torch.stack([loss.double().cpu(), count.double().cpu()])
         found += zip(indices.tolist(), keep(output, batch), strict=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
@@ -22,18 +23,18 @@ from kit.data.batches import Plan
 from kit.data.columns import note_once
 from kit.data.labelled import Inputs
 from kit.data.qa_windows import label_question
-from kit.data.rows import Texts
+from kit.data.rows import Texts, in_memory
 from kit.data.sources import Splits
-from kit.data.squad import place_answer
+from kit.data.squad import SCHEMA, place_answer
 from kit.data.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
-from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Window, find_answers
+from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, Window, find_answers
 from kit.recipe import Recipe
 from kit.recipe_fine_tuning import QuestionAnsweringRecipe
-from kit.tasks.fine_tuning import FineTuning, read_off
+from kit.tasks.fine_tuning import FineTuning, Predictions, read, read_off
 from kit.tasks.task import Encoded, Evaluation
-from kit.training.label_losses import QuestionAnsweringObjective
+from kit.training.label_losses import LabelObjective, QuestionAnsweringObjective
 from kit.training.objective import Batch, Objective
 
 LOST, NOT_THERE = "windows", "answers"
@@ -87,6 +88,10 @@ class QuestionAnswering(FineTuning[Windows]):
     def __init__(self, recipe: Recipe):
         assert isinstance(recipe, QuestionAnsweringRecipe)
         super().__init__(recipe)
+
+    @property
+    def predicted_names(self) -> tuple[str, ...]:
+        return ("prediction", "score", "start", "end")
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -217,7 +222,10 @@ class QuestionAnswering(FineTuning[Windows]):
         assert isinstance(objective, QuestionAnsweringObjective)
         examples, section = encoded.splits[split], self.recipe.eval
         logits, loss = read_off(objective, examples, section.tokens_per_batch, accelerator, unpadded)
-        predictions = self.answers(examples, logits)
+        predictions: list[dict[str, Any]] = []
+        for one, found in zip(examples.questions, self.answers(examples.questions, logits), strict=True):
+            text = found.best[0]["answer"] if found.best else ""
+            predictions.append({"id": one.key, "prediction_text": text, "null_score": found.null_score})
         references = [{"id": one.key, "answers": {"text": one.answers}} for one in examples.questions]
         threshold = self.threshold(objective.model.config, split, predictions, references)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples.questions)}
@@ -225,9 +233,9 @@ class QuestionAnswering(FineTuning[Windows]):
             figures["cut"] = examples.cut
         if threshold is not None:
             figures["null_threshold"] = threshold
-        found = compute_metrics(section.metrics, predictions, references, null_threshold=threshold)
+        scores = compute_metrics(section.metrics, predictions, references, null_threshold=threshold)
         # the best threshold of a split that is judged is nothing to go by
-        figures |= {name: value for name, value in found.items() if "_best" not in name}
+        figures |= {name: value for name, value in scores.items() if "_best" not in name}
         rows = []
         for one, given in zip(examples.questions, predictions, strict=True):
             silent = threshold is not None and given["null_score"] > threshold
@@ -238,19 +246,28 @@ class QuestionAnswering(FineTuning[Windows]):
             )  # fmt: skip
         return Evaluation(figures, rows)
 
-    def answers(self, examples: Windows, logits: list[tuple[torch.Tensor, torch.Tensor]]) -> list[dict[str, Any]]:
-        """The best answer to each question and the score of none, as the metrics take them."""
+    def answers(self, questions: list[Question], logits: list[tuple[torch.Tensor, torch.Tensor]]) -> list[Answers]:
+        """The best answer to each question and the score of none."""
         found, at = [], 0
-        for one in examples.questions:
+        for one in questions:
             own = logits[at : at + len(one.windows)]
             at += len(own)
-            best = find_answers(
-                one.context, one.windows, [start for start, _ in own], [end for _, end in own],
-                max_answer_len=self.recipe.eval.max_answer_length,
+            found.append(
+                find_answers(
+                    one.context, one.windows, [start for start, _ in own], [end for _, end in own],
+                    max_answer_len=self.recipe.eval.max_answer_length,
+                )
             )  # fmt: skip
-            text = best.best[0]["answer"] if best.best else ""
-            found.append({"id": one.key, "prediction_text": text, "null_score": best.null_score})
         return found
+
+    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
+        config = objective.model.config
+        examples = self.encode_rows(without_answers(rows), tokenizers.source, config, "given")[0]
+        logits = read(objective, examples.inputs, self.recipe.eval.tokens_per_batch, unpadded)
+        threshold = self.threshold(config, "given", [], [])
+        chosen = [one.chosen(1, None, threshold)[0] for one in self.answers(examples.questions, logits)]
+        told = [{"prediction": one.pop("answer"), **one} for one in map(dict, chosen)]
+        return Predictions(told, examples.cut)
 
     def threshold(
         self, config: PreTrainedConfig, split: str, predictions: list[Any], references: list[Any]
@@ -290,3 +307,11 @@ def unpadded(output: dict[str, torch.Tensor], batch: Batch) -> list[tuple[torch.
     starts, ends = (output[f"{side}_logits"].float().cpu() for side in ("start", "end"))
     real = batch["attention_mask"].bool().cpu()
     return [(starts[row][mask], ends[row][mask]) for row, mask in enumerate(real)]
+
+
+def without_answers(rows: Dataset) -> Dataset:
+    """The questions and texts of the rows, as if each had no answer, with new ids."""
+    columns: dict[str, list[Any]] = {name: list(Texts(rows, name)) for name in ("question", "context")}
+    columns |= {"id": [str(number) for number in range(len(rows))]}
+    columns |= {"answers": [{"text": [], "answer_start": []}] * len(rows)}
+    return in_memory(pa.table(columns, pa.schema([SCHEMA.field(name) for name in columns])))

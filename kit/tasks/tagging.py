@@ -9,6 +9,7 @@ import numpy as np
 from accelerate import Accelerator
 from datasets import Dataset
 from tokenizers.pre_tokenizers import ByteLevel
+from torch import Tensor
 from transformers import (
     AutoModelForTokenClassification,
     PreTrainedConfig,
@@ -29,9 +30,9 @@ from kit.evaluation.metrics import compute_metrics, load_metric
 from kit.label_pictures import draw_confusion, draw_types
 from kit.recipe import Recipe
 from kit.recipe_fine_tuning import TaggingRecipe
-from kit.tasks.fine_tuning import FineTuning, read_off
+from kit.tasks.fine_tuning import FineTuning, Predictions, read, read_off
 from kit.tasks.task import Encoded, Evaluation
-from kit.training.label_losses import TaggingObjective
+from kit.training.label_losses import LabelObjective, TaggingObjective
 from kit.training.objective import Batch, Objective
 
 Sentences = list[list[str]]
@@ -63,6 +64,19 @@ class Tagged:
     def select(self, indices: np.ndarray) -> "Tagged":
         inputs, labels = self.inputs.select(indices), self.labels.select(indices)
         return Tagged(inputs, labels, self.first_tokens.select(indices))
+
+
+@dataclass(frozen=True)
+class WordTokens:
+    """Encoded sentences, and which tokens are of which words."""
+
+    inputs: Inputs
+    word_ids: list[list[int | None]]
+    """For each token the number of its word; None for special ones."""
+    first_tokens: list[list[int]]
+    """For each word its first token; -1 for a word without tokens."""
+    long: np.ndarray
+    """Which sentences had to be cut."""
 
 
 class Tagging(FineTuning[Tagged]):
@@ -118,31 +132,27 @@ class Tagging(FineTuning[Tagged]):
         return Encoded(encoded, left_out)
 
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Tagged:
-        self.labels = [config.id2label[place] for place in range(config.num_labels)]
+        self.take_labels(config)
         return self.encode_rows(rows, self.tags(rows, "evaluated").sequences, tokenizers, config, "evaluated")[0]
 
     def encode_rows(
         self, rows: Dataset, tags: Sentences, tokenizers: Tokenizers, config: PreTrainedConfig, split: str
     ) -> tuple[Tagged, np.ndarray]:
         """The rows as examples, and which of them had to be cut."""
-        tokenizer, data = tokenizers.source, self.recipe.data
+        data = self.recipe.data
         assert self.labels is not None
         places = {label: place for place, label in enumerate(self.labels)}
-        words = self.words(rows, split)
-        found, long = encode_all(
-            lambda portion, **how: tokenizer(portion, is_split_into_words=True, **how),
-            words, self.limit(tokenizer, config), data.truncation,
-        )  # fmt: skip
-        labels, first_tokens, without = [], [], 0
-        for row, ((encoded, at), right) in enumerate(zip(found, tags, strict=True), start=1):
-            ids, firsts = [], [-1] * len(right)
-            for token, word in enumerate(encoded.word_ids(at)):
+        words = self.encode_words(self.words(rows, split), tokenizers.source, config)
+        labels = []
+        for row, (ids_of_words, firsts, right) in enumerate(
+            zip(words.word_ids, words.first_tokens, tags, strict=True), start=1
+        ):
+            ids = []
+            for token, word in enumerate(ids_of_words):
                 if word is None:
                     ids.append(IGNORED)
                     continue
-                first = firsts[word] < 0
-                if first:
-                    firsts[word] = token
+                first = firsts[word] == token
                 tag = right[word] if first else self.going_on(right[word])
                 if tag not in places:
                     raise DataError(
@@ -151,11 +161,28 @@ class Tagging(FineTuning[Tagged]):
                     )
                 ids.append(places[tag] if first or data.label_all_subwords else IGNORED)
             labels.append(ids)
-            first_tokens.append(firsts)
-            without += sum(first < 0 for first in firsts)
+        without = sum(first < 0 for firsts in words.first_tokens for first in firsts)
+        first_tokens = TokenLists(words.first_tokens)
+        return Tagged(words.inputs, TokenLists(labels), first_tokens, int(words.long.sum()), without), words.long
+
+    def encode_words(
+        self, sentences: Sentences, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
+    ) -> "WordTokens":
+        """The tokens of sentences, and the words that they are of."""
+        found, long = encode_all(
+            lambda portion, **how: tokenizer(portion, is_split_into_words=True, **how),
+            sentences, self.limit(tokenizer, config), self.recipe.data.truncation,
+        )  # fmt: skip
         names = found[0][0].keys() if found else ()
         inputs = Inputs.of({name: [encoded[name][at] for encoded, at in found] for name in names}, tokenizer)
-        return Tagged(inputs, TokenLists(labels), TokenLists(first_tokens), int(long.sum()), without), long
+        word_ids, first_tokens = [encoded.word_ids(at) for encoded, at in found], []
+        for words, ids in zip(sentences, word_ids, strict=True):
+            firsts = [-1] * len(words)
+            for token, word in reversed(list(enumerate(ids))):  # the first one comes last, and stays
+                if word is not None:
+                    firsts[word] = token
+            first_tokens.append(firsts)
+        return WordTokens(inputs, word_ids, first_tokens, long)
 
     def going_on(self, tag: str) -> str:
         """The tag of the later parts of a word."""
@@ -222,22 +249,13 @@ class Tagging(FineTuning[Tagged]):
         assert isinstance(objective, TaggingObjective)
         assert self.labels is not None
         examples, section = encoded.splits[split], self.recipe.eval
-        best, loss = read_off(
-            objective, examples, section.tokens_per_batch, accelerator,
-            lambda output, batch: list(output["logits"].argmax(-1).cpu().numpy()),
-        )  # fmt: skip
+        best, loss = read_off(objective, examples, section.tokens_per_batch, accelerator, best_tags)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
         if examples.cut:
             figures["cut"] = examples.cut
         if examples.without_tokens:
             figures["words_without_tokens"] = examples.without_tokens
-        no_tag = "" if self.recipe.data.scheme == "none" else OUTSIDE
-        predictions = []
-        for place, numbers in enumerate(best):
-            # on the left there may be padding
-            before = 0 if examples.inputs.side == "right" else len(numbers) - int(examples.lengths[place])
-            firsts = examples.first_tokens[place]
-            predictions.append([no_tag if first < 0 else self.labels[numbers[before + first]] for first in firsts])
+        predictions = self.tags_of_words(best, examples.inputs, examples.first_tokens)
         texts = splits.datasets[split]
         right = self.tags(texts, split).sequences
         figures |= compute_metrics(section.metrics, predictions, right)
@@ -246,6 +264,26 @@ class Tagging(FineTuning[Tagged]):
             for words, tags, found in zip(self.words(texts, split), right, predictions, strict=True)
         ]
         return Evaluation(figures, rows)
+
+    def tags_of_words(self, best: list[np.ndarray], inputs: Inputs, first_tokens: TokenLists) -> Sentences:
+        """The tag of each word, that of its first token, from the numbers of the tags of all tokens."""
+        assert self.labels is not None
+        no_tag = "" if self.recipe.data.scheme == "none" else OUTSIDE
+        found = []
+        for place, numbers in enumerate(best):
+            # on the left there may be padding
+            before = 0 if inputs.side == "right" else len(numbers) - int(inputs.lengths[place])
+            firsts = first_tokens[place]
+            found.append([no_tag if first < 0 else self.labels[numbers[before + first]] for first in firsts])
+        return found
+
+    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
+        config = objective.model.config
+        self.take_labels(config)
+        words = self.encode_words(self.words(rows, "given"), tokenizers.source, config)
+        best = read(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags)
+        tags = self.tags_of_words(best, words.inputs, TokenLists(words.first_tokens))
+        return Predictions([{"prediction": found} for found in tags], int(words.long.sum()))
 
     def shown(self, row: dict[str, Any]) -> str:
         shown = []
@@ -269,3 +307,8 @@ class Tagging(FineTuning[Tagged]):
             )
             if found["by_type"]:
                 draw_types(found["by_type"], plots / "types.png")
+
+
+def best_tags(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:
+    """The number of the likeliest tag of each token."""
+    return list(output["logits"].argmax(-1).cpu().numpy())

@@ -1,0 +1,150 @@
+"""`kit predict` on rows: the predictions of training, from files as people have them, and none is lost in silence."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from fine_tuning_runs import recipe, write_rows
+
+from kit import train
+from kit.run import FinishedRun
+
+KINDS = ["classification", "pairs", "several", "numbers", "tagging", "question_answering"]
+
+
+def trained(folder: Path, kind: str) -> FinishedRun:
+    """A run of a tiny model, which has learned enough to say different things."""
+    builtin = {"classification": "date_language", "tagging": "date_tags", "question_answering": "date_questions"}
+    if kind in builtin:
+        sizes = {"train": 120, "validation": 10, "test": 15}
+        data = {"path": f"builtin:{builtin[kind]}", "languages": ["en", "de", "ja"], "sizes": sizes}
+        data |= {"max_length": 48, "doc_stride": 12, "max_question_length": 12} if kind == "question_answering" else {}
+        return train(recipe(folder, kind, data, train={"max_steps": 100}), folder / "run")
+    texts = ["aa b", "c dd", "b a", "d", "aa d c"] * 4
+    labels = {
+        "pairs": lambda text: "xy"["a" in text],
+        "several": lambda text: sorted(set(text) - {" "}),
+        "numbers": lambda text: float(len(text)),
+    }
+    rows = [{"text": text, "other": text[::-1], "label": labels[kind](text)} for text in texts]
+    data = {"path": str(write_rows(folder / "data", train=rows, validation=rows, test=rows[:7]))}
+    data |= {"pairs": {"text_pair": "other"}, "several": {"problem_type": "multi_label_classification"}}.get(
+        kind, {"problem_type": "regression"}
+    )
+    return train(recipe(folder, "classification", data, train={"max_steps": 60}), folder / "run")
+
+
+def test_rows_without_labels_get_the_predictions_of_training(tmp_path: Path, kit_here: Any) -> None:
+    for kind in KINDS:
+        folder = tmp_path / kind
+        run = trained(folder, kind)
+        lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+        expected = [json.loads(line) for line in lines]
+        assert len({json.dumps(row["prediction"]) for row in expected}) > 1, kind
+        learned = ("label", "tags", "answers", "prediction", "score", "null_score", "id")
+        renamed = {"text_pair": "other"}  # as the recipe calls it
+        rows = [{renamed.get(name, name): row[name] for name in row if name not in learned} for row in expected]
+        write_rows(folder, new=[{"number": n, **row} for n, row in enumerate(rows)])
+        done = kit_here("predict", run.folder, folder / "new.jsonl", "--output", folder / "out.jsonl")
+        assert done.returncode == 0, done.stderr
+        assert f"{len(rows)} rows: " in done.stderr
+        found = [json.loads(line) for line in (folder / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+        assert [row["prediction"] for row in found] == [
+            pytest.approx(row["prediction"]) if kind == "numbers" else row["prediction"] for row in expected
+        ]
+        for number, (row, right, source) in enumerate(zip(found, expected, rows, strict=True)):
+            assert {name: row[name] for name in ("number", *source)} == {"number": number, **source}
+            if "score" in right:
+                assert row["score"] == pytest.approx(right["score"], abs=1e-6)
+            if kind == "question_answering":
+                assert row["context"][row["start"] : row["end"]] == row["prediction"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Trained on files without a header line, whose columns the recipe names."""
+    folder = tmp_path_factory.mktemp("words")
+    lines = [("aa b", "x"), ("c dd", "y"), ("b a", "x"), ("d", "y")] * 8
+    (folder / "data").mkdir()
+    for split in ("train", "validation"):
+        text = "".join(f"{text}\t{label}\n" for text, label in lines)
+        (folder / "data" / f"{split}.tsv").write_text(text, encoding="utf-8")
+    data = {"path": str(folder / "data"), "columns": ["word", "label"], "text": "word", "max_length": 8}
+    return train(recipe(folder, "classification", data, train={"max_steps": 60}), folder / "run").folder
+
+
+def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> None:
+    (tmp_path / "labelled.tsv").write_text("aa b\tx\nd\tno such label\n", encoding="utf-8")
+    (tmp_path / "bare.tsv").write_text("aa b\nd\n", encoding="utf-8")
+    (tmp_path / "lines.txt").write_text("aa b\nd\n", encoding="utf-8")
+    (tmp_path / "named.csv").write_text('id,review\n1,aa b\n2,"d"\n', encoding="utf-8")
+    pa.parquet.write_table(pa.table({"word": pa.array(["aa b", "d"], pa.large_string())}), tmp_path / "own.parquet")
+    (tmp_path / "[odd]: name.jsonl").write_text('{"word": "aa b"}\n{"word": "d"}\n', encoding="utf-8")
+    for arguments in (
+        ("labelled.tsv",),
+        ("bare.tsv",),
+        ("lines.txt",),
+        ("named.csv", "data.columns=null", "data.text=review"),
+        ("own.parquet",),
+        ("[odd]: name.jsonl",),
+    ):
+        done = kit_here("predict", run, *arguments)
+        assert done.returncode == 0, done.stderr
+        assert [json.loads(line)["prediction"] for line in done.stdout.splitlines()] == ["x", "y"], arguments
+
+
+def test_rows_without_text_and_long_ones_are_told(run: Path, tmp_path: Path, kit_here: Any) -> None:
+    rows = [{"word": None, "tags": ["a", "b"]}, {"word": "", "tags": []}, {"word": "a" * 50, "tags": None}]
+    write_rows(tmp_path, odd=[*rows, *({"word": "d", "tags": None} for _ in range(2100))])
+    done = kit_here("predict", run, "odd.jsonl", "--output", "odd.csv")
+    assert done.returncode == 0, done.stderr
+    assert "2,103 rows: odd.csv" in done.stderr
+    assert "1 rows have no text, and so no prediction" in done.stderr
+    assert "1 rows were longer than the model reads, and were cut" in done.stderr
+    with (tmp_path / "odd.csv").open(encoding="utf-8", newline="") as file:
+        found = list(csv.DictReader(file))
+    assert [row["prediction"] for row in found[:2]] == ["", found[1]["prediction"]]
+    assert found[0] == {"word": "", "tags": '["a", "b"]', "prediction": "", "score": ""}
+    assert {row["prediction"] for row in found[3:]} == {"y"}
+
+
+def test_words_without_tags(tmp_path: Path, kit_here: Any) -> None:
+    rows = [{"tokens": ["Anna", "met", "Bo"], "tags": ["B-PER", "O", "B-PER"]}] * 8
+    data = {"path": str(write_rows(tmp_path / "data", train=rows, validation=rows))}
+    run = train(recipe(tmp_path, "tagging", data, train={"max_steps": 60}), tmp_path / "run").folder
+    (tmp_path / "bare.conll").write_text("Anna\nmet\nBo\n\nBo\n", encoding="utf-8")
+    (tmp_path / "tagged.conll").write_text("Anna O\nmet O\nBo O\n\nBo O\n", encoding="utf-8")
+    for name in ("bare.conll", "tagged.conll"):
+        done = kit_here("predict", run, name)
+        assert done.returncode == 0, done.stderr
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["tokens"] for row in found] == [["Anna", "met", "Bo"], ["Bo"]]
+        assert found[0]["prediction"] == ["B-PER", "O", "B-PER"]
+
+
+def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
+    write_rows(tmp_path, other=[{"words": "d"}], taken=[{"word": "d", "score": 1}], numbers=[{"word": 1}])
+    (tmp_path / "empty.txt").write_text("", encoding="utf-8")
+    (tmp_path / "kept.csv").write_text("before", encoding="utf-8")
+    for arguments, message in (
+        (("missing.csv",), "missing.csv does not exist"),
+        (("other.jsonl",), 'has no column "word". Did you mean "words"?'),
+        (("taken.jsonl",), 'taken.jsonl has a column "score" already'),
+        (("numbers.jsonl", "--output", "kept.csv"), 'the column "word" of numbers.jsonl holds int64, not text'),
+        (("empty.txt",), "empty.txt is empty"),
+        (("other.jsonl", "data.columns=[word,label]"), "data.columns has no meaning for other.jsonl"),
+        (("other.jsonl", "data.txt=words"), "data.txt"),
+        (("other.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
+        (("other.jsonl", "--horizon", "3"), "--horizon is for forecasts"),
+    ):
+        refused = kit_here("predict", run, *arguments)
+        assert refused.returncode == 2, (arguments, refused.stderr)
+        assert message in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert (tmp_path / "kept.csv").read_text(encoding="utf-8") == "before"
+    model_alone = kit_here("predict", run / "model", "other.jsonl")
+    assert "is not a run folder: it has no recipe.yaml" in model_alone.stderr
