@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 from kit.atomic import write_text
 from kit.errors import RecipeError, RunError
 from kit.recipe import Recipe, load_recipe
-from kit.recipe_file import printable, read_nodes, read_text, read_yaml, write_yaml
+from kit.recipe_file import printable, read_nodes, read_text, read_yaml, write_override, write_yaml
 from kit.recipe_model import show
 from kit.shipped import find_recipe
 
@@ -155,7 +156,7 @@ def _results(run: Path) -> dict[str, Any]:
 
 
 def _check_same(ran: Recipe, written: Recipe, run: str, path: str) -> list[str]:
-    """Refuse a run of another recipe; the changes that only say where things are, as `key=value`."""
+    """Refuse a run of another recipe; the changes that only say where things are, as a shell takes them."""
     from kit.pins import with_pins_of
 
     written = with_pins_of(written, ran)
@@ -168,7 +169,7 @@ def _check_same(ran: Recipe, written: Recipe, run: str, path: str) -> list[str]:
         raise RecipeError(
             "\n".join([f"{run} ran another recipe than {path}, so its figures do not belong there:", *lines])
         )
-    return [f"{key}={_without_machine(before.get(key))}" for key in elsewhere]
+    return [shlex.quote(write_override(key, _without_machine(before.get(key)))) for key in elsewhere]
 
 
 def _is_local_copy(key: str, value: Any) -> bool:
@@ -176,11 +177,11 @@ def _is_local_copy(key: str, value: Any) -> bool:
     return key in ("model.pretrained", "tokenizer.pretrained") and isinstance(value, str) and Path(value).is_dir()
 
 
-def _without_machine(value: Any) -> str:
-    """A value as the command line takes it; of an absolute path only the end, which is the same elsewhere."""
+def _without_machine(value: Any) -> Any:
+    """Of an absolute path only the end, which is the same elsewhere; any other value as it is."""
     if isinstance(value, str) and Path(value).is_absolute():
         return "/".join(Path(value).parts[-2:])
-    return value if isinstance(value, str) else show(value)
+    return value
 
 
 def _figures(results: dict[str, Any], filename: str) -> dict[str, Figure]:

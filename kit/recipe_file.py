@@ -147,12 +147,22 @@ def parse_override(argument: str) -> tuple[str, Any]:
     if not equals or not all(re.fullmatch(r"[^\s.]+", part) for part in key.split(".")):
         raise RecipeError(f'on the command line: "{shown}" is not of the form key=value (train.max_steps=500).')
     try:
-        if text.lstrip()[:1] in ("[", "{", "'", '"'):
+        if _begins_yaml(text):
             node = _compose(text)
             return key, None if node is None else _value(node, tuple(key.split(".")), {})
         return key, _plain(text)
     except (_Mistake, ValueError) as mistake:
         raise RecipeError(f"on the command line ({shown}): {mistake}") from None
+
+
+def write_override(key: str, value: Any) -> str:
+    """A `key=value` argument that `parse_override` reads as the same value; a shell needs quotes around some."""
+    if isinstance(value, str) and value.isprintable() and _stands_for_itself(value):
+        return f"{key}={value}"
+    line = yaml.dump(
+        [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1_000_000
+    )
+    return f"{key}={line.strip()[1:-1]}"
 
 
 def write_yaml(value: Any) -> str:
@@ -181,6 +191,17 @@ def _quoted(text: str) -> str:
 
 def _dotted(path: Sequence[str | int]) -> str:
     return ".".join(str(part) for part in path)
+
+
+def _begins_yaml(text: str) -> bool:
+    return text.lstrip()[:1] in ("[", "{", "'", '"')
+
+
+def _stands_for_itself(text: str) -> bool:
+    try:
+        return not _begins_yaml(text) and _plain(text) == text
+    except ValueError:  # a number that is too long
+        return False
 
 
 def _plain(text: str) -> Any:

@@ -286,6 +286,12 @@ def test_examples_are_spread_over_the_split(run: Path) -> None:
     assert "## Examples" not in without
 
 
+def test_a_card_tells_the_figures_of_its_own_run_only(run: Path) -> None:
+    recorded = recipe().model_copy(update={"measured": {"test_bleu": 12.34, "steps": 5, "hardware": "another machine"}})
+    card = write_card(run, recorded, RESULTS)
+    assert [text for text in ("12.34", "another machine", "measured:") if text in card] == []
+
+
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if "none" not in load_recipe(name).measured])
 def test_the_kept_card_of_a_recipe_has_the_figures_of_the_recipe(name: str) -> None:
     written = load_recipe(name)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -206,6 +207,17 @@ def test_where_the_data_was_is_recorded_and_another_card_does_not_matter(run, tm
     path.write_text(HEAD.replace('"builtin:dates"', "org/dates, test: held_out") + "hub: {tags: [x]}\n")
     assert record(run, path) == FIGURES | {"changes": "data.path=builtin:dates data.test=test"}
     assert load_recipe(path).measured["changes"] == "data.path=builtin:dates data.test=test"
+
+
+def test_changes_are_recorded_so_that_a_shell_takes_them(run, tmp_path):
+    path = tmp_path / "r.yaml"
+    path.write_text(HEAD.replace('"builtin:dates"', "org/dates"))
+    columns = ["source", "target", "a column with a long name", "another column with a long name"]
+    ours = HEAD.replace('"builtin:dates"', f'"data/pairs.txt", columns: {json.dumps(columns)}, delimiter: "\\t"')
+    (run / "recipe.yaml").write_text(ours)
+    arguments = shlex.split(record(run, path)["changes"])
+    assert load_recipe(path, arguments).flat()["data.columns"] == columns
+    assert load_recipe(path, arguments).differences(load_recipe(run / "recipe.yaml")) == ["measured"]
 
 
 def test_a_card_is_kept_without_its_pictures(run, tmp_path, kit_here):

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kit.errors import RecipeError
-from kit.recipe_file import parse_override, read_text, read_yaml, write_yaml
+from kit.recipe_file import parse_override, read_text, read_yaml, write_override, write_yaml
 
 SCALARS = [
     ("1e-3", 1e-3),
@@ -49,7 +49,7 @@ SCALARS = [
 
 plain_text = st.text(st.characters(exclude_categories=["Cs"]))
 tricky_text = st.sampled_from(
-    [text for text, _ in SCALARS] + ["<<", "a: b", "# c", " x ", "- a", "'", '"', "a\nb\n", "\t"]
+    [text for text, _ in SCALARS] + ["<<", "a: b", "# c", " x ", "- a", "'", '"', "a\nb\n", "\t", "9" * 80]
 )
 numbers = st.integers(-(2**63) + 1, 2**63 - 1) | st.floats(allow_nan=False, allow_infinity=False)
 values = st.recursive(
@@ -132,6 +132,18 @@ def test_written_yaml_reads_back_equal(value):
 @given(values)
 def test_written_yaml_means_the_same_to_a_reader_of_yaml_1_1(value):
     assert same(yaml.safe_load(write_yaml({"key": value})), {"key": value})
+
+
+@given(values)
+def test_a_value_written_as_an_argument_is_read_as_the_same_value(value):
+    argument = write_override("a.key", value)
+    assert same(parse_override(argument), ("a.key", value))
+    assert "\n" not in argument
+
+
+def test_plain_values_are_written_as_people_write_them():
+    written = [write_override("k", value) for value in ("data/x.gz", "builtin:dates", None, ["a", "b"], 3, "\t")]
+    assert written == ["k=data/x.gz", "k=builtin:dates", "k=null", "k=[a, b]", "k=3", 'k="\\t"']
 
 
 @given(plain_text.filter(lambda text: text.lstrip()[:1] not in ("[", "{", "'", '"')))

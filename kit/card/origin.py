@@ -72,8 +72,14 @@ def training(results: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shared_recipe(recipe: Recipe) -> str:
-    """The recipe as YAML, with the names but not the places of folders on the machine that it ran on."""
-    sections: dict[str, Any] = {"data": recipe.data.model_copy(update={"path": short_path(recipe.data.path)})}
+    """The recipe as YAML, with the names but not the places of folders on the machine that it ran on.
+
+    What the recipe says was measured is left out: those are the figures of the run it was recorded from, not of this.
+    """
+    sections: dict[str, Any] = {
+        "data": recipe.data.model_copy(update={"path": short_path(recipe.data.path)}),
+        "measured": None,
+    }
     for name, section in (("model", recipe.model), ("tokenizer", recipe.tokenizer)):
         if section.pretrained:
             sections[name] = section.model_copy(update={"pretrained": short_path(section.pretrained)})
