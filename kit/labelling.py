@@ -21,7 +21,7 @@ from kit.data.text_files import FileTable, Layout, ending_of, read_table
 from kit.errors import DataError, KitError, RunError
 from kit.generate_files import ignoring_rest, writing
 from kit.places import local_place
-from kit.recipe import load_recipe
+from kit.recipe import check_sections, load_recipe
 from kit.recipe_fine_tuning import FineTuningRecipe, LabelledData, TaggingData
 from kit.reporting import Reporter
 from kit.run_folder import RunFolder
@@ -40,6 +40,7 @@ class Labeller:
         `data.text=review`, `data.columns=[text]`."""
         folder = RunFolder.existing(local_place(run))
         self.file, self.overrides = file, list(overrides or [])
+        check_sections(self.overrides, "data", "eval", example="data.text=review")
         recipe = load_recipe(folder.recipe_file, [*self.overrides, "data.fingerprints=null"])
         if not isinstance(recipe, FineTuningRecipe):
             raise RunError(

@@ -14,7 +14,7 @@ from kit.errors import RecipeError, did_you_mean
 from kit.recipe_base import Recipe
 from kit.recipe_captioning import CaptioningRecipe
 from kit.recipe_dialogue import DialogueRecipe
-from kit.recipe_file import printable, read_text, read_yaml
+from kit.recipe_file import parse_override, printable, read_text, read_yaml
 from kit.recipe_fine_tuning import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
 from kit.recipe_forecasting import ForecastingRecipe
 from kit.recipe_inputs import DataSection, ModelSection, TokenizerSection
@@ -86,6 +86,17 @@ def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Reci
         raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
     model = ModelSection.model_validate({**recipe.model.model_dump(), **settings})
     return recipe.model_copy(update={"model": model})
+
+
+def check_sections(overrides: Sequence[str], *sections: str, example: str) -> None:
+    """Refuse overrides of other sections of a finished run's recipe, as they would have no effect."""
+    for argument in overrides:
+        key, _ = parse_override(argument)
+        if key.partition(".")[0] not in sections:
+            raise RecipeError(
+                f"on the command line: {key} has no effect on a finished run. Only {' and '.join(sections)} can be "
+                f"changed here, such as {example}."
+            )
 
 
 def _kind_of_recipe(value: dict[str, Any]) -> tuple[type[Recipe], list[Problem]]:

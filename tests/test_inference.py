@@ -103,6 +103,9 @@ def test_eval_gives_the_figures_of_the_run(trained: Path, kit_here: RunKit) -> N
     done = kit_here("eval", trained, "--split", "tst")
     assert done.returncode == 2
     assert 'Did you mean "test"?' in done.stderr
+    done = kit_here("eval", trained, "model.hidden_size=8")
+    assert done.returncode == 2
+    assert "model.hidden_size has no effect on a finished run" in done.stderr
 
 
 def test_a_run_goes_on_from_a_pretrained_one(trained: Path, tiny_recipe: Path, tmp_path: Path) -> None:

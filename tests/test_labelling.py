@@ -138,6 +138,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
         (("empty.txt",), "empty.txt is empty"),
         (("other.jsonl", "data.columns=[word,label]"), "data.columns has no meaning for other.jsonl"),
         (("other.jsonl", "data.txt=words"), "data.txt"),
+        (("other.jsonl", "train.seed=1"), "train.seed has no effect on a finished run. Only data and eval can be"),
         (("other.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
         (("other.jsonl", "--horizon", "3"), "--horizon is for forecasts"),
     ):

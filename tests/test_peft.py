@@ -88,9 +88,12 @@ def test_merged_and_unmerged_predict_the_same(
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
     told = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
-    # the exported adapter, kit eval and pipelines, merged or not, say what the training's own evaluation said
+    # the exported adapter, kit eval, kit predict and pipelines, merged or not, say what training's evaluation said
     assert evaluate(run).rows == told
     texts = [row["text"] for row in told]
+    (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
+    done = kit_here("predict", run, "texts.txt")
+    assert [json.loads(line)["prediction"] for line in done.stdout.splitlines()] == [row["prediction"] for row in told]
     for found in (
         kit_package.pipeline("text-classification", run)(texts),
         pipeline("text-classification", merged, tokenizer=str(tmp_path / "merged"))(texts),

@@ -6,7 +6,7 @@ from accelerate import Accelerator
 
 from kit.errors import DataError, RunError, did_you_mean
 from kit.places import local_place
-from kit.recipe import load_recipe
+from kit.recipe import check_sections, load_recipe
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
 from kit.tasks.task import Encoded, Evaluation
@@ -19,6 +19,7 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     """
     folder = RunFolder.existing(local_place(run))
     changed = list(overrides or [])
+    check_sections(changed, "data", "eval", example="eval.tokens_per_batch=4096")
     if any(override.startswith("data.") for override in changed):
         changed.append("data.fingerprints=null")  # other data is what is asked for
     if any(override.startswith("data.directions=") for override in changed):

@@ -14,7 +14,7 @@ from kit.card import write_card
 from kit.card.origin import shared_recipe
 from kit.errors import HubError, RunError
 from kit.places import hub_name
-from kit.recipe import Recipe, load_recipe
+from kit.recipe import Recipe, check_sections, load_recipe
 from kit.run_folder import RunFolder
 from kit.secrets import holds_secret
 from kit.tasks import task_of
@@ -48,9 +48,7 @@ class Source:
 
 def find_source(path: Path, overrides: Sequence[str] = ()) -> Source:
     """The run or adapter in a folder; `overrides` change what the recipe says about the card (`hub.license=mit`)."""
-    other = [override for override in overrides if not override.startswith("hub.")]
-    if other:
-        raise HubError(f"{other[0]}: only what the card says can be changed here, such as hub.license=apache-2.0")
+    check_sections(overrides, "hub", example="hub.license=apache-2.0")
     if (path / "recipe.yaml").is_file():
         run = RunFolder.existing(path)
         run.results()  # says so if the run is not finished

@@ -167,7 +167,7 @@ class Tagging(FineTuning[Tagged]):
 
     def encode_words(
         self, sentences: Sentences, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
-    ) -> "WordTokens":
+    ) -> WordTokens:
         """The tokens of sentences, and the words that they are of."""
         found, long = encode_all(
             lambda portion, **how: tokenizer(portion, is_split_into_words=True, **how),
