@@ -18,18 +18,20 @@ from kit.data.report import DataReport
 from kit.data.rows import in_memory
 from kit.data.sources import layout_of
 from kit.data.text_files import FileTable, Layout, ending_of, read_table
-from kit.errors import DataError, KitError, RunError
+from kit.errors import DataError, KitError, RecipeError, RunError
 from kit.generate_files import ignoring_rest, writing
 from kit.places import local_place
 from kit.recipe import check_sections, load_recipe
+from kit.recipe_file import parse_override, write_override
 from kit.recipe_fine_tuning import FineTuningRecipe, LabelledData, TaggingData
+from kit.recipe_inputs import DataSection
 from kit.reporting import Reporter
 from kit.run_folder import RunFolder
 from kit.tasks import task_of
 from kit.tasks.fine_tuning import FineTuning
 
 ROWS_AT_ONCE = 2000
-OF_FILES = ("data.columns=", "data.delimiter=")
+OF_FILES = {"data.columns", "data.delimiter"}
 
 
 class Labeller:
@@ -39,19 +41,22 @@ class Labeller:
         """`run` is a run folder, or a run on the Hub; `overrides` say what is different about the file:
         `data.text=review`, `data.columns=[text]`."""
         folder = RunFolder.existing(local_place(run))
-        self.file, self.overrides = file, list(overrides or [])
-        check_sections(self.overrides, "data", "eval", example="data.text=review")
-        recipe = load_recipe(folder.recipe_file, [*self.overrides, "data.fingerprints=null"])
-        if not isinstance(recipe, FineTuningRecipe):
+        check_sections(overrides or [], "data", "eval", example="data.text=review")
+        self.file, self.given = file, dict(map(parse_override, overrides or []))
+        if "data.path" in self.given:
+            raise RecipeError(f"on the command line: data.path has no effect, as the rows are those of {file}.")
+        ran = folder.recipe()
+        if not isinstance(ran, FineTuningRecipe):
             raise RunError(
-                f"{run} is a run of the task {recipe.task}: rows are labelled by classification, tagging and "
+                f"{run} is a run of the task {ran.task}: rows are labelled by classification, tagging and "
                 "question_answering, series go on by forecasting. Texts are written by `kit generate`"
             )
         if not folder.model.is_dir():
             raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
+        recipe = load_recipe(folder.recipe_file, [*(overrides or []), *self.of_this_file(ran.data)])
         assert isinstance(recipe.data, LabelledData)
-        self.data: LabelledData = recipe.data.model_copy(update={"path": str(file)})
-        task = task_of(recipe.model_copy(update={"data": self.data}))
+        self.data: LabelledData = recipe.data
+        task = task_of(recipe)
         assert isinstance(task, FineTuning)
         self.task: FineTuning[Any] = task
         self.tokenizers = task.load_tokenizers(folder.model)
@@ -61,14 +66,24 @@ class Labeller:
         self.without_text = 0
         """Rows that have nothing to read, and get no prediction."""
 
+    def of_this_file(self, trained_on: DataSection) -> list[str]:
+        """What has to change in the recipe, so that its data is the file."""
+        assert isinstance(trained_on, LabelledData)
+        changes: dict[str, Any] = {"path": str(self.file)} | dict.fromkeys(("fingerprints", "languages", "sizes"))
+        columns = self.given.get("data.columns")
+        if isinstance(columns, list):  # without labels, which recipes must have
+            changes["columns"] = list(dict.fromkeys([*columns, *trained_on.learned_columns]))
+        return [write_override(f"data.{name}", value) for name, value in changes.items()]
+
     @property
     def layout(self) -> Layout:
         """What is known about the inside of the file. What the recipe says is about files like those of the training
         data: one that names its columns itself, or has a text on each line, needs none of it."""
         ending, data = ending_of(self.file), self.data
         names_itself = ending in ("json", "jsonl", "parquet") or (ending == "txt" and data.delimiter is None)
-        asked = any(override.startswith(OF_FILES) for override in self.overrides)
-        return Layout(encoding=data.encoding) if names_itself and not asked else layout_of(data)
+        if names_itself and not self.given.keys() & OF_FILES:
+            return Layout(encoding=data.encoding)
+        return replace(layout_of(data), columns=self.given.get("data.columns", data.columns))
 
     def read(self) -> tuple[pa.Table, list[str]]:
         """The rows of the file, and what is worth knowing about those that are not among them."""

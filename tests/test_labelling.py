@@ -82,6 +82,8 @@ def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> 
     (tmp_path / "bare.tsv").write_text("aa b\nd\n", encoding="utf-8")
     (tmp_path / "lines.txt").write_text("aa b\nd\n", encoding="utf-8")
     (tmp_path / "named.csv").write_text('id,review\n1,aa b\n2,"d"\n', encoding="utf-8")
+    (tmp_path / "named.tsv").write_text("1\taa b\n2\td\n", encoding="utf-8")
+    (tmp_path / "semicolons.csv").write_text('id;word\n1;aa b\n2;"d"\n', encoding="utf-8")
     pa.parquet.write_table(pa.table({"word": pa.array(["aa b", "d"], pa.large_string())}), tmp_path / "own.parquet")
     (tmp_path / "[odd]: name.jsonl").write_text('{"word": "aa b"}\n{"word": "d"}\n', encoding="utf-8")
     for arguments in (
@@ -89,6 +91,8 @@ def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> 
         ("bare.tsv",),
         ("lines.txt",),
         ("named.csv", "data.columns=null", "data.text=review"),
+        ("named.tsv", "data.columns=[id,review]", "data.text=review"),
+        ("semicolons.csv", "data.columns=null", "data.delimiter=;"),
         ("own.parquet",),
         ("[odd]: name.jsonl",),
     ):
@@ -112,6 +116,18 @@ def test_rows_without_text_and_long_ones_are_told(run: Path, tmp_path: Path, kit
     assert {row["prediction"] for row in found[3:]} == {"y"}
 
 
+def test_a_model_of_built_in_data_labels_files_of_any_layout(tmp_path: Path, kit_here: Any) -> None:
+    run = trained(tmp_path, "classification").folder
+    told = map(json.loads, (run / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = [row for row in told if row["label"] in ("de", "German")]
+    (tmp_path / "dates.csv").write_text("".join(f"1;{row['text']}\n" for row in rows), encoding="cp1252")
+    how = ("data.columns=[id,text]", "data.delimiter=;", "data.encoding=cp1252")
+    done = kit_here("predict", run, "dates.csv", *how)
+    assert done.returncode == 0, done.stderr
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in rows] != []
+
+
 def test_words_without_tags(tmp_path: Path, kit_here: Any) -> None:
     rows = [{"tokens": ["Anna", "met", "Bo"], "tags": ["B-PER", "O", "B-PER"]}] * 8
     data = {"path": str(write_rows(tmp_path / "data", train=rows, validation=rows))}
@@ -129,6 +145,7 @@ def test_words_without_tags(tmp_path: Path, kit_here: Any) -> None:
 def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
     write_rows(tmp_path, other=[{"words": "d"}], taken=[{"word": "d", "score": 1}], numbers=[{"word": 1}])
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
+    (tmp_path / "two.tsv").write_text("d\tx\n", encoding="utf-8")
     (tmp_path / "kept.csv").write_text("before", encoding="utf-8")
     for arguments, message in (
         (("missing.csv",), "missing.csv does not exist"),
@@ -138,6 +155,8 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
         (("empty.txt",), "empty.txt is empty"),
         (("other.jsonl", "data.columns=[word,label]"), "data.columns has no meaning for other.jsonl"),
         (("other.jsonl", "data.txt=words"), "data.txt"),
+        (("other.jsonl", "data.path=taken.jsonl"), "data.path has no effect, as the rows are those of other.jsonl"),
+        (("two.tsv", "data.columns=[word]"), "two.tsv, line 1"),
         (("other.jsonl", "train.seed=1"), "train.seed has no effect on a finished run. Only data and eval can be"),
         (("other.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
         (("other.jsonl", "--horizon", "3"), "--horizon is for forecasts"),
