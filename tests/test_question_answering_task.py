@@ -108,6 +108,28 @@ def test_answers_that_no_window_has_are_left_out_of_train_and_counted(tmp_path: 
     assert "1 examples left out by an answer that is not in its text" in told
 
 
+def test_a_squad_file_is_judged_by_the_same_answers_as_json_lines(tmp_path: Path) -> None:
+    half = {**row(22, "Anna met Bo.", "Bo"), "answers": {"text": ["the B", "Bo"], "answer_start": [0, 9]}}
+    rows = [*ROWS, row(20, "Anna met Bo.", "Oslo", start=0), row(21, "Anna met Bo.", None), half]
+    lines = prepared(tmp_path / "lines", rows)
+    articles = []
+    for one in rows:
+        answers = [{"text": t, "answer_start": s} for t, s in zip(*one["answers"].values(), strict=True)]
+        asked = {"id": one["id"], "question": one["question"], "answers": answers}
+        articles.append({"title": one["title"], "paragraphs": [{"context": one["context"], "qas": [asked]}]})
+    (tmp_path / "squad").mkdir()
+    for split in ("train", "validation"):
+        (tmp_path / "squad" / f"{split}.json").write_text(json.dumps({"data": articles}), encoding="utf-8")
+    squad = prepare(recipe(tmp_path, "question_answering", {"path": str(tmp_path / "squad")}))
+    assert squad.encoded.left_out == lines.encoded.left_out == {"windows": 0, "answers": 1}
+    assert [one.answers for one in squad.encoded.splits["validation"].questions] == [
+        one["answers"]["text"] for one in rows
+    ]
+    for split in ("train", "validation"):
+        one, other = (ready.encoded.splits[split] for ready in (squad, lines))
+        assert (one.starts.tolist(), one.ends.tolist()) == (other.starts.tolist(), other.ends.tolist())
+
+
 def test_a_place_that_is_slightly_wrong_is_put_right(tmp_path: Path) -> None:
     moved = [{**one, "answers": {**one["answers"], "answer_start": [3]}} for one in ROWS]
     right, found = (

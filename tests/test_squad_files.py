@@ -1,4 +1,4 @@
-"""SQuAD files: every answer that is handed on stands where it says; a file that is none is refused with the place."""
+"""SQuAD files: every answer stands where it says, or nowhere; a file that is none is refused with the place."""
 
 import gzip
 import json
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.squad import IGNORED, MOVED, NO_ANSWER_LEFT, WITHOUT_ANSWER, place_answer
+from kit.data.squad import IGNORED, MOVED, NOWHERE, WITHOUT_ANSWER, place_answer
 from kit.data.text_files import FileTable, Layout, read_table
 from kit.errors import DataError
 
@@ -72,7 +72,7 @@ def test_answers_that_are_not_where_they_should_be(tmp_path: Path) -> None:
             question("bytes", answer("in 1991", CONTEXT.encode().index(b"in 1991"))),
             question("far", answer("1990", 900), answer("1990", -3)),
             question("spaces", answer(" Bo\n", 8)),
-            question("nowhere", answer("Ann", 3)),
+            question("nowhere", answer("Ann", 10**30)),
             question("half", answer("Ann", 3), answer("Bo", 8)),
             question("empty", answer("", 3)),
             question("right", answer("Bo", 8)),
@@ -87,14 +87,17 @@ def test_answers_that_are_not_where_they_should_be(tmp_path: Path) -> None:
         "bytes": [CONTEXT.index("in 1991")],
         "far": [14, 14],
         "spaces": [8],
-        "half": [8],
+        "nowhere": [NOWHERE],
+        "half": [NOWHERE, 8],
+        "empty": [NOWHERE],
         "right": [8],
         "none": [],
         "odd": [],
     }
     assert rows["spaces"]["answers"]["text"] == ["Bo"]
     assert rows["odd"]["is_impossible"]
-    assert found.dropped == {NO_ANSWER_LEFT: 2}
+    assert rows["half"]["answers"]["text"] == ["Ann", "Bo"]
+    assert not found.dropped
     assert found.noted == {MOVED: 4, WITHOUT_ANSWER: 1, IGNORED: 1}
 
 

@@ -3,10 +3,10 @@
     {"data": [{"title": …, "paragraphs": [{"context": …, "qas": [{"id": …, "question": …, "answers": [
         {"text": …, "answer_start": …}], "is_impossible": …}]}]}]}
 
-A row has id, title, context, question, answers {text: […], answer_start: […]} and is_impossible, as on the Hub. That
-`context[answer_start:]` begins with the text holds for every answer that is handed on: where the file says otherwise,
-the nearest place in the context where the text stands is taken, and counted; an answer that is not in its context at
-all is left out.
+A row has id, title, context, question, answers {text: […], answer_start: […]} and is_impossible, as on the Hub. An
+answer starts where `context[answer_start:]` begins with its text: where the file says otherwise, the nearest place in
+the context where the text stands is taken, and counted. One that is not in its context at all starts at -1: it cannot
+be learned, but counts as an answer where models are judged.
 """
 
 import json
@@ -24,7 +24,8 @@ from kit.data.text_files import UNDECODABLE, FileTable, Layout
 from kit.data.text_lines import SURROGATE, Decoding, open_bytes, read_lines
 from kit.errors import DataError
 
-NO_ANSWER_LEFT = "no answer is in its context"
+NOWHERE = -1
+"""Where an answer starts that is not in its context."""
 MOVED = "an answer that was moved to where its text stands"
 WITHOUT_ANSWER = "no answer, though not called impossible"
 IGNORED = "answers that were ignored, since it is called impossible"
@@ -124,14 +125,11 @@ class Reader:
             self.noted[IGNORED] += 1
             given = []
         found = [place_answer(context, answer, start) for answer, start in given]
-        kept = [pair for pair in found if pair is not None]
-        if given and not kept:
-            self.dropped[NO_ANSWER_LEFT] += 1
-            return None
         if not given and impossible is False:
             self.noted[WITHOUT_ANSWER] += 1
         self.noted[MOVED] += any(pair is not None and pair != old for pair, old in zip(found, given, strict=True))
-        answers = {"text": [answer for answer, _ in kept], "answer_start": [start for _, start in kept]}
+        placed = [new or (answer, NOWHERE) for new, (answer, _) in zip(found, given, strict=True)]
+        answers = {"text": [answer for answer, _ in placed], "answer_start": [start for _, start in placed]}
         called = not given if impossible is None else impossible
         return {"id": str(key), "question": text, "answers": answers, "is_impossible": called}
 
