@@ -31,7 +31,7 @@ from kit.tasks import task_of
 from kit.tasks.fine_tuning import FineTuning
 
 ROWS_AT_ONCE = 2000
-OF_FILES = {"data.columns", "data.delimiter"}
+OF_FILES = {"data.columns", "data.delimiter", "data.quoting"}
 
 
 class Labeller:

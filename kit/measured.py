@@ -23,7 +23,8 @@ _NOT_COMPARED = ("measured", "hub.", "data.fingerprints")
 _SAME_DATA_ELSEWHERE = (
     *("data.path", "data.name", "data.revision", "data.train", "data.validation", "data.test"),
     *("data.validation_size", "data.test_size", "data.validation_share", "data.test_share"),
-    *("data.columns", "data.delimiter", "data.encoding", "data.source", "data.target", "data.text", "data.text_pair"),
+    *("data.columns", "data.delimiter", "data.quoting", "data.encoding"),
+    *("data.source", "data.target", "data.text", "data.text_pair"),
     *("data.label", "data.tokens", "data.tags", "data.question", "data.context", "data.answers", "data.id"),
     *("data.image", "data.caption", "data.turns"),
 )

@@ -81,6 +81,12 @@ class TokenizerSection(Section):
         return idle
 
 
+OF_CELLS = ("columns", "delimiter", "quoting")
+"""Keys of the data about files whose lines are cut into cells."""
+OF_TEXT_FILES = (*OF_CELLS, "encoding")
+"""Keys of the data that say what text files look like inside."""
+
+
 class DataSection(Section):
     """The data: where it is, which splits to use, and what to leave out of the training data."""
 
@@ -111,6 +117,10 @@ class DataSection(Section):
 
     delimiter: Annotated[str, MinLen(1)] | None = None
     """What separates columns in a file; by default a tab or a comma, by the file's ending."""
+
+    quoting: bool | None = None
+    """Whether cells may stand in double quotes, and hold delimiters and line ends there, as programs write csv; false
+    takes a quotation mark for a character as any other. By default true for csv files alone."""
 
     encoding: str = "utf-8"
     """Encoding of text files, as Python names it."""
@@ -172,7 +182,7 @@ class DataSection(Section):
 
     def without_effect(self) -> dict[str, str]:
         if self.path.startswith("builtin:"):
-            idle = dict.fromkeys(("name", "revision", "columns", "delimiter", "encoding"), "on built-in data")
+            idle = dict.fromkeys(("name", "revision", *OF_TEXT_FILES), "on built-in data")
         else:
             idle = dict.fromkeys(("languages", "sizes"), "on data that is not built in (data.path: builtin:NAME)")
         if not self.streaming:

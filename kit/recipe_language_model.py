@@ -7,7 +7,7 @@ from annotated_types import Gt, Le, Lt
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kit.recipe_base import Recipe
-from kit.recipe_inputs import DataSection
+from kit.recipe_inputs import OF_CELLS, DataSection
 from kit.recipe_training import EvalSection
 
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -50,6 +50,8 @@ class TextData(DataSection):
         idle = super().without_effect()
         if self.streaming:
             idle |= dict.fromkeys(("workers", "cache"), "with data.streaming, which prepares text while training")
+        if self.documents != "row":
+            idle |= dict.fromkeys(OF_CELLS, f"on texts without columns (data.documents: {self.documents})")
         return idle
 
     def contradictions(self) -> Iterator[tuple[str, str]]:

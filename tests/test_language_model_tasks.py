@@ -391,6 +391,13 @@ def test_mistakes_are_named(kind: str, change: str, message: str | None, tmp_pat
         recipe_of(tmp_path, kind, change)
 
 
+def test_texts_without_columns_have_no_use_for_their_names(tmp_path: Path) -> None:
+    text = "task: causal_lm\nmodel: {type: gpt2}\ndata: {path: a.txt, documents: file, columns: [text]}\n"
+    (tmp_path / "gpt.yaml").write_text(text, encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"data.columns: it has no effect on texts without columns"):
+        load_recipe(tmp_path / "gpt.yaml")
+
+
 def test_only_models_with_a_second_head_learn_from_pairs(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"a roberta does not tell whether two segments belong together"):
         prepare(recipe_of(tmp_path, "nsp", "model.type=roberta"))

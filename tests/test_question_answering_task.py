@@ -109,7 +109,7 @@ def test_answers_that_no_window_has_are_left_out_of_train_and_counted(tmp_path: 
 
 
 def test_a_squad_file_is_judged_by_the_same_answers_as_json_lines(tmp_path: Path) -> None:
-    half = {**row(22, "Anna met Bo.", "Bo"), "answers": {"text": ["the B", "Bo"], "answer_start": [0, 9]}}
+    half = {**row(22, "Anna met Bo.", "Bo"), "answers": {"text": ["the B", "Bo"], "answer_start": [0, 8]}}
     rows = [*ROWS, row(20, "Anna met Bo.", "Oslo", start=0), row(21, "Anna met Bo.", None), half]
     lines = prepared(tmp_path / "lines", rows)
     articles = []
@@ -122,6 +122,7 @@ def test_a_squad_file_is_judged_by_the_same_answers_as_json_lines(tmp_path: Path
         (tmp_path / "squad" / f"{split}.json").write_text(json.dumps({"data": articles}), encoding="utf-8")
     squad = prepare(recipe(tmp_path, "question_answering", {"path": str(tmp_path / "squad")}))
     assert squad.encoded.left_out == lines.encoded.left_out == {"windows": 0, "answers": 1}
+    assert "1 with an answer that was moved" in "\n".join(squad.summary())
     assert [one.answers for one in squad.encoded.splits["validation"].questions] == [
         one["answers"]["text"] for one in rows
     ]

@@ -222,6 +222,11 @@ def test_every_field_is_explained():
         ),
         (
             "path: builtin:dates",
+            "path: builtin:dates\n  quoting: true",
+            "line 9: data.quoting: it has no effect on built-in data",
+        ),
+        (
+            "path: builtin:dates",
             "path: a.tsv\n  encoding: utf-88",
             'line 9: data.encoding: Python knows no encoding "utf-88"',
         ),

@@ -184,6 +184,7 @@ def test_other_columns_stay_if_all_splits_have_them_alike(tmp_path):
         ({"source": "de", "target": "en", "validation_size": 3}, r"data\.validation_size: .* of its own"),
         ({"source": "de", "target": "en", "test_size": 3}, r"data\.test_size: .* of its own"),
         ({"source": "de", "target": "en", "delimiter": ";"}, r"data\.delimiter .*parallel text"),
+        ({"source": "de", "target": "en", "quoting": True}, r"data\.quoting .*parallel text"),
         ({"source": "de", "target": "en", "name": "x"}, r"data\.name has no meaning for local data"),
         ({"source": "de", "target": "en", "revision": "x"}, r"data\.revision has no meaning for local data"),
     ],

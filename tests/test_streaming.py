@@ -593,6 +593,17 @@ def test_the_head_is_held_out_and_never_trained_on(tmp_path: Path) -> None:
         streamed(corpus)
 
 
+def test_cells_in_quotation_marks_are_told_of_streams_too(tmp_path: Path) -> None:
+    for split in ("train", "validation"):
+        (tmp_path / f"{split}.tsv").write_text('de\ten\n"a b"\tc\nd\te\n', encoding="utf-8")
+    told = streamed(str(tmp_path)).report.lines()
+    assert any(line.startswith("1 of the first rows of train with a cell in quotation marks") for line in told)
+    assert any(line.startswith("validation: 1 with a cell in quotation marks") for line in told)
+    read = streamed(str(tmp_path), quoting=True)
+    assert trained_on(read) == ["a b", "d"]
+    assert "quotation" not in "".join(read.report.lines())
+
+
 def test_a_sample_for_the_tokenizer_is_spread_over_the_shards(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     sample = streamed(str(tmp_path / "corpus")).stream.sample(12)["source"]

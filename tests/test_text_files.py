@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.text_files import ENDINGS, Layout, read_parallel, read_table
+from kit.data.text_files import ENDINGS, QUOTED, Layout, read_parallel, read_table
 from kit.errors import DataError
 
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -49,13 +49,19 @@ def test_tsv_gives_back_every_cell(tmp_path, rows, encoding, line_end, closed, p
 
 
 @in_folder
-@given(rows=st.lists(st.tuples(text, text), min_size=1), delimiter=st.sampled_from([None, ";", "|", "\t"]))
-def test_csv_gives_back_what_the_csv_module_wrote(tmp_path, rows, delimiter):
+@given(
+    rows=st.lists(st.tuples(text, text), min_size=1),
+    delimiter=st.sampled_from([None, ";", "|", "\t"]),
+    ending=st.sampled_from(["csv", "tsv"]),
+)
+def test_csv_gives_back_what_the_csv_module_wrote(tmp_path, rows, delimiter, ending):
     rows = [tuple(value.replace("\x00", "") for value in row) for row in rows]
     file = io.StringIO(newline="")
-    csv.writer(file, delimiter=delimiter or ",").writerows([("de", "en"), *rows])
-    path = write(tmp_path / "a.csv", file.getvalue().encode())
-    assert rows_of(read_table(path, Layout(delimiter=delimiter)).table) == rows
+    csv.writer(file, delimiter=delimiter or {"csv": ",", "tsv": "\t"}[ending]).writerows([("de", "en"), *rows])
+    path = write(tmp_path / f"a.{ending}", file.getvalue().encode())
+    read = read_table(path, Layout(delimiter=delimiter, quoting=None if ending == "csv" else True))
+    assert rows_of(read.table) == rows
+    assert not read.noted
 
 
 @in_folder
@@ -237,11 +243,14 @@ def test_parallel_files_of_different_length_are_refused_with_both_counts(tmp_pat
         ("parquet", Layout(encoding="latin-1")),
         ("txt", Layout(columns=["a"])),
         ("csv", Layout(delimiter=" ||| ")),
+        ("jsonl", Layout(quoting=False)),
+        ("txt", Layout(quoting=True)),
+        ("conll", Layout(quoting=True)),
     ],
 )
 def test_settings_without_a_meaning_for_a_file_are_refused(tmp_path, ending, layout):
     (tmp_path / f"a.{ending}").write_bytes(b"a\n")
-    with pytest.raises(DataError, match=r"data\.(columns|delimiter|encoding)"):
+    with pytest.raises(DataError, match=r"data\.(columns|delimiter|encoding|quoting)"):
         read_table(tmp_path / f"a.{ending}", layout)
 
 
@@ -260,6 +269,28 @@ def test_blank_lines_between_rows_are_counted(tmp_path):
 def test_quotation_marks_mean_nothing_in_tsv(tmp_path):
     read = read_table(write(tmp_path / "a.tsv", b'de\ten\n"a\tb"\n'), Layout())
     assert rows_of(read.table) == [('"a', 'b"')]
+    assert not read.noted
+
+
+def test_cells_in_quotation_marks_are_told_where_nobody_said_what_they_mean(tmp_path):
+    path = write(tmp_path / "a.tsv", b'de\ten\n"a ""b"" c"\td\n"e\t"f" "g"\nh\t"i"\n')
+    plain = read_table(path, Layout())
+    assert rows_of(plain.table) == [('"a ""b"" c"', "d"), ('"e', '"f" "g"'), ("h", '"i"')]
+    assert plain.noted == {QUOTED: 2}
+    assert not read_table(path, Layout(quoting=False)).noted
+    path = write(tmp_path / "b.tsv", b'de\ten\n"a\nb"\tc\n')
+    assert rows_of(read_table(path, Layout(quoting=True)).table) == [("a\nb", "c")]
+    with pytest.raises(DataError, match=r"b\.tsv, line 2: 1 columns where .* set data\.quoting: true"):
+        read_table(path, Layout())
+
+
+def test_csv_without_quotes(tmp_path):
+    path = write(tmp_path / "a.csv", b'de;en\n"a;b\n')
+    assert rows_of(read_table(path, Layout(delimiter=";", quoting=False)).table) == [('"a', "b")]
+    with pytest.raises(DataError, match=r"a\.csv, line 2: .* set data\.quoting: false"):
+        read_table(path, Layout(delimiter=";"))
+    path = write(tmp_path / "b.csv", b"de || en\na || b\n")
+    assert rows_of(read_table(path, Layout(delimiter=" || ", quoting=False)).table) == [("a", "b")]
 
 
 def test_chunks_are_joined_in_order_and_to_one_type(tmp_path):

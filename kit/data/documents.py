@@ -44,8 +44,8 @@ def load_documents(data: "TextData") -> Splits:
 
     report = DataReport()
     found: dict[str, Dataset] = {}
-    for split, (rows, dropped) in read_documents(data).items():
-        report.splits[split] = told = SplitReport(len(rows) + dropped.total(), dropped=dropped)
+    for split, (rows, told) in read_documents(data).items():
+        report.splits[split] = told
         named = name_columns(rows, data, split, report)
         found[split] = without_empty(drop_missing(named, data.roles, told), told)
     refuse_empty(found, data, report)
@@ -81,7 +81,8 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> Read:
                 dropped["undecodable"] += 1
             else:
                 documents.append(text)
-    return in_memory(pa.table({data.text: pa.array(documents, pa.large_string()).cast(pa.string())})), dropped
+    rows = in_memory(pa.table({data.text: pa.array(documents, pa.large_string()).cast(pa.string())}))
+    return rows, SplitReport(len(rows) + dropped.total(), dropped=dropped)
 
 
 def texts_of(path: Path, encoding: str, split_at_blank_lines: bool) -> Iterator[str]:

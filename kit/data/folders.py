@@ -84,8 +84,8 @@ def shard_files(
     for suffix, key in suffixes.items():
         if suffix not in endings:
             raise missing_suffix(folder, stem, key, suffix, endings)
-    if layout.columns or layout.delimiter:
-        raise DataError(f"data.columns and data.delimiter have no meaning for parallel text ({used[0]}). Remove them.")
+    if given := layout.of_cells:
+        raise DataError(f"data.{given[0]} has no meaning for parallel text ({used[0]}). Remove it.")
     return {suffix: endings[suffix][0] for suffix in suffixes}
 
 

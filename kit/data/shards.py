@@ -31,6 +31,8 @@ class ShardRows(Protocol):
 
     dropped: Counter[str]
     """Rows that could not be used, by reason; whoever reads it may empty it."""
+    noted: Counter[str]
+    """Rows that are worth knowing about, by what they have."""
 
     @property
     def cursor(self) -> Cursor:
@@ -99,7 +101,7 @@ class TextRows:
         self._from_start = not cursor
         for side, line, byte in zip(sides, cursor[::2], cursor[1::2], strict=False):
             side.go_to(line, byte)
-        self.dropped = rows.dropped
+        self.dropped, self.noted = rows.dropped, rows.noted
 
     @property
     def cursor(self) -> Cursor:
@@ -128,7 +130,7 @@ class TableRows:
         self._tables = tables
         self._rest: deque[tuple[pa.Table, np.ndarray]] = deque()  # usable rows, and the numbers of them
         self._next = first  # row that the next of the tables begins with
-        self.dropped = Counter[str]()
+        self.dropped, self.noted = Counter[str](), Counter[str]()
 
     @property
     def cursor(self) -> Cursor:

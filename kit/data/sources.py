@@ -32,6 +32,7 @@ from kit.data.text_files import ENDINGS, Layout, ending_of
 from kit.errors import DataError, NetworkError, did_you_mean
 from kit.hub_errors import may_pass
 from kit.recipe_captioning import has_pictures
+from kit.recipe_inputs import OF_TEXT_FILES
 from kit.recipe_translation import TranslationData, has_directions
 
 if TYPE_CHECKING:
@@ -44,12 +45,12 @@ BUILTIN = "builtin:"
 SPLITS = ("train", "validation", "test")
 OTHER_NAMES = {"validation": ("val", "valid", "dev")}
 UNUSED = {
-    "built-in": ("name", "revision", "columns", "delimiter", "encoding"),
+    "built-in": ("name", "revision", *OF_TEXT_FILES),
     "local": ("name", "revision", "languages", "sizes"),
-    "Hub": ("columns", "delimiter", "encoding", "languages", "sizes"),
+    "Hub": (*OF_TEXT_FILES, "languages", "sizes"),
 }
-# A split as it is in the data, and the rows that could not be read.
-Read = tuple["Dataset", Counter[str]]
+# A split as it is in the data, and what there is to tell about its rows so far.
+Read = tuple["Dataset", SplitReport]
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,7 @@ def load_splits(data: "DataSection") -> Splits:
         return load_streamed(data)
     report = DataReport()
     found: dict[str, Dataset] = {}
-    for split, (dataset, dropped) in read_splits(data).items():
-        report.splits[split] = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
+    for split, (dataset, report.splits[split]) in read_splits(data).items():
         dataset = known_names(dataset, data) if has_pictures(data) else dataset
         found[split] = name_columns(dataset, data, split, report)
     if has_directions(data):
@@ -133,11 +133,16 @@ def read_splits(data: "DataSection") -> dict[str, Read]:
         sizes: dict[str, int] = dict((data.sizes or {}).items())
         name = data.path.removeprefix(BUILTIN)
         tables = load_builtin(name, data.languages, sizes, data.seed, list(data.text_columns))
-        return {split: (in_memory(tables[name]), Counter()) for split, name in split_names(data, tables).items()}
+        return {split: all_of(in_memory(tables[name])) for split, name in split_names(data, tables).items()}
     if kind == "Hub":
         hub = load_from_hub(data, path)
-        return {split: (hub[name], Counter()) for split, name in split_names(data, hub).items()}
+        return {split: all_of(hub[name]) for split, name in split_names(data, hub).items()}
     return {split: read_files(shards, data) for split, shards in local_files(path, data).items()}
+
+
+def all_of(rows: "Dataset") -> Read:
+    """A split of which every row could be read."""
+    return rows, SplitReport(len(rows))
 
 
 def kind_of(data: "DataSection") -> str:
@@ -167,7 +172,7 @@ def local_files(path: Path, data: "DataSection") -> dict[str, list[ShardFiles]]:
 
 
 def layout_of(data: "DataSection") -> Layout:
-    return Layout(data.columns, data.delimiter, data.encoding)
+    return Layout(data.columns, data.delimiter, data.quoting, data.encoding)
 
 
 def read_files(shards: list[ShardFiles], data: "DataSection") -> Read:
@@ -176,7 +181,7 @@ def read_files(shards: list[ShardFiles], data: "DataSection") -> Read:
     rows = in_memory(plain_text(file.table))
     if has_pictures(data) and isinstance(shards[0], Path):
         rows = within(known_names(rows, data), data.image, shards[0], data)
-    return rows, file.dropped
+    return rows, SplitReport(len(rows) + file.dropped.total(), dropped=file.dropped, noted=file.noted)
 
 
 def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> Any:

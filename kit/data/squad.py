@@ -54,8 +54,6 @@ def is_squad(path: Path) -> bool:
 
 def read_squad(path: Path, layout: Layout) -> FileTable:
     """All questions of a file. Raises DataError that names the place if it is not a SQuAD file."""
-    if layout.columns is not None or layout.delimiter is not None:
-        raise DataError(f"data.columns and data.delimiter have no meaning for {path}, a SQuAD file. Remove them.")
     text = "".join(read_lines(path, layout.encoding))
     broken = SURROGATE.search(text)
     reader = Reader(path, Decoding(path, layout.encoding), 1 + text.count("\n", 0, broken.start() if broken else 0))

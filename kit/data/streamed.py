@@ -18,6 +18,7 @@ from kit.data.shards import FileShard, HubShard, Shard, usable_tables
 from kit.data.sources import (
     Read,
     Splits,
+    all_of,
     check_fingerprints,
     count_rows,
     kind_of,
@@ -51,8 +52,8 @@ def load_streamed(data: "DataSection") -> Splits:
     shards, others = open_splits(data)
     report = DataReport()
     found: dict[str, Dataset] = {}
-    for split, (dataset, dropped) in others.items():
-        report.splits[split] = told = SplitReport(len(dataset) + dropped.total(), dropped=dropped)
+    for split, (dataset, told) in others.items():
+        report.splits[split] = told
         rows = name_columns(dataset, data, split, report)
         found[split] = drop_missing(in_directions(rows, data, told) if has_directions(data) else rows, data.roles, told)
     check_columns(shards[0], data, report)
@@ -81,7 +82,7 @@ def open_splits(data: "DataSection") -> tuple[list[Shard], dict[str, Read]]:
     names = split_names(data, hub)
     train = hub[names.pop("train")]
     shards = [HubShard(train, number, data.path, hub_commit(data)) for number in range(train.num_shards)]
-    return shards, {split: (read_whole(hub[name], data), Counter()) for split, name in names.items()}
+    return shards, {split: all_of(read_whole(hub[name], data)) for split, name in names.items()}
 
 
 def hub_commit(data: "DataSection") -> str:
@@ -108,6 +109,7 @@ def check_columns(shard: Shard, data: "DataSection", report: DataReport) -> None
     rows = shard.open(())
     table = rows.take(100)
     rows.close()
+    report.notes += [f"{count} of the first rows of train with {what}" for what, count in (+rows.noted).items()]
     if not table.num_rows:
         raise DataError(f"{shard.name} holds no rows.")
     check_names(table, shard.name)

@@ -7,6 +7,7 @@ mistake in the file (a row with a column too many, files of different length, br
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -22,10 +23,13 @@ from kit.data.parquet_files import read_parquet
 from kit.data.tables import ObjectBuilder, TableBuilder, check_names
 from kit.data.text_lines import SURROGATE, Decoding, read_lines, strip_line_end
 from kit.errors import DataError
+from kit.recipe_inputs import OF_CELLS
 
 ENDINGS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "conll", "npz")
 UNDECODABLE = "undecodable"
 BLANK = "blank line"
+QUOTED = "a cell in quotation marks, which are read as a part of it (else set data.quoting: true)"
+CSV_CELL = re.compile(r'"([^"]|"")*"')
 
 Lines = Iterator[tuple[int, str]]
 """Lines of a file with their numbers, counted from 1."""
@@ -37,7 +41,13 @@ class Layout:
 
     columns: list[str] | None = None
     delimiter: str | None = None
+    quoting: bool | None = None
     encoding: str = "utf-8"
+
+    @property
+    def of_cells(self) -> list[str]:
+        """The keys that are given and are about files whose lines have to be cut into cells."""
+        return [name for name in OF_CELLS if getattr(self, name) is not None]
 
 
 @dataclass
@@ -65,6 +75,8 @@ class Rows:
     builder: Callable[[], TableBuilder | ObjectBuilder]
     files: list[Decoding]
     dropped: Counter[str]
+    noted: Counter[str] = field(default_factory=Counter)
+    """Rows that are there but worth knowing about, by what they have."""
 
     def take(self, most: int | None = None) -> TableBuilder | ObjectBuilder:
         """The next rows, or all that are left."""
@@ -92,7 +104,9 @@ def read_table(path: Path, layout: Layout) -> FileTable:
     if ending == "json" and is_squad(path):
         return read_squad(path, layout)
     rows = open_rows(path, layout, numbered_lines(path, layout), may_be_list=ending == "json")
-    return finish(rows.files, rows.take().table, rows.dropped)
+    found = finish(rows.files, rows.take().table, rows.dropped)
+    found.noted += rows.noted
+    return found
 
 
 def read_parallel(files: dict[str, Path], layout: Layout) -> FileTable:
@@ -112,22 +126,21 @@ def check_ending(path: Path, layout: Layout) -> str:
         raise DataError(
             f"{path}: kit reads files that end in {', '.join(ENDINGS)} (and .gz), not in {ending or 'nothing'}."
         )
-    if ending in ("parquet", "json", "jsonl", "npz"):
-        for name, value in (("columns", layout.columns), ("delimiter", layout.delimiter)):
-            if value is not None:
-                raise DataError(
-                    f"data.{name} has no meaning for {path}: its columns have names in the file. Remove it."
-                )
+    if ending in ("parquet", "json", "jsonl", "npz") and (given := layout.of_cells):
+        raise DataError(f"data.{given[0]} has no meaning for {path}: its columns have names in the file. Remove it.")
     if ending in ("parquet", "npz") and layout.encoding != "utf-8":
         raise DataError(f"data.encoding has no meaning for {path}: text in {ending} files is utf-8. Remove it.")
-    if ending == "txt" and layout.delimiter is None and layout.columns is not None:
-        raise DataError(f'data.columns has no meaning for {path}: without data.delimiter it is one column, "text".')
+    if ending == "txt" and layout.delimiter is None and (given := layout.of_cells):
+        raise DataError(f'data.{given[0]} has no meaning for {path}: without data.delimiter it is one column, "text".')
+    if ending == "conll" and layout.quoting is not None:
+        raise DataError(f"data.quoting has no meaning for {path}: there a quotation mark is a word. Remove it.")
     return ending
 
 
 def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = False) -> Rows:
     """The rows in the lines of a text file; the line that names the columns, if it has one, is taken at once."""
-    ending, decoding, dropped = ending_of(path), Decoding(path, layout.encoding), Counter[str]()
+    ending, decoding = ending_of(path), Decoding(path, layout.encoding)
+    dropped, noted = Counter[str](), Counter[str]()
     if ending == "conll":
         raise DataError(f"{path}: CoNLL columns can only be read as a whole. Leave out data.streaming.")
     if ending == "npz":
@@ -136,33 +149,45 @@ def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = Fals
         entries = usable_entries(json_rows(path, lines, may_be_list), decoding, dropped)
         return Rows(entries, partial(ObjectBuilder, path), [decoding], dropped)
     rows: Iterator[tuple[int, list[str]]]
+    advice = ""
     if ending == "txt" and layout.delimiter is None:
         columns, rows = ["text"], ((number, [strip_line_end(line)]) for number, line in lines)
     else:
-        rows = quoted_rows(path, lines, layout) if ending == "csv" else plain_rows(lines, layout)
+        delimiter = layout.delimiter or ("," if ending == "csv" else "\t")
+        quoting = ending == "csv" if layout.quoting is None else layout.quoting
+        rows = quoted_rows(path, lines, delimiter) if quoting else plain_rows(lines, delimiter)
         columns = layout.columns or header_of(decoding, rows)
+        if layout.quoting is None and not quoting:
+            rows = counting_quoted(rows, noted)
+            advice = " If cells can stand in quotation marks, set data.quoting: true."
     if repeated := [name for name, times in Counter(columns).items() if times > 1]:
         raise DataError(
             f'{path}: the column "{repeated[0]}" is there twice. Give the columns different names (data.columns).'
         )
     expected = f"{'data.columns names' if layout.columns else 'its first line has'} {len(columns)}"
-    usable = usable_rows(rows, columns, decoding, dropped, f"{expected} ({', '.join(columns)})")
-    return Rows(usable, partial(TableBuilder, columns), [decoding], dropped)
+    usable = usable_rows(rows, columns, decoding, dropped, f"{expected} ({', '.join(columns)})", advice)
+    return Rows(usable, partial(TableBuilder, columns), [decoding], dropped, noted)
 
 
-def plain_rows(lines: Lines, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def plain_rows(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and columns, cut at every delimiter: a quotation mark is a character as any other."""
-    delimiter = "\t" if layout.delimiter is None else layout.delimiter
     for number, line in lines:
         yield number, strip_line_end(line).split(delimiter)
 
 
-def quoted_rows(path: Path, lines: Lines, layout: Layout) -> Iterator[tuple[int, list[str]]]:
+def counting_quoted(rows: Iterator[tuple[int, list[str]]], noted: Counter[str]) -> Iterator[tuple[int, list[str]]]:
+    """The rows as they are; those are counted that have a cell as csv would quote it."""
+    for number, row in rows:
+        noted[QUOTED] += any(CSV_CELL.fullmatch(cell) is not None for cell in row)
+        yield number, row
+
+
+def quoted_rows(path: Path, lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Line number and columns of csv: what stands in double quotes may hold delimiters and line ends."""
-    delimiter = "," if layout.delimiter is None else layout.delimiter
     if len(delimiter) != 1:
         raise DataError(
-            f"data.delimiter: csv columns are separated by one character, not {delimiter!r}. Name {path} .tsv."
+            f"data.delimiter: where cells can be quoted, columns are separated by one character, not {delimiter!r}. If "
+            f"nothing is quoted in {path}, set data.quoting: false."
         )
     numbers = [0]  # of the lines of the row that is being read
 
@@ -182,7 +207,7 @@ def quoted_rows(path: Path, lines: Lines, layout: Layout) -> Iterator[tuple[int,
         except csv.Error as error:
             raise DataError(
                 f"{path}, line {numbers[-1]}: {error}. The row starts at line {numbers[1]}; look for a quotation "
-                "mark that is not closed or not doubled. A file that does not use quotes is named .tsv."
+                "mark that is not closed or not doubled. For a file that does not quote cells set data.quoting: false."
             ) from error
         yield numbers[1], row or [""]
 
@@ -203,13 +228,14 @@ def usable_rows(
     decoding: Decoding,
     dropped: Counter[str],
     expected: str,
+    advice: str = "",
 ) -> Iterator[tuple[list[str]]]:
     """Rows of as many cells as there are columns."""
     for line, row in rows:
         if row == [""] and len(columns) > 1:
             dropped[BLANK] += 1
         elif len(row) != len(columns):
-            raise DataError(f"{decoding.path}, line {line}: {len(row)} columns where {expected}.")
+            raise DataError(f"{decoding.path}, line {line}: {len(row)} columns where {expected}.{advice}")
         elif decoding.count("\n".join(row), line):
             yield (row,)
         else:

@@ -16,7 +16,7 @@ from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, Pre
 
 from kit.data.batches import BatchPlan, Plan, reading_batches
 from kit.data.examples import TokenLists
-from kit.data.report import DataReport, SplitReport
+from kit.data.report import DataReport
 from kit.data.rows import fingerprint
 from kit.data.series import Array, Windows, as_rows, from_rows, read_series, windows_of
 from kit.data.series_splits import hold_out_series
@@ -58,8 +58,7 @@ class Forecasting(Task[Windows]):
         """A row for each series."""
         data, report = self.recipe.data, DataReport()
         found: dict[str, Dataset] = {}
-        for split, (rows, dropped) in read_splits(data).items():
-            report.splits[split] = SplitReport(len(rows) + dropped.total(), dropped=dropped)
+        for split, (rows, report.splits[split]) in read_splits(data).items():
             series = read_series(rows, data, f"{data.path}, {split}")
             if not series:
                 raise DataError(f"{data.path}: the {split} split has no series.")
