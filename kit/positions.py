@@ -5,7 +5,7 @@ from typing import Any
 
 from kit.errors import RecipeError
 
-GROWING = ("m2m_100", "nllb-moe")
+GROWING = ("m2m_100", "nllb-moe", "xlnet")
 """Model types whose `max_position_embeddings` is no limit: their sinusoids grow with the text."""
 
 BEHIND_PADDING = (

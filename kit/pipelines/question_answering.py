@@ -121,7 +121,7 @@ def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) ->
             # RoBERTa and its like count from behind the padding token
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
     limits.append(getattr(model.config, "max_position_embeddings", None) or limits[0])
-    return int(min(limits))
+    return int(min(limit for limit in limits if limit > 0))  # XLNet has no limit, and says so by -1
 
 
 @dataclass(frozen=True)

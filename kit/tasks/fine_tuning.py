@@ -30,6 +30,9 @@ from kit.tasks.task import Encoded, MakeBatch, Task
 from kit.training.label_losses import LabelObjective
 from kit.training.objective import Batch
 
+READ_TO_THE_LAST = ("xlnet",)
+"""Model types that put their head on the last token, whatever it is, so that padding has to come before the text."""
+
 NO_LIMIT = 1_000_000
 """A tokenizer that says it takes more tokens than this does not know a limit."""
 
@@ -111,7 +114,10 @@ class FineTuning(Task[L]):
             )
 
     def suit_inputs(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        """Let the tokenizer give no segments to a model that does not have them, here and in pipelines."""
+        """Let the tokenizer give no segments to a model that does not have them, and padding where it moves no token to
+        another position, here and in pipelines."""
+        side = "left" if config.model_type in READ_TO_THE_LAST else "right"
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
         model = self.auto_class._model_mapping[type(config)]
         taken = "token_type_ids" in inspect.signature(model.forward).parameters
         if not taken or getattr(config, "type_vocab_size", 2) < 2:
