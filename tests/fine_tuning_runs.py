@@ -7,13 +7,17 @@ from typing import Any
 
 import yaml
 
-from kit import load_recipe
+from kit import load_recipe, train
 from kit.recipe import Recipe
+from kit.run import FinishedRun
 
 TINY: dict[str, Any] = {
     "type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
     "max_position_embeddings": 64,
 }  # fmt: skip
+
+KINDS = ["classification", "pairs", "several", "numbers", "tagging", "question_answering"]
+"""What is learned in runs of this task."""
 
 
 def write_rows(folder: Path, **splits: Sequence[dict[str, Any]]) -> Path:
@@ -39,3 +43,25 @@ def recipe(folder: Path, task: str, data: dict[str, Any], **sections: dict[str, 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "recipe.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
     return load_recipe(folder / "recipe.yaml")
+
+
+def trained(folder: Path, kind: str) -> FinishedRun:
+    """A run of a tiny model, which has learned enough to say different things."""
+    builtin = {"classification": "date_language", "tagging": "date_tags", "question_answering": "date_questions"}
+    if kind in builtin:
+        sizes = {"train": 120, "validation": 10, "test": 15}
+        data = {"path": f"builtin:{builtin[kind]}", "languages": ["en", "de", "ja"], "sizes": sizes}
+        data |= {"max_length": 48, "doc_stride": 12, "max_question_length": 12} if kind == "question_answering" else {}
+        return train(recipe(folder, kind, data, train={"max_steps": 100}), folder / "run")
+    texts = ["aa b", "c dd", "b a", "d", "aa d c"] * 4
+    labels = {
+        "pairs": lambda text: "xy"["a" in text],
+        "several": lambda text: sorted(set(text) - {" "}),
+        "numbers": lambda text: float(len(text)),
+    }
+    rows = [{"text": text, "other": text[::-1], "label": labels[kind](text)} for text in texts]
+    data = {"path": str(write_rows(folder / "data", train=rows, validation=rows, test=rows[:7]))}
+    data |= {"pairs": {"text_pair": "other"}, "several": {"problem_type": "multi_label_classification"}}.get(
+        kind, {"problem_type": "regression"}
+    )
+    return train(recipe(folder, "classification", data, train={"max_steps": 60}), folder / "run")

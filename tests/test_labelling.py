@@ -8,34 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from fine_tuning_runs import recipe, write_rows
+from fine_tuning_runs import KINDS, recipe, trained, write_rows
 
 from kit import train
-from kit.run import FinishedRun
-
-KINDS = ["classification", "pairs", "several", "numbers", "tagging", "question_answering"]
-
-
-def trained(folder: Path, kind: str) -> FinishedRun:
-    """A run of a tiny model, which has learned enough to say different things."""
-    builtin = {"classification": "date_language", "tagging": "date_tags", "question_answering": "date_questions"}
-    if kind in builtin:
-        sizes = {"train": 120, "validation": 10, "test": 15}
-        data = {"path": f"builtin:{builtin[kind]}", "languages": ["en", "de", "ja"], "sizes": sizes}
-        data |= {"max_length": 48, "doc_stride": 12, "max_question_length": 12} if kind == "question_answering" else {}
-        return train(recipe(folder, kind, data, train={"max_steps": 100}), folder / "run")
-    texts = ["aa b", "c dd", "b a", "d", "aa d c"] * 4
-    labels = {
-        "pairs": lambda text: "xy"["a" in text],
-        "several": lambda text: sorted(set(text) - {" "}),
-        "numbers": lambda text: float(len(text)),
-    }
-    rows = [{"text": text, "other": text[::-1], "label": labels[kind](text)} for text in texts]
-    data = {"path": str(write_rows(folder / "data", train=rows, validation=rows, test=rows[:7]))}
-    data |= {"pairs": {"text_pair": "other"}, "several": {"problem_type": "multi_label_classification"}}.get(
-        kind, {"problem_type": "regression"}
-    )
-    return train(recipe(folder, "classification", data, train={"max_steps": 60}), folder / "run")
 
 
 def test_rows_without_labels_get_the_predictions_of_training(tmp_path: Path, kit_here: Any) -> None:

@@ -153,6 +153,8 @@ def test_questions_of_an_article_are_held_out_together(tmp_path: Path) -> None:
     titles = [set(ready.splits.datasets[name]["title"]) for name in ("train", "validation")]
     assert len(titles[1]) == 1
     assert not titles[0] & titles[1]
+    with pytest.raises(DataError, match="every title occurs more than 2 times"):
+        prepared(tmp_path, validation=[], validation_size=2, held_out_together="title")
 
 
 def test_the_validation_split_of_the_data_can_be_the_test(tmp_path: Path) -> None:

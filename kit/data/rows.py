@@ -67,15 +67,16 @@ def written(cell: Any) -> str:
     return cell if isinstance(cell, str) else json.dumps(cell, sort_keys=True, default=repr)
 
 
-def hold_out(sources: np.ndarray, size: int, key: str) -> np.ndarray:
-    """A mask of `size` rows such that rows with the same source are all inside or all outside.
+def hold_out(groups: np.ndarray, size: int, key: str, what: str) -> np.ndarray:
+    """A mask of `size` rows such that rows of the same group are all inside or all outside; `what` they have in common
+    makes them one.
 
     Which ones is a matter of the digests alone: the order of the rows does not matter, and new rows in the data move
     few old ones. There are fewer than `size` rows only if no set of whole groups has that size.
     """
-    if size >= len(sources):
-        raise DataError(f"data.{key}: {size} rows cannot be held out of {len(sources)} and leave any to train on.")
-    _, group, counts = np.unique(sources, return_inverse=True, return_counts=True)
+    if size >= len(groups):
+        raise DataError(f"data.{key}: {size} rows cannot be held out of {len(groups)} and leave any to train on.")
+    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
     taken = np.zeros(len(counts), dtype=bool)
     room = size
     for place, count in enumerate(counts):
@@ -86,8 +87,8 @@ def hold_out(sources: np.ndarray, size: int, key: str) -> np.ndarray:
             break
     if room == size:
         raise DataError(
-            f"data.{key}: every source occurs more than {size} times, so that no {size} rows can be held out without "
-            "having their source in train, too. Hold out more."
+            f"data.{key}: every {what} occurs more than {size} times, so that no {size} rows can be held out without "
+            f"having their {what} in train, too. Hold out more."
         )
     return taken[group]
 

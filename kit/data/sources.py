@@ -227,7 +227,7 @@ def hold_out_missing(found: "dict[str, Dataset]", data: "DataSection", report: D
     """Take validation and test out of train where the data has none and the recipe gives a size."""
     data = data.with_sizes(len(found["train"])) if has_pictures(data) else data
     for split, size in missing_splits(found, data).items():
-        held = hold_out(hold_out_groups(found["train"], data), size, f"{split}_size")
+        held = hold_out(hold_out_groups(found["train"], data), size, f"{split}_size", data.held_out_by[0])
         found[split] = keep(found["train"], held)
         found["train"] = keep(found["train"], ~held)
         report.splits[split] = SplitReport(int(held.sum()))

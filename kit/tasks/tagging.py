@@ -89,6 +89,11 @@ class Tagging(FineTuning[Tagged]):
         assert isinstance(recipe, TaggingRecipe)
         super().__init__(recipe)
 
+    @property
+    def no_tag(self) -> str:
+        """What a word is predicted to be of which nothing can be read."""
+        return "" if self.recipe.data.scheme == "none" else OUTSIDE
+
     def words_to_learn(self, rows: Dataset) -> Iterable[str]:
         return (" ".join(words) for words in self.words(rows, "train"))
 
@@ -268,13 +273,12 @@ class Tagging(FineTuning[Tagged]):
     def tags_of_words(self, best: list[np.ndarray], inputs: Inputs, first_tokens: TokenLists) -> Sentences:
         """The tag of each word, that of its first token, from the numbers of the tags of all tokens."""
         assert self.labels is not None
-        no_tag = "" if self.recipe.data.scheme == "none" else OUTSIDE
         found = []
         for place, numbers in enumerate(best):
             # on the left there may be padding
             before = 0 if inputs.side == "right" else len(numbers) - int(inputs.lengths[place])
             firsts = first_tokens[place]
-            found.append([no_tag if first < 0 else self.labels[numbers[before + first]] for first in firsts])
+            found.append([self.no_tag if first < 0 else self.labels[numbers[before + first]] for first in firsts])
         return found
 
     def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:

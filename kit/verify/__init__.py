@@ -17,12 +17,13 @@ from kit.run_folder import RunFolder
 from kit.tasks import task_of
 from kit.tasks.captioning import Captioning
 from kit.tasks.dialogue import Dialogue
+from kit.tasks.fine_tuning import FineTuning
 from kit.tasks.forecasting import Forecasting
 from kit.tasks.language_model import LanguageModel
 from kit.tasks.masked_lm import MaskedLM
 from kit.tasks.translation import Translation, encode_pairs
 from kit.training.objective import Batch
-from kit.verify import forecasting, forward, generation, language_model, learning, marian, vocabulary
+from kit.verify import fine_tuning, forecasting, forward, generation, language_model, learning, marian, vocabulary
 from kit.verify.check import Check, Proof, table
 from kit.verify.subject import EXAMPLES, Subject, random_batch, small_batch
 
@@ -77,9 +78,13 @@ def verify(target: str | Path) -> list[Check]:
         raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
     recipe = load_recipe(target) if folder is None else folder.recipe()
     task = task_of(recipe)
+    model_folder = None if folder is None else folder.model
     if isinstance(task, Forecasting):
-        subject, origin = forecasting.subject_of(task, None if folder is None else folder.model)
-        return [_used(origin), *(proof(subject) for proof in forecasting.PROOFS)]
+        series, origin = forecasting.subject_of(task, model_folder)
+        return [_used(origin), *(proof(series) for proof in forecasting.PROOFS)]
+    if isinstance(task, FineTuning):
+        labelled, origin = fine_tuning.subject_of(task, model_folder)
+        return [_used(origin), *(proof(labelled) for proof in fine_tuning.PROOFS)]
     if not isinstance(task, Translation | Dialogue | LanguageModel | Captioning):
         raise RunError(f"there are no proofs about models for {recipe.task} yet")
     if folder is None:

@@ -2,9 +2,11 @@
 
 import copy
 import tempfile
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from kit.data.examples import IGNORED
 from kit.hub import without_progress_bars
@@ -27,8 +29,12 @@ def difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> 
 
 @proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_seq2seq)
 def save_and_load(subject: Subject) -> Outcome:
-    model = subject.model
-    inputs = {name: tensor.to(model.device) for name, tensor in subject.inputs().items()}
+    inputs = {name: tensor.to(subject.model.device) for name, tensor in subject.inputs().items()}
+    return saved_and_loaded(subject.model, lambda model: logits_of(model, inputs))
+
+
+def saved_and_loaded(model: PreTrainedModel, run: Callable[[PreTrainedModel], Tensor], what: str = "logits") -> Outcome:
+    """Whether a model that was saved and loaded has the same weights, and computes the same when it is run."""
     with tempfile.TemporaryDirectory() as folder, without_progress_bars():
         model.save_pretrained(folder)
         loaded = type(model).from_pretrained(folder, dtype=model.dtype).to(model.device)
@@ -39,8 +45,8 @@ def save_and_load(subject: Subject) -> Outcome:
     if changed:
         return Outcome(False, f"{len(changed)} of {len(ours)} tensors differ: {', '.join(changed)}")
     # copies, because the last bit of a product can depend on where in memory its factors happen to lie
-    same = torch.equal(*(logits_of(copy.deepcopy(one).eval(), inputs) for one in (loaded, model)))
-    return Outcome(same, f"{len(ours)} tensors equal, logits {'equal' if same else 'differ'}")
+    same = torch.equal(*(run(copy.deepcopy(one).eval()) for one in (loaded, model)))
+    return Outcome(same, f"{len(ours)} tensors equal, {what} {'equal' if same else 'differ'}")
 
 
 def _padded(subject: Subject, left: bool) -> Batch:

@@ -2,7 +2,6 @@
 
 import copy
 import inspect
-import tempfile
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kit.data.examples import IGNORED
-from kit.hub import without_progress_bars
 from kit.positions import position_limit
 from kit.training.language_modeling import CausalLMObjective, MaskedLMObjective
 from kit.training.objective import Batch, Objective
 from kit.verify.check import Outcome, Proof, equal_within, largest, proof
-from kit.verify.forward import TOLERANCE, difference
-from kit.verify.learning import MICRO_BATCHES, OVERFIT_LOSS, OVERFIT_STEPS, cross_entropy_by_hand, step_gradients
+from kit.verify.forward import TOLERANCE, difference, saved_and_loaded
+from kit.verify.learning import MICRO_BATCHES, OVERFIT_LOSS, OVERFIT_STEPS, accumulated, cross_entropy_by_hand
 from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.subject import EXAMPLES, LONGEST, Subject
 
@@ -88,17 +86,8 @@ def logits_alone(subject: Subject) -> Tensor:
 
 @proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_language_model)
 def save_and_load(subject: Subject) -> Outcome:
-    model = subject.model
-    with tempfile.TemporaryDirectory() as folder, without_progress_bars():
-        model.save_pretrained(folder)
-        loaded = type(model).from_pretrained(folder, dtype=model.dtype).to(model.device)
-    ours, theirs = model.state_dict(), loaded.state_dict()
-    changed = [name for name in ours.keys() | theirs.keys() if not torch.equal(ours[name], theirs[name])]
-    if changed:
-        return Outcome(False, f"{len(changed)} of {len(ours)} tensors differ: {', '.join(sorted(changed))}")
-    batch = {name: tensor.to(model.device) for name, tensor in subject.batch.items()}
-    same = torch.equal(*(logits_of(copy.deepcopy(one).eval(), batch) for one in (loaded, model)))
-    return Outcome(same, f"{len(ours)} tensors equal, logits {'equal' if same else 'differ'}")
+    batch = {name: tensor.to(subject.model.device) for name, tensor in subject.batch.items()}
+    return saved_and_loaded(subject.model, lambda model: logits_of(model, batch))
 
 
 @proof("padding", "a padded batch gives each text the logits it has alone", is_language_model)
@@ -191,13 +180,7 @@ def accumulation(subject: Subject) -> Outcome:
     objective = objective_of(subject.exact)
     rows = torch.arange(len(subject.batch["labels"])).tensor_split(MICRO_BATCHES)
     parts = [{name: tensor[part] for name, tensor in subject.batch.items()} for part in rows]
-    whole, split = step_gradients(objective, [subject.batch]), step_gradients(objective, parts)
-    most = largest(float(gradient.abs().max()) for gradient in whole.values())
-    differences = [
-        float((split[name] - gradient).abs().max()) / max(float(gradient.abs().max()), 1e-6 * most)
-        for name, gradient in whole.items()
-    ]
-    return equal_within(largest(differences), LOSS_TOLERANCE, "gradients")
+    return equal_within(accumulated(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
 
 
 @proof("overfitting", "a copy of the model learns one batch by heart", is_language_model)

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -19,8 +20,9 @@ MICRO_BATCHES = 4
 SMOOTHING = 0.1
 
 NEVER_MOVED = {
-    r"\b(k_proj|key)\.bias$": "the softmax takes the same amount from every score, so a bias of the keys cancels",
+    r"\b(k_proj|k_lin|key|k)\.bias$": "the softmax takes as much from every score, so that a bias of the keys cancels",
     r"\blora_A\b": "the other factor of a new adapter is zero",
+    r"\b(mask_emb|r_s_bias|seg_embed)$": "an XLNet uses it in pretraining, or where it is given segments",
 }
 """Parameters without a gradient by their nature, by name, and why."""
 
@@ -41,6 +43,19 @@ def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor
     }
 
 
+def accumulated(objective: Objective, batch: Batch, parts: list[Batch]) -> float:
+    """By how much the gradient of a step in parts differs from that of the whole batch, for each parameter in relation
+    to its largest."""
+    whole, split = step_gradients(objective, [batch]), step_gradients(objective, parts)
+    most = largest(float(gradient.abs().max()) for gradient in whole.values())
+    differences = []
+    for name, gradient in whole.items():
+        # where a gradient is next to nothing, its own size is no measure
+        scale = max(float(gradient.abs().max()), 1e-6 * most)
+        differences.append(float((split[name] - gradient).abs().max()) / scale)
+    return largest(differences)
+
+
 @proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_seq2seq)
 def accumulation(subject: Subject) -> Outcome:
     batch = subject.batch
@@ -49,12 +64,7 @@ def accumulation(subject: Subject) -> Outcome:
     differences = []
     for normalize_by in ("tokens", "sequences"):
         objective = Seq2SeqObjective(subject.exact, SMOOTHING, normalize_by)
-        whole, split = step_gradients(objective, [batch]), step_gradients(objective, parts)
-        most = largest(float(gradient.abs().max()) for gradient in whole.values())
-        for name, gradient in whole.items():
-            # where a gradient is next to nothing, its own size is no measure
-            scale = max(float(gradient.abs().max()), 1e-6 * most)
-            differences.append(float((split[name] - gradient).abs().max()) / scale)
+        differences.append(accumulated(objective, batch, parts))
     return equal_within(largest(differences), TOLERANCE, "gradients")
 
 
@@ -106,10 +116,14 @@ def model_loss(subject: Subject) -> Outcome:
 
 @proof("gradients", "the loss reaches every parameter that can learn", is_seq2seq)
 def every_gradient(subject: Subject) -> Outcome:
-    gradients = step_gradients(Seq2SeqObjective(subject.exact), [subject.batch])
+    return reached(step_gradients(Seq2SeqObjective(subject.exact), [subject.batch]))
+
+
+def reached(gradients: dict[str, Tensor], never_moved: Iterable[str] = NEVER_MOVED) -> Outcome:
+    """Whether every parameter has a gradient, but those that by their names cannot have one."""
     most = largest(float(gradient.abs().max()) for gradient in gradients.values())
     still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * most]
-    excused = [name for name in still if any(re.search(pattern, name) for pattern in NEVER_MOVED)]
+    excused = [name for name in still if any(re.search(pattern, name) for pattern in never_moved)]
     missing = [name for name in still if name not in excused]
     figure = f"{len(gradients) - len(still)} of {len(gradients)} parameters have one"
     if excused:
