@@ -24,6 +24,7 @@ from kit.data.examples import IGNORED
 from kit.merge import merge
 from kit.prepare import prepare
 from kit.recipe import Recipe
+from kit.verify import verify
 
 ROWS = [
     {"prompt": "say a", "answer": "a"},
@@ -107,6 +108,12 @@ def test_it_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
         found = evaluate(run)
         assert found.rows == told(run)
         assert found.figures["exact_match"] == 1.0
+
+
+def test_a_run_is_proved(fluent: Path) -> None:
+    checks = verify(fluent)
+    assert {check.name for check in checks} >= {"padding", "left padding", "cache", "loss", "accumulation"}
+    assert [check for check in checks if not check.passed] == []
 
 
 def test_an_adapter_learns_other_answers_and_writes_them_merged_too(fluent: Path, tmp_path: Path) -> None:

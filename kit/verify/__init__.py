@@ -19,6 +19,7 @@ from kit.tasks.captioning import Captioning
 from kit.tasks.dialogue import Dialogue
 from kit.tasks.fine_tuning import FineTuning
 from kit.tasks.forecasting import Forecasting
+from kit.tasks.instruction_tuning import InstructionTuning
 from kit.tasks.language_model import LanguageModel
 from kit.tasks.masked_lm import MaskedLM
 from kit.tasks.translation import Translation, encode_pairs
@@ -85,8 +86,7 @@ def verify(target: str | Path) -> list[Check]:
     if isinstance(task, FineTuning):
         labelled, origin = fine_tuning.subject_of(task, model_folder)
         return [_used(origin), *(proof(labelled) for proof in fine_tuning.PROOFS)]
-    if not isinstance(task, Translation | Dialogue | LanguageModel | Captioning):
-        raise RunError(f"there are no proofs about models for {recipe.task} yet")
+    assert isinstance(task, Translation | Dialogue | LanguageModel | InstructionTuning | Captioning)
     if folder is None:
         splits = task.load()
         tokenizers = task.build_tokenizers(splits)
@@ -97,12 +97,14 @@ def verify(target: str | Path) -> list[Check]:
         try:
             batch, origin = real_batch(task, task.load(), tokenizers, model)
         except KitError as error:
-            if isinstance(task, LanguageModel):
+            if isinstance(task, LanguageModel | InstructionTuning):
                 raise
             what = "pictures" if isinstance(task, Captioning) else "tokens"
             batch, origin = random_batch(model, recipe.train.seed), f"random {what}, because {error}"
-    if isinstance(task, LanguageModel):
+    if isinstance(task, LanguageModel | InstructionTuning):
         proofs, subject = language_model.PROOFS, Subject(model, batch, recipe.train.seed, tokenizers)
+        if isinstance(task, InstructionTuning):  # of a large pretrained model, at a rate for small new ones
+            proofs = tuple(proof for proof in proofs if proof is not language_model.overfitting)
         checks = [proof(subject) for proof in proofs if proof.applies(subject)]
     else:
         proofs, checks = PROOFS, verify_model(model, tokenizers, batch, recipe.train.seed)
@@ -116,7 +118,7 @@ def _used(origin: str) -> Check:
 
 
 def real_batch(
-    task: Translation | Dialogue | LanguageModel[Any] | Captioning,
+    task: Translation | Dialogue | LanguageModel[Any] | InstructionTuning | Captioning,
     splits: Splits,
     tokenizers: Tokenizers,
     model: PreTrainedModel,
@@ -135,6 +137,13 @@ def real_batch(
         beginnings, limit = [rows[int(i)] for i in few], position_limit(model.config)
         return language_model.causal_batch(beginnings, 0 if pad is None else pad, limit), told
     few_rows = dataset.select(range(min(EXAMPLES, len(dataset))))
+    if isinstance(task, InstructionTuning):
+        answered, limit = task.encode_split(few_rows, tokenizers, model.config), position_limit(model.config)
+        short = np.flatnonzero(answered.lengths <= (limit or np.inf) - language_model.WRITTEN)
+        if not len(short):
+            raise RunError(f"none of the first {len(few_rows)} examples of {name} leaves the model room to write on")
+        few = np.resize(short, max(learning.MICRO_BATCHES, len(short)))
+        return answered.batch(few), f"{len(short)} examples of {name}"
     if isinstance(task, Captioning):
         captioned = task.encode_split(few_rows, tokenizers, model.config)
         return captioned.batch(np.arange(len(captioned))[:EXAMPLES]), f"{len(few_rows)} pictures of {name}"
