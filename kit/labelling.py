@@ -86,7 +86,7 @@ class Labeller:
         return replace(layout_of(data), columns=self.given.get("data.columns", data.columns))
 
     def read(self) -> tuple[pa.Table, list[str]]:
-        """The rows of the file, and what is worth knowing about those that are not among them."""
+        """The rows of the file, and what is worth knowing about them and about those that are not among them."""
         layout = self.layout
         try:
             read = read_table(self.file, layout)
@@ -98,7 +98,8 @@ class Labeller:
         table = plain_text(read.table)
         if ending_of(self.file) == "txt" and layout.delimiter is None and len(self.data.text_columns) == 1:
             table = table.rename_columns(list(self.data.text_columns))  # a text on each line is the text that is meant
-        return table, [f"{count:,} rows left out ({why})" for why, count in read.dropped.items()]
+        left_out = [f"{count:,} rows left out ({why})" for why, count in read.dropped.items()]
+        return table, [*left_out, *(f"{count:,} rows with {what}" for what, count in read.noted.items())]
 
     def read_unlabelled(self, layout: Layout) -> FileTable | None:
         """The file as one that does not name its columns, and has those of the training data but the labels."""

@@ -59,6 +59,7 @@ def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> 
     (tmp_path / "named.csv").write_text('id,review\n1,aa b\n2,"d"\n', encoding="utf-8")
     (tmp_path / "named.tsv").write_text("1\taa b\n2\td\n", encoding="utf-8")
     (tmp_path / "semicolons.csv").write_text('id;word\n1;aa b\n2;"d"\n', encoding="utf-8")
+    (tmp_path / "quoted.tsv").write_text('aa b\n"d"\n', encoding="utf-8")
     pa.parquet.write_table(pa.table({"word": pa.array(["aa b", "d"], pa.large_string())}), tmp_path / "own.parquet")
     (tmp_path / "[odd]: name.jsonl").write_text('{"word": "aa b"}\n{"word": "d"}\n', encoding="utf-8")
     for arguments in (
@@ -68,12 +69,15 @@ def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> 
         ("named.csv", "data.columns=null", "data.text=review"),
         ("named.tsv", "data.columns=[id,review]", "data.text=review"),
         ("semicolons.csv", "data.columns=null", "data.delimiter=;"),
+        ("quoted.tsv", "data.quoting=true"),
         ("own.parquet",),
         ("[odd]: name.jsonl",),
     ):
         done = kit_here("predict", run, *arguments)
         assert done.returncode == 0, done.stderr
         assert [json.loads(line)["prediction"] for line in done.stdout.splitlines()] == ["x", "y"], arguments
+        assert "quotation marks" not in done.stderr
+    assert "1 rows with a cell in quotation marks" in kit_here("predict", run, "quoted.tsv").stderr
 
 
 def test_rows_without_text_and_long_ones_are_told(run: Path, tmp_path: Path, kit_here: Any) -> None:

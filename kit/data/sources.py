@@ -84,7 +84,8 @@ def load_splits(data: "DataSection") -> Splits:
         return load_streamed(data)
     report = DataReport()
     found: dict[str, Dataset] = {}
-    for split, (dataset, report.splits[split]) in read_splits(data).items():
+    for split, (dataset, told) in read_splits(data).items():
+        report.splits[split] = told
         dataset = known_names(dataset, data) if has_pictures(data) else dataset
         found[split] = name_columns(dataset, data, split, report)
     if has_directions(data):

@@ -58,7 +58,8 @@ class Forecasting(Task[Windows]):
         """A row for each series."""
         data, report = self.recipe.data, DataReport()
         found: dict[str, Dataset] = {}
-        for split, (rows, report.splits[split]) in read_splits(data).items():
+        for split, (rows, told) in read_splits(data).items():
+            report.splits[split] = told
             series = read_series(rows, data, f"{data.path}, {split}")
             if not series:
                 raise DataError(f"{data.path}: the {split} split has no series.")
