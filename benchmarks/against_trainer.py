@@ -21,11 +21,11 @@ from accelerate import Accelerator
 from transformers import Trainer, TrainingArguments, set_seed
 
 from kit import load_recipe
-from kit.evaluation.seeds import with_error
-from kit.markdown import table
-from kit.prepare import prepare
-from kit.recipe import Recipe
-from kit.training.suiting import suit
+from kit.cards.markdown import table
+from kit.evaluation.aggregate import with_error
+from kit.runs.prepare import prepare
+from kit.tasks.registry import Recipe
+from kit.training.layer_swaps import suit
 
 
 def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict[str, dict[str, Any]]:

@@ -11,10 +11,10 @@ import torch
 from steps import Side, compare
 from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
-from kit.data.packing import CausalBlocks
-from kit.tasks.causal_lm import TextBlocks
-from kit.training.language_modeling import CausalLMObjective
-from kit.training.suiting import suit
+from kit.data.batching.packing import CausalBlocks
+from kit.tasks.causal_lm.task import TextBlocks
+from kit.training.layer_swaps import suit
+from kit.training.lm_objectives import CausalLMObjective
 
 VOCABULARY, BLOCKS, LENGTH = 50_000, 16, 256
 

@@ -24,11 +24,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kit.data.batches import reading_batches
-from kit.data.examples import Pairs, TokenLists
+from kit.data.batching.plan import reading_batches
+from kit.data.batching.ragged import Pairs, TokenLists
+from kit.decoding.search import SearchSettings, search
 from kit.evaluation.metrics import compute_metrics
-from kit.generate import Translator
-from kit.search import SearchSettings, search
+from kit.tasks.families.seq2seq.inference import Translator
 from kit.verify.marian import as_marian
 
 Side = Callable[[], list[str]]

@@ -31,10 +31,10 @@ from transformers import (
 )
 
 from kit import load_recipe, train
-from kit.data.sources import load_splits
-from kit.markdown import table
-from kit.recipe import Recipe
-from kit.reporting import Reporter
+from kit.cards.markdown import table
+from kit.data.splits import load_splits
+from kit.system.console import Reporter
+from kit.tasks.registry import Recipe
 
 
 @dataclass(frozen=True)

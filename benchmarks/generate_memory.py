@@ -41,10 +41,10 @@ class Measured:
 
 
 def make_model(folder: Path) -> None:
-    from kit.evaluation.predict import search_settings
-    from kit.hub import export_model
-    from kit.prepare import prepare
-    from kit.recipe_translation import TranslationRecipe
+    from kit.evaluation.evaluator import search_settings
+    from kit.pretrained.loading import export_model
+    from kit.runs.prepare import prepare
+    from kit.tasks.translation.recipe import TranslationRecipe
 
     prepared = prepare(TranslationRecipe.model_validate(RECIPE))
     generation = search_settings(prepared.recipe.eval, 1).generation_config(prepared.model)

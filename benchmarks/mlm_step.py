@@ -19,11 +19,11 @@ from transformers import (
     set_seed,
 )
 
-from kit.data.examples import TokenLists
-from kit.data.masking import Masking
-from kit.tasks.masked_lm import MaskedExamples
-from kit.training.language_modeling import MaskedLMObjective
-from kit.training.suiting import suit
+from kit.data.batching.ragged import TokenLists
+from kit.tasks.masked_lm.masking import Masking
+from kit.tasks.masked_lm.task import MaskedExamples
+from kit.training.layer_swaps import suit
+from kit.training.lm_objectives import MaskedLMObjective
 
 VOCABULARY, PAIRS, LENGTH = 16_000, 32, 128
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

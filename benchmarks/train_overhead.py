@@ -19,13 +19,13 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from kit.data.examples import IGNORED, Pairs
-from kit.machine import keep_freed_memory
-from kit.prepare import Prepared, prepare
-from kit.recipe import Recipe, load_recipe
-from kit.reporting import Reporter
-from kit.run import build_loop
-from kit.run_folder import RunFolder
+from kit.data.batching.ragged import IGNORED, Pairs
+from kit.runs.folder import RunFolder
+from kit.runs.prepare import Prepared, prepare
+from kit.runs.train import build_loop
+from kit.system.console import Reporter
+from kit.system.machine import keep_freed_memory
+from kit.tasks.registry import Recipe, load_recipe
 
 RECIPE = """\
 task: translation

@@ -15,11 +15,11 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from kit.errors import DataError, HubError, KitError, NetworkError, RecipeError, RunError
     from kit.evaluation.compare import compare_runs
-    from kit.evaluation.run import evaluate
-    from kit.generate import Translator
-    from kit.pipelines import pipeline, register
-    from kit.recipe import Recipe, load_recipe
-    from kit.run import FinishedRun, train
+    from kit.pretrained.pipelines import pipeline, register
+    from kit.runs.evaluate import evaluate
+    from kit.runs.train import FinishedRun, train
+    from kit.tasks.families.seq2seq.inference import Translator
+    from kit.tasks.registry import Recipe, load_recipe
 
 _HOMES = {
     "DataError": "kit.errors",
@@ -28,15 +28,15 @@ _HOMES = {
     "NetworkError": "kit.errors",
     "RecipeError": "kit.errors",
     "RunError": "kit.errors",
-    "evaluate": "kit.evaluation.run",
+    "evaluate": "kit.runs.evaluate",
     "compare_runs": "kit.evaluation.compare",
-    "Translator": "kit.generate",
-    "pipeline": "kit.pipelines",
-    "register": "kit.pipelines",
-    "Recipe": "kit.recipe",
-    "load_recipe": "kit.recipe",
-    "FinishedRun": "kit.run",
-    "train": "kit.run",
+    "Translator": "kit.tasks.families.seq2seq.inference",
+    "pipeline": "kit.pretrained.pipelines",
+    "register": "kit.pretrained.pipelines",
+    "Recipe": "kit.tasks.registry",
+    "load_recipe": "kit.tasks.registry",
+    "FinishedRun": "kit.runs.train",
+    "train": "kit.runs.train",
 }
 
 __all__ = [

@@ -157,8 +157,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[HubServer]
     from hub_server import TOKEN, HubServer
     from huggingface_hub import constants
 
-    import kit.hub_errors
-    from kit import places
+    import kit.hub.retry
+    from kit.hub import download as places
 
     with HubServer() as server:
         for name, value in {
@@ -173,7 +173,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[HubServer]
         monkeypatch.setenv("HF_TOKEN", TOKEN)
         waits: list[float] = []
         at_once = SimpleNamespace(sleep=waits.append, time=places.time.time)
-        for module in (kit.hub_errors, huggingface_hub.utils._http, huggingface_hub.file_download):
+        for module in (kit.hub.retry, huggingface_hub.utils._http, huggingface_hub.file_download):
             monkeypatch.setattr(module, "time", at_once)
         server.waits = waits  # type: ignore[attr-defined]
         places.download.cache_clear()

@@ -93,8 +93,8 @@ JOBS: dict[str, Job] = {
     ),
     "translation_lstm": translation(
         {
-            "type": "rnn_seq2seq", **RNN, "cell": "lstm", "encoder_layers": 2, "decoder_layers": 2, "attention": "keyed", "attention_heads": 2,
-            "context_to": ["input", "readout"], "embedding_noise": 0.05,
+            "type": "rnn_seq2seq", **RNN, "cell": "lstm", "encoder_layers": 2, "decoder_layers": 2,
+            "attention": "keyed", "attention_heads": 2, "context_to": ["input", "readout"], "embedding_noise": 0.05,
         },
         train={"label_smoothing_factor": 0.1, "micro_batches": 2},
     ),
@@ -121,7 +121,8 @@ JOBS: dict[str, Job] = {
                       "dropout": 0.2},
             "tokenizer": {"train": "byte_bpe", "vocab_size": 600},
             "data": {"path": "builtin:pydocs", "block_size": 32, "carry_state": True},
-            "train": {**TRAIN, "tokens_per_batch": 1024}, "eval": {"steps": 50, "prompt_tokens": 4, "max_new_tokens": 8},
+            "train": {**TRAIN, "tokens_per_batch": 1024},
+            "eval": {"steps": 50, "prompt_tokens": 4, "max_new_tokens": 8},
         },
         "generate", "prompt", arguments=("--max-new-tokens", "8"),
     ),
@@ -131,7 +132,8 @@ JOBS: dict[str, Job] = {
             "model": {"type": "gpt2", "n_embd": 48, "n_layer": 2, "n_head": 2, "n_positions": 64},
             "tokenizer": {"train": "byte_bpe", "vocab_size": 600},
             "data": {"path": "builtin:pydocs", "block_size": 64},
-            "train": {**TRAIN, "tokens_per_batch": 1024}, "eval": {"steps": 50, "prompt_tokens": 4, "max_new_tokens": 8},
+            "train": {**TRAIN, "tokens_per_batch": 1024},
+            "eval": {"steps": 50, "prompt_tokens": 4, "max_new_tokens": 8},
         },
         "generate", "prompt", arguments=("--max-new-tokens", "8"),
     ),
@@ -236,7 +238,7 @@ def kit(source: Path, *arguments: object) -> None:
     """The command line of the kit in the folder `source`."""
     environment = {**os.environ, "PYTHONPATH": str(source.resolve()), "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "kit", *map(str, arguments)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=source, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
@@ -383,7 +385,8 @@ def main() -> None:
         command.add_argument("--only", nargs="+", choices=list(JOBS), default=list(JOBS), metavar="JOB")
     given = parser.parse_args()
     if given.command == "record":
-        record(given.folder, given.source, given.inputs or given.folder, given.dialect == "0.1", given.only)
+        folder = given.folder.resolve()
+        record(folder, given.source, (given.inputs or folder).resolve(), given.dialect == "0.1", given.only)
     else:
         raise SystemExit(min(1, compare(given.old, given.new, given.only)))
 

@@ -11,7 +11,7 @@ from conftest import RunKit
 from safetensors.torch import load_file
 from torch import nn
 
-from kit.training.averages import MovingAverage, mean_of
+from kit.training.averaging import MovingAverage, mean_of
 from kit.training.checkpoint import Checkpoint, Checkpoints
 
 

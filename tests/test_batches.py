@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.data.batches import BatchPlan, length_classes, micro_batch_seed, reading_batches
-from kit.data.examples import IGNORED, Pairs, TokenLists
+from kit.data.batching.plan import BatchPlan, length_classes, micro_batch_seed, reading_batches
+from kit.data.batching.ragged import IGNORED, Pairs, TokenLists
 from kit.errors import DataError
 
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=8, max_size=120)

@@ -23,14 +23,14 @@ from transformers import (
 from transformers.cache_utils import EncoderDecoderCache
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 
-from kit.beam_search import beam_search, best_continuations
+from kit.decoding.beam_search import beam_search, best_continuations
+from kit.decoding.search import SearchSettings, search
 from kit.models import (
     RNNSeq2SeqConfig,
     RNNSeq2SeqForConditionalGeneration,
     TransformerSeq2SeqConfig,
     TransformerSeq2SeqForConditionalGeneration,
 )
-from kit.search import SearchSettings, search
 from kit.verify.generation import scatter
 
 VOCABULARY, SENTENCES, LONGEST = 30, 5, 7

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from kit.generate import Translator
+from kit.tasks.families.seq2seq.inference import Translator
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 BENCHMARKS = sorted(path for path in FOLDER.glob("*.py") if path.stem != "steps")  # which two of them share

@@ -10,10 +10,10 @@ from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.data.bpe_dropout import CutAnew, Segmenter
-from kit.data.examples import IGNORED, Pairs, TokenLists
-from kit.data.tokenizer import Tokenizers, train_tokenizers
-from kit.recipe_translation import TranslationTokenizer
+from kit.data.batching.ragged import IGNORED, Pairs, TokenLists
+from kit.data.text.tokenizer import Tokenizers, train_tokenizers
+from kit.tasks.translation.bpe_dropout import CutAnew, Segmenter
+from kit.tasks.translation.recipe import TranslationTokenizer
 
 TEXTS = ["the lower and the lowest of the widest", "a newer, newest (new) widening", "Löwe und Löwin, wider"] * 4
 

@@ -17,16 +17,16 @@ from safetensors.torch import load_file
 
 import kit as kit_package
 from kit import evaluate, load_recipe, train
-from kit.caption import Captioner
-from kit.caption_map import look
+from kit.data.batching.ragged import IGNORED
 from kit.data.builtin import shapes
-from kit.data.examples import IGNORED
+from kit.decoding.search import search
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
-from kit.prepare import prepare
-from kit.search import search
-from kit.tasks.captioning import Captioned
-from kit.verify import verify
+from kit.runs.prepare import prepare
+from kit.runs.verify import verify
+from kit.tasks.captioning.inference import Captioner
+from kit.tasks.captioning.plots import look
+from kit.tasks.captioning.task import Captioned
 
 RECIPE = """\
 task: captioning

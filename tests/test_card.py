@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kit.card import write_card
-from kit.markdown import code_block, escape, table
-from kit.recipe import Recipe, load_recipe
-from kit.recipe_translation import TranslationRecipe
-from kit.shipped import model_cards_folder, shipped_recipes
+from kit.cards.card import write_card
+from kit.cards.markdown import code_block, escape, table
+from kit.recipe.catalog import model_cards_folder, shipped_recipes
+from kit.tasks.registry import Recipe, load_recipe
+from kit.tasks.translation.recipe import TranslationRecipe
 
 HOSTILE = [
     "a | b | c |\n| d",
@@ -245,7 +245,7 @@ def separate() -> Recipe:
 
 
 def test_the_recipe_in_the_card_is_the_recipe(run: Path, tmp_path: Path) -> None:
-    from kit.recipe import load_recipe
+    from kit.tasks.registry import load_recipe
 
     card = write_card(run, recipe(), RESULTS)
     (block,) = [token.content for token in body(card) if token.type == "fence" and token.info == "yaml"]
@@ -255,7 +255,7 @@ def test_the_recipe_in_the_card_is_the_recipe(run: Path, tmp_path: Path) -> None
 
 
 def load_recipe_of(folder: Path) -> Recipe:
-    from kit.recipe import load_recipe
+    from kit.tasks.registry import load_recipe
 
     (folder / "whole.yaml").write_text(recipe().to_yaml())
     return load_recipe(folder / "whole.yaml")

@@ -13,9 +13,9 @@ from transformers import AutoModelForSequenceClassification, pipeline
 
 from kit import train
 from kit.errors import DataError, KitError, RecipeError
-from kit.evaluation.run import evaluate
-from kit.prepare import Prepared, prepare
-from kit.run import FinishedRun
+from kit.runs.evaluate import evaluate
+from kit.runs.prepare import Prepared, prepare
+from kit.runs.train import FinishedRun
 
 ROWS = [{"text": text, "label": label} for text, label in [("aa b", "x"), ("c dd", "y"), ("b a", "x"), ("d", "y")] * 4]
 

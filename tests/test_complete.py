@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel, pipeline
 
 from kit import KitError, register
-from kit.bad_lines import BadLines
-from kit.complete import Completer, Writing
-from kit.data.tokenizer import train_tokenizer
+from kit.data.text.tokenizer import train_tokenizer
 from kit.models import RNNLMConfig, RNNLMForCausalLM
-from kit.recipe_inputs import TokenizerSection
+from kit.prediction.bad_lines import BadLines
+from kit.recipe.inputs import TokenizerSection
+from kit.tasks.families.language_modeling.inference import Completer, Writing
 
 TEXT = ["the cat sat on the mat and saw a dog", "a dog ran to the cat", "no cat ran"] * 3
 LINES = ["the", "", "a dog ran to", "no cat sat on a mat and", "dog", "the cat"]

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.folders import read_shards
-from kit.data.sources import read_splits
-from kit.data.text_files import Layout, read_table
+from kit.data.formats.folders import read_shards
+from kit.data.formats.reader import Layout, read_table
+from kit.data.splits import read_splits
 from kit.errors import DataError
-from kit.recipe_translation import TranslationData
+from kit.tasks.translation.recipe import TranslationData
 
 # No word may hold what separates words, and only white space makes no word; all else is allowed, also "#".
 WORD = st.text(

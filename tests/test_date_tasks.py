@@ -9,7 +9,7 @@ import pytest
 from kit.data.builtin import DATE_TASKS, load_builtin
 from kit.data.builtin.date_tasks import untagged
 from kit.data.builtin.dates import LANGUAGES, days_of_splits, formats
-from kit.data.tag_schemes import convert
+from kit.data.text.tag_schemes import convert
 from kit.errors import DataError
 
 SMALL = {"train": 320, "validation": 64, "test": 96}

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from kit import load_recipe, pipeline, train
-from kit.chat import chat
-from kit.data.dialogues import Conversations
+from kit.diagnostics.dry_run import inspect_recipe
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
-from kit.inspection import inspect_recipe
+from kit.inference.chat import chat
 from kit.pipelines.dialogue import recent_turns
-from kit.recipe import Recipe
-from kit.responder import Responder, history_of
-from kit.tasks import task_of
+from kit.tasks.dialogue.data import Conversations
+from kit.tasks.dialogue.inference import Responder, history_of
+from kit.tasks.lookup import task_of
+from kit.tasks.registry import Recipe
 
 TINY: dict[str, Any] = {
     "hred": {"type": "hred", "cell": "gru", "hidden_size": 16, "embedding_size": 8, "attention": "additive"},

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.sources import Splits, load_splits
+from kit.data.splits import Splits, load_splits
 from kit.errors import DataError, RecipeError
-from kit.recipe import load_recipe
-from kit.recipe_translation import TranslationData
+from kit.tasks.registry import load_recipe
+from kit.tasks.translation.recipe import TranslationData
 
 SIZES = {"train": 40, "val": 4, "test": 5}
 LANGUAGES = ("de", "en", "fr")
@@ -377,7 +377,7 @@ def test_columns_of_single_examples_are_left_out_of_joined_ones():
 
 
 def test_an_inspection_shows_directions_and_joined_examples(folder, tiny_recipe):
-    from kit.inspection import inspect_recipe
+    from kit.diagnostics.dry_run import inspect_recipe
 
     own = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
     found = inspect_recipe(load_recipe(tiny_recipe, [*own, "data.join=3", "data.direction_sizes={en-fr: 9}"]))
@@ -391,7 +391,7 @@ def test_an_inspection_shows_directions_and_joined_examples(folder, tiny_recipe)
 
 
 def test_the_card_names_the_directions(folder, tiny_recipe, tmp_path):
-    from kit.card import write_card
+    from kit.cards.card import write_card
 
     own = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
     card = write_card(tmp_path, load_recipe(tiny_recipe, own), {})

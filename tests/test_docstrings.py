@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from kit.data.builtin import docstrings, load_builtin
 from kit.data.builtin.docstrings import COLUMNS, LONGEST_TEXT, documented, in_two, rows_of, signature
-from kit.data.sources import load_splits
+from kit.data.splits import load_splits
 from kit.errors import DataError
-from kit.recipe_translation import TranslationData
+from kit.tasks.translation.recipe import TranslationData
 
 TASKS = (("body", "summary"), ("docstring", "signature"))
 

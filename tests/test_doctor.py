@@ -18,10 +18,18 @@ from huggingface_hub import constants
 from rich.cells import cell_len
 from rich.console import Console
 
-from kit import doctor, self_check
-from kit.doctor import Finding, any_problem, diagnose, folder_findings, hub_findings, judge_requirement, render
-from kit.prepare import Prepared, prepare
-from kit.recipe_translation import TranslationRecipe
+from kit.diagnostics import doctor, self_check
+from kit.diagnostics.doctor import (
+    Finding,
+    any_problem,
+    diagnose,
+    folder_findings,
+    hub_findings,
+    judge_requirement,
+    render,
+)
+from kit.runs.prepare import Prepared, prepare
+from kit.tasks.translation.recipe import TranslationRecipe
 
 
 def versions_are(monkeypatch: pytest.MonkeyPatch, **installed: str) -> None:
@@ -424,7 +432,7 @@ def test_data_that_cannot_be_made_is_a_problem(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_losses_of_processes_must_be_equal(several: list[float], status: str) -> None:
-    from kit.train_check import compared
+    from kit.diagnostics.train_check import compared
 
     found = compared("train", [2.0, 1.0], several, "processes: 2, on cpu by gloo")
     assert found.status == status
@@ -432,7 +440,7 @@ def test_losses_of_processes_must_be_equal(several: list[float], status: str) ->
 
 
 def test_a_training_that_fails_is_a_problem_with_its_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
-    from kit import train_check
+    from kit.diagnostics import train_check
 
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
     (found,) = train_check.train_findings(2)
@@ -442,7 +450,7 @@ def test_a_training_that_fails_is_a_problem_with_its_last_word(monkeypatch: pyte
 
 @pytest.mark.soak
 def test_one_process_two_and_divided_weights_agree_here() -> None:
-    from kit.train_check import train_findings
+    from kit.diagnostics.train_check import train_findings
 
     found = list(train_findings(2))
     assert [finding.status for finding in found] == ["ok", "ok", "ok"], found

@@ -11,9 +11,9 @@ from conftest import RunKit
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTrainedTokenizerFast
 
 from kit import RunError
-from kit.data.tokenizer import train_tokenizer
-from kit.embed import Embedder
-from kit.recipe_inputs import TokenizerSection
+from kit.data.text.tokenizer import train_tokenizer
+from kit.inference.embed import Embedder
+from kit.recipe.inputs import TokenizerSection
 
 TEXTS = ["one two three", "", "two", "three three one two two one", "one two", "two " * 40]
 

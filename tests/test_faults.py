@@ -314,7 +314,7 @@ LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connec
 def test_what_went_wrong_first_is_told_once(
     codes: dict[int, int], told: dict[int, dict], said: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kit.launch import show_failure
+    from kit.training.launch import show_failure
 
     assert show_failure(codes, told) == code
     shown = capsys.readouterr().err

@@ -19,14 +19,14 @@ from safetensors.torch import load_file
 
 from kit import load_recipe, train
 from kit.data.builtin import pendulum
-from kit.data.series import Series, windows_of
-from kit.data.tokenizer import NoText
+from kit.data.text.tokenizer import NoText
 from kit.errors import DataError, RecipeError
-from kit.evaluation.forecast_baselines import LinearAutoregression, best_linear, persistence
 from kit.evaluation.metrics import compute_metrics
-from kit.forecast import Forecaster
-from kit.recipe import Recipe
-from kit.tasks import task_of
+from kit.tasks.forecasting.baselines import LinearAutoregression, best_linear, persistence
+from kit.tasks.forecasting.inference import Forecaster
+from kit.tasks.forecasting.series import Series, windows_of
+from kit.tasks.lookup import task_of
+from kit.tasks.registry import Recipe
 from kit.training.objective import SamplingSchedule
 
 BUILTIN: dict[str, Any] = {

@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from kit import KitError, load_recipe
-from kit.prepare import prepare
-from kit.recipe import RECIPES, sections_of
-from kit.recipe_file import write_yaml
+from kit.recipe.document import write_yaml
+from kit.runs.prepare import prepare
+from kit.tasks.registry import RECIPES, sections_of
 
 SECONDS = 300
 BERT = {

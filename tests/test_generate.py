@@ -11,14 +11,14 @@ from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kit.generate
+import kit.tasks.families.seq2seq.inference
 from kit import KitError, Translator, load_recipe, train
-from kit.bad_lines import BadLines
+from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letters
+from kit.decoding.search import SearchSettings
 from kit.errors import DataError
-from kit.generate import Output
-from kit.generate_files import LONGEST_LINE, count_lines, read_lines
-from kit.search import SearchSettings
-from kit.sentences import Sentence, join_sentences, split_sentences, two_letters
+from kit.prediction.bad_lines import BadLines
+from kit.prediction.files import LONGEST_LINE, count_lines, read_lines
+from kit.tasks.families.seq2seq.inference import Output
 
 GOOD = ["3. April 2021", "samedi 12 juin 1999", "May 5, 2030", "[de] 01.02.03"]
 QUICK = SearchSettings(max_new_tokens=2)
@@ -146,7 +146,7 @@ def test_every_kind_of_bad_line(limited: Path, tmp_path: Path, kit_here: RunKit)
 def test_only_the_first_few_bad_lines_are_named() -> None:
     bad_lines = BadLines()
     for line in range(1000, 1012):
-        bad_lines.add(kit.generate.NOTHING, line)
+        bad_lines.add(kit.tasks.families.seq2seq.inference.NOTHING, line)
     assert bad_lines.messages()[0].startswith("12 lines held nothing")
     assert bad_lines.messages()[0].endswith(": lines 1,000, 1,001, 1,002, 1,003, 1,004, …")
 
@@ -182,7 +182,7 @@ def test_a_batch_that_fails_is_tried_in_parts(
     """A machine with memory for two lines at a time, and a line of 19 characters that never goes through."""
     lines = [*GOOD, "", *GOOD, "6 May 2002"]
     expected = texts_of(translator.translate(lines))
-    search, sizes = kit.generate.search, []
+    search, sizes = kit.tasks.families.seq2seq.inference.search, []
 
     def narrow(model: Any, batch: dict[str, Any], how: SearchSettings) -> Any:
         rows, length = batch["input_ids"].shape
@@ -191,7 +191,7 @@ def test_a_batch_that_fails_is_tried_in_parts(
             raise RuntimeError("no memory\nfor so much")
         return search(model, batch, how)
 
-    monkeypatch.setattr(kit.generate, "search", narrow)
+    monkeypatch.setattr(kit.tasks.families.seq2seq.inference, "search", narrow)
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     done = kit_here("generate", trained, "in.txt")
     assert done.returncode == 0, done.stderr
@@ -210,7 +210,7 @@ def test_when_nothing_works_it_is_not_the_lines(
     def broken(*arguments: Any) -> None:
         raise TypeError("wrong")
 
-    monkeypatch.setattr(kit.generate, "search", broken)
+    monkeypatch.setattr(kit.tasks.families.seq2seq.inference, "search", broken)
     (tmp_path / "in.txt").write_text("\n".join(GOOD), encoding="utf-8")
     done = kit_here("generate", trained, "in.txt", "--output", "out.txt")
     assert done.returncode == 2
@@ -221,14 +221,14 @@ def test_when_nothing_works_it_is_not_the_lines(
 def test_an_interrupted_file_leaves_nothing_behind(
     trained: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search = kit.generate.search
+    search = kit.tasks.families.seq2seq.inference.search
 
     def interrupted(model: Any, batch: dict[str, Any], how: SearchSettings) -> Any:
         if batch["input_ids"].shape[1] < 12:  # the shortest lines come last
             raise KeyboardInterrupt
         return search(model, batch, how)
 
-    monkeypatch.setattr(kit.generate, "search", interrupted)
+    monkeypatch.setattr(kit.tasks.families.seq2seq.inference, "search", interrupted)
     (tmp_path / "in.txt").write_text("\n".join([*GOOD, "5 May"]), encoding="utf-8")
     (tmp_path / "out.txt").write_text("before", encoding="utf-8")
     done = kit_here("generate", trained, "in.txt", "--output", "out.txt", "--tokens-per-batch", "20")

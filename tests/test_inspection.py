@@ -19,16 +19,16 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from kit import inspection as inspection_module
-from kit.data.examples import TokenLists
+from kit.data.batching.ragged import TokenLists
 from kit.data.statistics import Duplicates, Lengths, Overlap, count_unknown, unknown_id
+from kit.diagnostics import dry_run as inspection_module
+from kit.diagnostics.dry_run import Inspection, count_parameters, find_warnings, inspect_recipe, render
+from kit.diagnostics.tables import visible
 from kit.errors import DataError
-from kit.inspection import Inspection, count_parameters, find_warnings, inspect_recipe, render
-from kit.inspection_tables import visible
-from kit.prepare import prepare
-from kit.recipe import Recipe
-from kit.recipe_translation import TranslationRecipe
-from kit.training.estimate import Cost, Memory, PeakMemory, estimate, representative_micro_batches
+from kit.runs.prepare import prepare
+from kit.tasks.registry import Recipe
+from kit.tasks.translation.recipe import TranslationRecipe
+from kit.training.cost import Cost, Memory, PeakMemory, estimate, representative_micro_batches
 
 LONG = "ab" * 10
 TRAIN = [

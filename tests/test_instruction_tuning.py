@@ -17,14 +17,14 @@ from transformers import pipeline
 
 import kit
 from kit import DataError, RecipeError, RunError, evaluate, load_recipe, train
+from kit.data.batching.ragged import IGNORED
 from kit.data.builtin import load_builtin
 from kit.data.builtin.date_instructions import KINDS
 from kit.data.builtin.dates import days_of_splits
-from kit.data.examples import IGNORED
-from kit.merge import merge
-from kit.prepare import prepare
-from kit.recipe import Recipe
-from kit.verify import verify
+from kit.runs.merge import merge
+from kit.runs.prepare import prepare
+from kit.runs.verify import verify
+from kit.tasks.registry import Recipe
 
 ROWS = [
     {"prompt": "say a", "answer": "a"},

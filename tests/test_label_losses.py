@@ -13,8 +13,8 @@ from transformers import (
     set_seed,
 )
 
-from kit.data.examples import IGNORED
-from kit.training.label_losses import (
+from kit.data.batching.ragged import IGNORED
+from kit.tasks.families.labeling.objectives import (
     ClassificationObjective,
     LabelObjective,
     QuestionAnsweringObjective,

@@ -17,14 +17,14 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from kit import DataError, RecipeError, load_recipe, register, train
-from kit.data.contiguous import ContiguousPlan
-from kit.data.documents import cut_end, load_documents
-from kit.evaluation.run import evaluate
-from kit.inspection import inspect_recipe
-from kit.prepare import prepare
-from kit.recipe_language_model import CausalData
-from kit.training.language_modeling import MaskedLMObjective
-from kit.verify import verify
+from kit.data.batching.contiguous import ContiguousPlan
+from kit.diagnostics.dry_run import inspect_recipe
+from kit.runs.evaluate import evaluate
+from kit.runs.prepare import prepare
+from kit.runs.verify import verify
+from kit.tasks.families.language_modeling.documents import cut_end, load_documents
+from kit.tasks.families.language_modeling.recipe import CausalData
+from kit.training.lm_objectives import MaskedLMObjective
 
 CAUSAL = """\
 task: causal_lm

@@ -16,11 +16,11 @@ from transformers import (
     set_seed,
 )
 
-from kit.data.examples import IGNORED
+from kit.data.batching.ragged import IGNORED
 from kit.models import register_models
 from kit.training.chunked_loss import chunked_cross_entropy
-from kit.training.language_modeling import CausalLMObjective, MaskedLMObjective, is_plain_head
-from kit.training.suiting import attention, suit
+from kit.training.layer_swaps import attention, suit
+from kit.training.lm_objectives import CausalLMObjective, MaskedLMObjective, is_plain_head
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24,

@@ -10,10 +10,10 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from kit import RecipeError, train
-from kit.adapters import parameter_counts
-from kit.layers import freeze, learning_rates
-from kit.recipe import TrainSection
-from kit.training.label_losses import ClassificationObjective
+from kit.pretrained.adapters import parameter_counts
+from kit.tasks.families.labeling.objectives import ClassificationObjective
+from kit.tasks.registry import TrainSection
+from kit.training.layerwise import freeze, learning_rates
 from kit.training.optim import build_optimizer
 
 SMALL: dict[str, dict[str, Any]] = {

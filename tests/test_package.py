@@ -10,8 +10,8 @@ import pytest
 from conftest import RunKit
 
 import kit
-from kit.recipe import load_recipe
-from kit.shipped import shipped_recipes
+from kit.recipe.catalog import shipped_recipes
+from kit.tasks.registry import load_recipe
 
 ROOT = Path(__file__).parents[1]
 

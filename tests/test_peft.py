@@ -16,14 +16,14 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 
 import kit as kit_package
 from kit import HubError, RecipeError, RunError, Translator, evaluate, load_recipe, train
-from kit.adapters import add_adapter, parameter_counts
-from kit.hub import load_model
-from kit.merge import merge
-from kit.prepare import prepare
-from kit.recipe import PeftSection, Recipe
+from kit.hub.upload import Destination
+from kit.pretrained.adapters import add_adapter, parameter_counts
+from kit.pretrained.loading import load_model
+from kit.runs.merge import merge
+from kit.runs.prepare import prepare
 from kit.sharing.push import build_and_check
-from kit.sharing.upload import Destination
-from kit.tasks import task_of
+from kit.tasks.lookup import task_of
+from kit.tasks.registry import PeftSection, Recipe
 from kit.training.loop import Loop
 
 METHODS = ("lora", "dora", "ia3")

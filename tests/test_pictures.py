@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
-from kit.attention_map import attention_figure, draw_attention
-from kit.curves import draw_curves
 from kit.errors import DataError, RunError
-from kit.picture_fonts import MISSING_NOTE
+from kit.plots.attention import attention_figure, draw_attention
+from kit.plots.curves import draw_curves
+from kit.plots.fonts import MISSING_NOTE
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -293,7 +293,7 @@ def test_the_curves_hold_the_logged_values(tmp_path: Path, monkeypatch: pytest.M
         drawn.append({line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in lines})
         return path
 
-    monkeypatch.setattr("kit.curves.save_picture", keep)
+    monkeypatch.setattr("kit.plots.curves.save_picture", keep)
     draw_curves(write_log(tmp_path / "m.jsonl", [*LOG, {"step": 30, "train_loss": 1.5}]), tmp_path)
     assert drawn[0] == {
         "training": ([10, 30], [3.0, 1.5]),
@@ -322,7 +322,7 @@ def test_drawing_is_silent_and_leaves_pyplot_alone(tmp_path: Path) -> None:
     code = """
 import logging, sys, pathlib, numpy
 logging.basicConfig(level=logging.WARNING)
-from kit.attention_map import draw_attention
+from kit.plots.attention import draw_attention
 folder = pathlib.Path(sys.argv[1])
 draw_attention(numpy.eye(3), ["日本", "यह", "ไทย"], ["a", "한국", "😀"], folder / "a.png", title="日本")
 assert "matplotlib.pyplot" not in sys.modules and "torch" not in sys.modules

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import AutoImageProcessor
 
-from kit.data import images
-from kit.data.images import Pictures, PixelReader, image_processor_of
-from kit.data.picture_rows import root_of
-from kit.data.sources import load_splits
+from kit.data.splits import load_splits
 from kit.errors import DataError
 from kit.models import RNNCaptionerConfig
 from kit.pipelines.image_to_text import read_picture
-from kit.recipe_captioning import CaptioningData
+from kit.tasks.captioning import images
+from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of
+from kit.tasks.captioning.recipe import CaptioningData
+from kit.tasks.captioning.rows import root_of
 
 CONFIG = RNNCaptionerConfig(vocab_size=8, hidden_size=8, image_size=6)
 NUMBER = 12

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit import load_recipe
-from kit.data import prepared_texts
-from kit.data.prepared_texts import in_portions, kept, portions
-from kit.prepare import prepare
-from kit.reporting import Reporter
+from kit.data.batching import token_cache as prepared_texts
+from kit.data.batching.token_cache import in_portions, kept, portions
+from kit.runs.prepare import prepare
+from kit.system.console import Reporter
 
 QUIET = Reporter(quiet=True)
 RECIPE = """\
@@ -143,8 +143,8 @@ TOGETHER = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from kit.data.prepared_texts import kept
-from kit.reporting import Reporter
+from kit.data.batching.token_cache import kept
+from kit.system.console import Reporter
 
 def make():
     with open("made", "a") as file:

@@ -18,17 +18,17 @@ from pretrained_models import CODES, FAMILIES, Family, nllb
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from kit import Translator, evaluate, load_recipe, train
-from kit.data.languages import tell_languages
-from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers
+from kit.data.text.languages import tell_languages
+from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
+from kit.decoding.search import SearchSettings
 from kit.errors import RecipeError, RunError
-from kit.evaluation.predict import by_language, evaluate_split, predict
-from kit.hub import export_model
-from kit.positions import position_limit
-from kit.prepare import Prepared, prepare
-from kit.recipe_translation import TranslationTokenizer
-from kit.search import SearchSettings
+from kit.evaluation.evaluator import by_language, evaluate_split, predict
+from kit.pretrained.loading import export_model
+from kit.pretrained.positions import position_limit
+from kit.runs.prepare import Prepared, prepare
+from kit.runs.verify import verify
+from kit.tasks.translation.recipe import TranslationTokenizer
 from kit.training.objective import Seq2SeqObjective
-from kit.verify import verify
 
 PAIRS = [
     ("der hund", "a dog"), ("die katze", "the cat"), ("das haus", "my home"), ("ein baum", "palm"),
@@ -114,7 +114,7 @@ def test_fine_tuned_model_writes_what_it_learned(
     name: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In kit and, from the run's folder alone, in transformers; and every proof that applies holds for it."""
-    monkeypatch.setattr("kit.finish.draw_curves", lambda *_: None)  # a third of the time
+    monkeypatch.setattr("kit.runs.finish.draw_curves", lambda *_: None)  # a third of the time
     family = FAMILIES[name]()
     run = train(load_recipe(fine_tuning(tmp_path, data, family, family.recipe)), tmp_path / "run")
     assert run.results["validation"]["loss"] < 0.1

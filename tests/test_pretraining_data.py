@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.data.examples import IGNORED, TokenLists
-from kit.data.masking import Masking
-from kit.data.packing import CausalBlocks, document_positions, packed_rows
-from kit.data.sentence_pairs import IS_NEXT, IS_NOT_NEXT, make_pairs
+from kit.data.batching.packing import CausalBlocks, document_positions, packed_rows
+from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.tasks.masked_lm.masking import Masking
+from kit.tasks.masked_lm.sentence_pairs import IS_NEXT, IS_NOT_NEXT, make_pairs
 
 MASK, SPECIAL = 4, 5
 ORDINARY = np.arange(SPECIAL, 200)

@@ -13,11 +13,11 @@ import pytest
 from conftest import RunKit
 from hub_server import READER, TOKEN, Fault, HubServer
 
-import kit.sharing.check
-from kit import places
+import kit.sharing.proof
 from kit.errors import HubError, KitError, NetworkError
-from kit.secrets import mask
-from kit.sharing.upload import Destination, upload
+from kit.hub import download as places
+from kit.hub.upload import Destination, upload
+from kit.system.redaction import mask
 
 NAME = "tester/dates"
 
@@ -306,7 +306,7 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     shutil.copytree(trained, run)
     (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
     with monkeypatch.context() as once:
-        once.setattr(kit.sharing.check, "check_run", lambda *about: "checked below")
+        once.setattr(kit.sharing.proof, "check_run", lambda *about: "checked below")
         once.setattr("tempfile.tempdir", str(tmp_path))  # the folder of a dry run is left to the user
         listed = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]", "--dry-run")
     assert listed.returncode == 0, listed.stderr
@@ -361,8 +361,8 @@ def test_a_folder_that_computes_something_else_is_not_shared(
     """The other process is this one here, so that it takes no time; that a real one is asked is shown above."""
     from safetensors.torch import load_file, save_file
 
-    from kit.hub import load_seq2seq
-    from kit.pipelines import pipeline
+    from kit.pretrained.loading import load_seq2seq
+    from kit.pretrained.pipelines import pipeline
 
     changed = tmp_path / "changed"
     shutil.copytree(trained / "model", changed)
@@ -377,18 +377,18 @@ def test_a_folder_that_computes_something_else_is_not_shared(
     def ask(questions: Any) -> Any:
         (question,) = questions
         pipe = pipeline(question.pipeline, question.model, device="cpu")
-        return [kit.sharing.check.ask_here(question, load_seq2seq(question.model), pipe)]
+        return [kit.sharing.proof.ask_here(question, load_seq2seq(question.model), pipe)]
 
-    monkeypatch.setattr(kit.sharing.check, "ask_alone", ask)
-    assert "computes what the run does" in kit.sharing.check.check_run(trained / "model", trained, trained / "model")
+    monkeypatch.setattr(kit.sharing.proof, "ask_alone", ask)
+    assert "computes what the run does" in kit.sharing.proof.check_run(trained / "model", trained, trained / "model")
     with pytest.raises(HubError, match=f"the model gives other {'logits' if what == 'weights' else 'tokens'}"):
-        kit.sharing.check.check_run(changed, trained, trained / "model")
+        kit.sharing.proof.check_run(changed, trained, trained / "model")
 
 
 def test_exit_codes_and_secrets_of_the_command_line(
     hub: HubServer, trained: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kit.sharing.check, "check_run", lambda *about: "not checked here")
+    monkeypatch.setattr(kit.sharing.proof, "check_run", lambda *about: "not checked here")
     cases: list[tuple[list[Any], int, list[Fault]]] = [
         (["push", trained, NAME], 3, [Fault("POST|PUT", status=500, times=999, message=f"I know {TOKEN}")]),
         (["push", trained, NAME], 2, [Fault("POST", status=403, times=999, message=f"I know {TOKEN}")]),
@@ -462,7 +462,7 @@ def families() -> dict[str, tuple[Any, str, dict[str, Any]]]:
     import torch
 
     from kit import models
-    from kit.sharing.check import example_inputs
+    from kit.sharing.proof import example_inputs
     from kit.verify.generation import scatter
 
     torch.manual_seed(0)
@@ -493,10 +493,10 @@ def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[st
     import peft
     import torch
 
-    from kit.hub import load_seq2seq
-    from kit.sharing.alone import computed
-    from kit.sharing.check import Question
+    from kit.pretrained.loading import load_seq2seq
+    from kit.sharing.proof import Question
     from kit.sharing.push import build_and_check
+    from kit.sharing.standalone import computed
 
     settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     torch.manual_seed(1)
@@ -518,8 +518,8 @@ def test_every_model_comes_back_the_same(hub: HubServer, tmp_path: Path) -> None
     """Pushed, and loaded by its name, in one process that has no kit and an empty cache: equal bit by bit."""
     import torch
 
-    from kit.sharing.alone import computed
-    from kit.sharing.check import Question, ask_alone
+    from kit.sharing.proof import Question, ask_alone
+    from kit.sharing.standalone import computed
 
     questions, expected = [], []
     for name, (model, loader, inputs) in families().items():

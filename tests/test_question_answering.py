@@ -28,8 +28,8 @@ from transformers import pipeline as stock_pipeline
 
 from kit import pipeline, register
 from kit.data.builtin.dates import LANGUAGES, days_of_splits, formats
-from kit.data.qa_windows import answer_places, label_question
 from kit.pipelines.question_answering import QuestionAnsweringPipeline, Window, find_answers, question_windows
+from kit.tasks.question_answering.windows import answer_places, label_question
 
 DAYS = days_of_splits(0)["train"][:9]
 TEXTS = {

@@ -10,9 +10,9 @@ from transformers import AutoConfig
 
 from kit import pipeline, train
 from kit.errors import DataError, KitError, RecipeError
-from kit.evaluation.run import evaluate
-from kit.prepare import Prepared, prepare
-from kit.run import FinishedRun
+from kit.runs.evaluate import evaluate
+from kit.runs.prepare import Prepared, prepare
+from kit.runs.train import FinishedRun
 
 WINDOWS = {"max_length": 48, "doc_stride": 12, "max_question_length": 12}
 

@@ -11,12 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import PreTrainedConfig
 
-from kit import recipe_model, shipped
 from kit.errors import RecipeError
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
-from kit.recipe import RECIPES, Recipe, load_recipe, sections_of
-from kit.recipe_file import write_yaml
-from kit.recipe_translation import TranslationRecipe
+from kit.recipe import catalog as shipped
+from kit.recipe import model_settings as recipe_model
+from kit.recipe.document import write_yaml
+from kit.tasks.registry import RECIPES, Recipe, load_recipe, sections_of
+from kit.tasks.translation.recipe import TranslationRecipe
 
 VALID = """\
 # Dates, the smallest recipe.

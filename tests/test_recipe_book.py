@@ -11,13 +11,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kit import shipped
 from kit.errors import KitError, RecipeError, RunError
-from kit.measured import record, with_measured
-from kit.recipe import RECIPES, Recipe, load_recipe, sections_of
-from kit.recipe_book import copy_recipe, explain, list_recipes, recipe_schema
-from kit.recipe_file import read_yaml
-from kit.recipe_model import model_fields
+from kit.recipe import catalog as shipped
+from kit.recipe.document import read_yaml
+from kit.recipe.explain import copy_recipe, explain, list_recipes, recipe_schema
+from kit.recipe.model_settings import model_fields
+from kit.runs.measured import record, with_measured
+from kit.tasks.registry import RECIPES, Recipe, load_recipe, sections_of
 
 HEAD = """\
 # Dates in many languages to ISO dates.

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from kit.errors import RecipeError
-from kit.recipe_file import parse_override, read_text, read_yaml, write_override, write_yaml
+from kit.recipe.document import parse_override, read_text, read_yaml, write_override, write_yaml
 
 SCALARS = [
     ("1e-3", 1e-3),

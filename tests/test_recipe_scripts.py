@@ -7,9 +7,9 @@ from types import ModuleType
 
 import pytest
 
+from kit.cards.markdown import escape
 from kit.errors import RunError
-from kit.markdown import escape
-from kit.run_folder import RunFolder
+from kit.runs.folder import RunFolder
 
 SCRIPTS = Path(__file__).parents[1] / "recipes" / "scripts"
 WORDS = {

@@ -23,9 +23,9 @@ from writer_proofs import (
 )
 
 from kit.data.builtin import shapes
-from kit.data.images import image_processor_of
 from kit.models import RNNCaptionerConfig, RNNCaptionerForConditionalGeneration, RNNCaptionerModel, register_models
 from kit.models.image_encoder import places
+from kit.tasks.captioning.images import image_processor_of
 from kit.verify.generation import scatter
 from kit.verify.subject import logits_of
 

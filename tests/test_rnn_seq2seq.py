@@ -12,8 +12,8 @@ from torch import Tensor
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, attention
 from kit.models.attention import Attention, AttentionMemory
 from kit.models.configuration_rnn_seq2seq import ATTENTION_SCORES
-from kit.verify import PROOFS, forward, generation, learning
-from kit.verify.check import Check
+from kit.runs.verify import PROOFS, forward, generation, learning
+from kit.verify.proof import Check
 from kit.verify.subject import Subject, logits_of, random_batch
 
 CELLS = ("rnn", "lstm", "gru")

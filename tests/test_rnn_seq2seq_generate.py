@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from kit.decoding.search import SearchSettings, search
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
 from kit.models.recurrent import RecurrentCache
-from kit.search import SearchSettings, search
 from kit.verify.generation import scatter
 from kit.verify.subject import Subject, logits_of, random_batch
 

@@ -14,11 +14,12 @@ from hub_server import TOKEN, HubServer
 from test_card import RESULTS, body, inline, recipe
 
 import kit.sharing.folder
-from kit import load_recipe, places
-from kit.card import write_card
+from kit import load_recipe
+from kit.cards.card import write_card
 from kit.errors import HubError, KitError, RunError
-from kit.pins import recipe_of
-from kit.secrets import mask
+from kit.hub import download as places
+from kit.runs.revisions import recipe_of
+from kit.system.redaction import mask
 
 SOURCES = sorted(Path(kit.sharing.folder.__file__).parents[1].rglob("*.py"))
 NAME = "tester/dates"
@@ -40,11 +41,11 @@ class Payload:
 def loaders() -> list[Callable[[Path], object]]:
     from transformers import AutoModelForSeq2SeqLM
 
-    from kit.data.tokenizer import load_pretrained_tokenizers
-    from kit.embed import Embedder
-    from kit.generate import Translator
-    from kit.hub import load_model
-    from kit.pipelines import pipeline
+    from kit.data.text.tokenizer import load_pretrained_tokenizers
+    from kit.inference.embed import Embedder
+    from kit.pretrained.loading import load_model
+    from kit.pretrained.pipelines import pipeline
+    from kit.tasks.families.seq2seq.inference import Translator
 
     return [
         Translator,
@@ -212,12 +213,12 @@ def test_tokens_are_masked_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_unforeseen_error_shows_no_token(kit_here: RunKit, monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:
-    import kit.evaluation.run
+    import kit.runs.evaluate
 
     def fail(*about: object) -> None:
         raise RuntimeError(f"something with {TOKEN} in it")
 
-    monkeypatch.setattr(kit.evaluation.run, "evaluate", fail)
+    monkeypatch.setattr(kit.runs.evaluate, "evaluate", fail)
     done = kit_here("eval", trained)
     assert done.returncode == 1
     assert "Traceback" in done.stderr

@@ -9,9 +9,9 @@ import torch
 from datasets import Dataset
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from kit.data.tokenizer import Tokenizers, train_tokenizers
+from kit.data.text.tokenizer import Tokenizers, train_tokenizers
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
-from kit.recipe_translation import TranslationTokenizer
+from kit.tasks.translation.recipe import TranslationTokenizer
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven")
 

@@ -16,7 +16,7 @@ from torch.distributed.tensor import DTensor
 from transformers import BertConfig, BertForMaskedLM
 
 from kit import KitError, load_recipe, train
-from kit.shipped import recipes_folder
+from kit.recipe.catalog import recipes_folder
 from kit.training import sharding
 from kit.training.loop import Loop
 

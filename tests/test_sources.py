@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.data.rows import Texts, fingerprint
-from kit.data.sources import Splits, load_splits
+from kit.data.splits import Splits, load_splits
 from kit.errors import DataError
-from kit.recipe_translation import TranslationData
+from kit.tasks.translation.recipe import TranslationData
 
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 words = st.text("ab\u2028", max_size=3)
@@ -310,8 +310,8 @@ def test_another_process_finds_the_same_fingerprints(tmp_path):
     path = write_pairs(tmp_path / "a.tsv", [(f"s{n % 50}", f"t{n % 70}") for n in range(300)])
     keys = {"path": path, "validation_size": 20, "drop_duplicates": True, "max_examples": 90}
     code = (
-        "import json, sys; from kit.recipe_translation import TranslationData; "
-        "from kit.data.sources import load_splits; "
+        "import json, sys; from kit.tasks.translation.recipe import TranslationData; "
+        "from kit.data.splits import load_splits; "
         "print(json.dumps(load_splits(TranslationData(**json.loads(sys.argv[1]))).fingerprints))"
     )
     run = subprocess.run(

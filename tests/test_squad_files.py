@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.squad import IGNORED, MOVED, NOWHERE, WITHOUT_ANSWER, place_answer
-from kit.data.text_files import FileTable, Layout, read_table
+from kit.data.formats.reader import FileTable, Layout, read_table
+from kit.data.formats.squad import IGNORED, MOVED, NOWHERE, WITHOUT_ANSWER, place_answer
 from kit.errors import DataError
 
 CONTEXT = "Zoë met Bo in 1990. Bo left — in 1991 — for 東京."

@@ -24,17 +24,17 @@ from processes import in_processes
 from safetensors.torch import load_file
 
 from kit import load_recipe, train
-from kit.data.batches import BatchPlan
-from kit.data.folders import ShardFiles, read_shards
+from kit.data.batching.plan import BatchPlan
+from kit.data.formats.folders import ShardFiles, read_shards
+from kit.data.formats.reader import Layout
 from kit.data.report import SplitReport
-from kit.data.shards import FileShard
-from kit.data.sources import Splits, load_splits
-from kit.data.stream_plan import Making, StreamPlan
-from kit.data.streaming import CHUNK_ROWS, Chunk, Part, Reader, Stream
-from kit.data.text_files import Layout
+from kit.data.splits import Splits, load_splits
+from kit.data.streaming.plan import Making, StreamPlan
+from kit.data.streaming.shards import FileShard
+from kit.data.streaming.stream import CHUNK_ROWS, Chunk, Part, Reader, Stream
 from kit.errors import DataError, RecipeError
-from kit.prepare import prepare
-from kit.recipe_translation import TranslationData
+from kit.runs.prepare import prepare
+from kit.tasks.translation.recipe import TranslationData
 
 # ---- the order of examples: shards of numbers, each an example that is as long as it says --------------------------
 
@@ -484,7 +484,7 @@ def losses(run: Path) -> list[float]:
 KILLER = """
 import os, signal, sys, time
 from pathlib import Path
-import kit.run
+import kit.runs.train
 from kit.cli import main
 
 log = Path(sys.argv[1], "metrics.jsonl")

@@ -33,7 +33,7 @@ eval: {steps: 0, examples: 0}
 KILLER = """
 import json, os, signal, sys, time
 from pathlib import Path
-import kit.run
+import kit.runs.train
 from kit.cli import main
 from kit.training.loop import Loop
 

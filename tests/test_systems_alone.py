@@ -6,7 +6,6 @@ from pathlib import Path
 
 import torch
 
-from kit.data.images import image_processor_of
 from kit.models import (
     HREDConfig,
     HREDForConditionalGeneration,
@@ -15,6 +14,7 @@ from kit.models import (
     RNNForecasterConfig,
     RNNForecasterForPrediction,
 )
+from kit.tasks.captioning.images import image_processor_of
 from kit.verify.generation import scatter
 
 ALONE = """

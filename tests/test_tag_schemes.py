@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from kit.data.tag_schemes import LETTERS, Span, all_tags, convert, detect_scheme, scheme_name, spans_of, write_tags
+from kit.data.text.tag_schemes import LETTERS, Span, all_tags, convert, detect_scheme, scheme_name, spans_of, write_tags
 from kit.errors import DataError, KitError
 
 SCHEMES = tuple(LETTERS)

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from transformers import pipeline
 
 from kit import train
-from kit.data.examples import IGNORED
+from kit.data.batching.ragged import IGNORED
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
-from kit.evaluation.run import evaluate
-from kit.prepare import Prepared, prepare
-from kit.run import FinishedRun
-from kit.tasks.task import Evaluation
-from kit.training.label_losses import TaggingObjective
+from kit.runs.evaluate import evaluate
+from kit.runs.prepare import Prepared, prepare
+from kit.runs.train import FinishedRun
+from kit.tasks.base import Evaluation
+from kit.tasks.families.labeling.objectives import TaggingObjective
 
 ROWS = [
     {"tokens": ["Anna", "Li", "lives", "in", "Oslo"], "tags": ["B-PER", "I-PER", "O", "O", "B-LOC"]},

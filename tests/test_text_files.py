@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.text_files import ENDINGS, QUOTED, Layout, read_parallel, read_table
+from kit.data.formats.reader import ENDINGS, QUOTED, Layout, read_parallel, read_table
 from kit.errors import DataError
 
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

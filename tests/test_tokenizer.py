@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from kit.data.builtin import load_builtin
-from kit.data.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
+from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError, RunError
-from kit.recipe_translation import TranslationTokenizer
+from kit.tasks.translation.recipe import TranslationTokenizer
 
 KINDS = ("word", "char", "bpe", "wordpiece", "unigram")
 LETTERS = "ab ▁çé中日ñ.,!?'\"()<>/#_-€s\tunkpd\u3000\u2028İＡ1"
@@ -152,8 +152,8 @@ def test_two_vocabularies_know_only_their_own_side(kind):
 def test_training_is_the_same_in_every_process():
     code = (
         "import hashlib, sys; from kit.data.builtin import load_builtin; "
-        "from kit.recipe_translation import TranslationTokenizer; "
-        "from kit.data.vocabulary import train_vocabulary; "
+        "from kit.tasks.translation.recipe import TranslationTokenizer; "
+        "from kit.data.text.vocabulary import train_vocabulary; "
         "texts = load_builtin('dates', sizes={'train': 4000})['train']['source'].to_pylist(); "
         "sections = [TranslationTokenizer(train=kind, vocab_size=1500) for kind in sys.argv[1:]]; "
         "trained = [train_vocabulary(section, texts, 'source').to_str() for section in sections]; "

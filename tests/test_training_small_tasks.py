@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kit.decoding.search import SearchSettings, search
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
 from kit.models.configuration_rnn_seq2seq import ATTENTION_SCORES
-from kit.search import SearchSettings, search
 from kit.training.objective import Seq2SeqObjective
 
 PAD, END, SYMBOLS = 1, 2, range(3, 11)

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
+from kit.decoding.search import SearchSettings, search
 from kit.models import (
     TransformerSeq2SeqConfig,
     TransformerSeq2SeqEncoderModel,
     TransformerSeq2SeqForConditionalGeneration,
     register_models,
 )
-from kit.search import SearchSettings, search
-from kit.verify import verify_model
+from kit.runs.verify import verify_model
 from kit.verify.marian import as_marian
 
 SMALL: dict[str, Any] = {

@@ -11,18 +11,18 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import kit.models.reader
-from kit.data.tokenizer import train_tokenizers
+from kit.data.text.tokenizer import train_tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, register_models
 from kit.models.attention import Attention
 from kit.models.recurrent import RecurrentCache, RecurrentCacheLayer
 from kit.models.rnn_decoder import RNNSeq2SeqDecoder
-from kit.recipe import load_recipe
-from kit.recipe_translation import TranslationTokenizer
+from kit.runs.verify import PROOFS, Check, Subject, learning, table, verify, verify_model
+from kit.tasks.registry import load_recipe
+from kit.tasks.translation.recipe import TranslationTokenizer
 from kit.training.objective import Batch, Seq2SeqObjective
-from kit.verify import PROOFS, Check, Subject, learning, table, verify, verify_model
-from kit.verify.check import equal_within, largest
 from kit.verify.generation import scatter
+from kit.verify.proof import equal_within, largest
 from kit.verify.subject import cut_down_config, random_batch, small_batch
 
 Model = RNNSeq2SeqForConditionalGeneration

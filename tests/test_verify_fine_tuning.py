@@ -9,9 +9,9 @@ import torch
 from fine_tuning_runs import KINDS, recipe, trained, write_rows
 from transformers import BertForSequenceClassification
 
-from kit.training.label_losses import LabelObjective
-from kit.verify import verify
-from kit.verify.fine_tuning import PROOFS
+from kit.runs.verify import verify
+from kit.tasks.families.labeling.objectives import LabelObjective
+from kit.tasks.families.labeling.proofs import PROOFS
 
 
 def failed(target: Path) -> set[str]:
@@ -73,7 +73,7 @@ def test_labels_in_another_order_are_found(run: Path, tmp_path: Path, monkeypatc
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     names = config["id2label"]
     changed = {**config, "id2label": {"0": names["1"], "1": names["0"], **{k: names[k] for k in list(names)[2:]}}}
-    from kit.verify import fine_tuning
+    from kit.tasks.families.labeling import proofs as fine_tuning
 
     def elsewhere(task: str, model: str, **how: Any) -> Any:
         (tmp_path / "model").mkdir()

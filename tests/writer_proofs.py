@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from kit.search import SearchSettings, search
+from kit.decoding.search import SearchSettings, search
 from kit.verify.generation import compare_with_every_hypothesis
 from kit.verify.subject import logits_of
 

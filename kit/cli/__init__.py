@@ -9,14 +9,14 @@ from typing import Annotated, NoReturn
 import typer
 
 from kit import __version__
-from kit.cli.ending import end_with_traceback, fail
-from kit.cli.judging import compare, evaluate, verify
-from kit.cli.looking_up import copy, doctor, explain, recipes, record
-from kit.cli.sharing import push
-from kit.cli.training import average, data, merge, train
-from kit.cli.using import chat, embed, generate, plot, predict
+from kit.cli.catalog import copy, doctor, explain, recipes, record
+from kit.cli.evaluate import compare, evaluate, verify
+from kit.cli.exit import end_with_traceback, fail
+from kit.cli.infer import chat, embed, generate, plot, predict
+from kit.cli.push import push
+from kit.cli.train import average, data, merge, train
 from kit.errors import KitError
-from kit.secrets import mask
+from kit.system.redaction import mask
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -71,7 +71,7 @@ for name, command in COMMANDS.items():
 
 def main() -> NoReturn:
     """Run the command; a user's mistake is one message and exit code 2, a Hub that cannot be reached one and 3."""
-    from kit.launch import end_with_launcher
+    from kit.training.launch import end_with_launcher
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

@@ -12,12 +12,12 @@ import pyarrow.compute as pc
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import in_memory, keep
 from kit.errors import DataError, did_you_mean
-from kit.recipe_translation import has_directions
+from kit.tasks.translation.recipe import has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe_inputs import DataSection
+    from kit.recipe.inputs import DataSection
 
 PARAGRAPHS = "\n\n"
 """What stands between the paragraphs of a document."""

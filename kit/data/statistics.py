@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kit.data.examples import TokenLists
+from kit.data.batching.ragged import TokenLists
 from kit.data.rows import digests, first_occurrences, written
 
 if TYPE_CHECKING:

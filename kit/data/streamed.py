@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from kit.data.columns import drop_missing, keep_common_columns, name_columns, plain_text, unfold
-from kit.data.directions import in_directions
-from kit.data.hub_names import reason
+from kit.data.formats.tables import check_names
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import fingerprint, in_memory
-from kit.data.shards import FileShard, HubShard, Shard, usable_tables
-from kit.data.sources import (
+from kit.data.splits import (
     Read,
     Splits,
     all_of,
@@ -30,15 +28,17 @@ from kit.data.sources import (
     refuse_empty,
     split_names,
 )
-from kit.data.streaming import Chunk, Part, Stream
-from kit.data.tables import check_names
+from kit.data.streaming.shards import FileShard, HubShard, Shard, usable_tables
+from kit.data.streaming.stream import Chunk, Part, Stream
 from kit.errors import DataError
-from kit.recipe_translation import has_directions
+from kit.hub.names import reason
+from kit.tasks.translation.directions import in_directions
+from kit.tasks.translation.recipe import has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe_inputs import DataSection
+    from kit.recipe.inputs import DataSection
 
 
 def load_streamed(data: "DataSection") -> Splits:

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-from kit.card import write_card
-from kit.card.origin import shared_recipe
+from kit.cards.card import write_card
+from kit.cards.provenance import shared_recipe
 from kit.errors import HubError, RunError
-from kit.places import hub_name
-from kit.recipe import Recipe, check_sections, load_recipe
-from kit.run_folder import RunFolder
-from kit.secrets import holds_secret
-from kit.tasks import task_of
+from kit.hub.download import hub_name
+from kit.runs.folder import RunFolder
+from kit.system.redaction import holds_secret
+from kit.tasks.lookup import task_of
+from kit.tasks.registry import Recipe, check_sections, load_recipe
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".h5", ".msgpack", ".joblib")
 """Files that can run code when they are loaded, or hold the weights once more."""

@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from kit.sharing.data import build_data_folder
+from kit.hub.upload import Destination, Published, upload
+from kit.sharing.dataset import build_data_folder
 from kit.sharing.folder import build_folder, find_source, listing
-from kit.sharing.upload import Destination, Published, upload
 
 
 def push(
@@ -45,7 +45,7 @@ def build_and_check(path: Path, folder: Path, to: Destination, overrides: Sequen
         return build_data_folder(path, folder, to.repo)
     source = find_source(path, overrides)
     notes = build_folder(source, folder, to.repo)
-    from kit.sharing.check import check_run
+    from kit.sharing.proof import check_run
 
     return [*notes, check_run(folder, source.path, source.model)]
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kit import __version__
-from kit.atomic import TEMPORARY, replace_folder
 from kit.errors import RunError
+from kit.system.files import TEMPORARY, replace_folder
 from kit.training.sharding import divided_like
 
 FORMAT = 1

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kit.data.examples import IGNORED
+from kit.data.batching.ragged import IGNORED
 
 LOGITS = {"cpu": 2**24, "cuda": 2**27}
 """Logits of a chunk: 64 MB in float32, and more where many processors want to be kept busy."""

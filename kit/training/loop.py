@@ -24,11 +24,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from kit.data.batches import Plan, micro_batch_random, seed_micro_batch
+from kit.data.batching.plan import Plan, micro_batch_random, seed_micro_batch
 from kit.errors import DataError, RunError
-from kit.recipe import Recipe
-from kit.reporting import Reporter
-from kit.training.averages import MovingAverage, mean_of
+from kit.system.console import Reporter
+from kit.tasks.registry import Recipe
+from kit.training.averaging import MovingAverage, mean_of
 from kit.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -38,7 +38,7 @@ from kit.training.checkpoint import (
     model_tensors,
     optimizer_tensors,
 )
-from kit.training.log import MetricsLog
+from kit.training.metrics_log import MetricsLog
 from kit.training.objective import Batch, Objective
 from kit.training.sharding import empty, fill, gather, gathered, is_sharded, own_gradients
 

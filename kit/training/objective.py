@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kit.data.examples import IGNORED
+from kit.data.batching.ragged import IGNORED
 from kit.models.encoder_decoder import shift_right
 
 Batch = dict[str, Tensor]

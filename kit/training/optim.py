@@ -8,8 +8,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
 from kit.errors import RecipeError
-from kit.layers import learning_rates
-from kit.recipe import TrainSection
+from kit.tasks.registry import TrainSection
+from kit.training.layerwise import learning_rates
 from kit.training.objective import Objective
 
 

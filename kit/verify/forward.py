@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.data.examples import IGNORED
-from kit.hub import without_progress_bars
+from kit.data.batching.ragged import IGNORED
+from kit.pretrained.loading import without_progress_bars
 from kit.training.objective import Batch
-from kit.verify.check import Outcome, equal_within, proof
+from kit.verify.proof import Outcome, equal_within, proof
 from kit.verify.subject import Subject, can_be_padded, is_recurrent, is_seq2seq, logits_of, reads_text
 
 TOLERANCE = 1e-6

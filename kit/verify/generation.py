@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.search import Hypothesis, SearchSettings, search
+from kit.decoding.search import Hypothesis, SearchSettings, search
 from kit.training.objective import Batch, source_of
-from kit.verify.check import Outcome, equal_within, largest, proof
+from kit.verify.proof import Outcome, equal_within, largest, proof
 from kit.verify.subject import Subject, end_markers, is_own, is_seq2seq, logits_of, random_batch, trimmed
 
 TOLERANCE = 1e-4

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.data.examples import IGNORED
+from kit.data.batching.ragged import IGNORED
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
-from kit.verify.check import Outcome, equal_within, largest, proof
+from kit.verify.proof import Outcome, equal_within, largest, proof
 from kit.verify.subject import Subject, is_own, is_seq2seq, logits_of, random_batch, trimmed
 
 TOLERANCE = 1e-9

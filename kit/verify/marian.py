@@ -3,8 +3,8 @@
 import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
-from kit.verify.check import Outcome, equal_within, proof
 from kit.verify.forward import TOLERANCE, difference
+from kit.verify.proof import Outcome, equal_within, proof
 from kit.verify.subject import Subject, logits_of
 
 NAMES = {".feed_forward.up_proj.": ".fc1.", ".feed_forward.down_proj.": ".fc2.", ".cross_attn.": ".encoder_attn."}

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from kit.data.examples import IGNORED
-from kit.data.tokenizer import Tokenizers
+from kit.data.batching.ragged import IGNORED
+from kit.data.text.tokenizer import Tokenizers
+from kit.decoding.search import chosen
 from kit.pipelines.dialogue import HIERARCHICAL
-from kit.search import chosen
 from kit.training.objective import Batch, decoder_inputs, source_of
 
 RECURRENT = ("rnn_seq2seq", "rnn_captioner", "hred")

@@ -1,6 +1,6 @@
 """Proofs about tokenizers: they and the model speak of the same tokens."""
 
-from kit.verify.check import Outcome, proof
+from kit.verify.proof import Outcome, proof
 from kit.verify.subject import Subject, end_markers, is_seq2seq
 
 

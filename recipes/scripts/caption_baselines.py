@@ -13,13 +13,13 @@ from collections import Counter
 import numpy as np
 
 from kit import load_recipe
-from kit.data.images import Pictures, PixelReader
-from kit.data.picture_rows import root_of
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
-from kit.recipe_captioning import CaptioningRecipe
-from kit.recipe_model import config_class
-from kit.tasks import task_of
+from kit.recipe.model_settings import config_class
+from kit.tasks.captioning.images import Pictures, PixelReader
+from kit.tasks.captioning.recipe import CaptioningRecipe
+from kit.tasks.captioning.rows import root_of
+from kit.tasks.lookup import task_of
 
 AT_ONCE = 256
 """Pictures that are compared at a time."""

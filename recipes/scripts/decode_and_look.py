@@ -9,7 +9,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import kit
-from kit.attention_map import draw_attention
+from kit.plots.attention import draw_attention
 
 run, text = sys.argv[1:3]
 kit.register()

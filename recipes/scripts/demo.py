@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from kit import Translator
-from kit.run_folder import RunFolder
+from kit.runs.folder import RunFolder
 
 DATES = [
     "Saturday, November 16, 2019",

@@ -17,10 +17,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from kit import KitError, load_recipe, train
-from kit.atomic import write_text
-from kit.curves import save_picture
-from kit.markdown import table
-from kit.reporting import Reporter
+from kit.cards.markdown import table
+from kit.plots.curves import save_picture
+from kit.system.console import Reporter
+from kit.system.files import write_text
 
 NONE = ["model.attention=none", "model.attention_query=previous", "model.context_to=[]"]
 FIXED = ["model.attention=fixed", "model.attention_query=previous", "model.context_to=[input, readout]"]

@@ -12,10 +12,10 @@ from itertools import pairwise
 from pathlib import Path
 
 from kit import KitError, RunError, Translator, load_recipe
-from kit.data.sources import load_splits
+from kit.cards.markdown import table
+from kit.data.splits import load_splits
 from kit.evaluation.metrics import compute_metrics
-from kit.markdown import table
-from kit.run_folder import RunFolder
+from kit.runs.folder import RunFolder
 
 
 def main(arguments: list[str]) -> None:

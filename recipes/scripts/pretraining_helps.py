@@ -22,11 +22,11 @@ import torch
 from transformers import AutoConfig, AutoModelForPreTraining, AutoTokenizer
 
 from kit import DataError, KitError, load_recipe, train
-from kit.atomic import write_text
+from kit.cards.markdown import table
 from kit.data.builtin.pydocs import documents as python_documentation
-from kit.evaluation.seeds import with_error
-from kit.markdown import table
-from kit.reporting import Reporter
+from kit.evaluation.aggregate import with_error
+from kit.system.console import Reporter
+from kit.system.files import write_text
 
 TEST, VALIDATION = 0.25, 0.1
 """Shares of the paragraphs of each document."""

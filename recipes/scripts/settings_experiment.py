@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from kit import KitError, load_recipe, train
-from kit.atomic import write_text
+from kit.cards.markdown import table
 from kit.evaluation.metrics import METRICS
-from kit.forecast_pictures import draw_lines
-from kit.markdown import table
-from kit.reporting import Reporter
+from kit.system.console import Reporter
+from kit.system.files import write_text
+from kit.tasks.forecasting.plots import draw_lines
 
 NO_SCHEDULE = ["train.sampling_start=0", "train.sampling_steps=0"]
 WITH_ATTENTION = ["model.attention=additive", "model.context_to=[input, readout]"]

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from kit import KitError, load_recipe, train
-from kit.atomic import write_text
-from kit.evaluation.seeds import with_error
-from kit.markdown import table
-from kit.reporting import Reporter
+from kit.cards.markdown import table
+from kit.evaluation.aggregate import with_error
+from kit.system.console import Reporter
+from kit.system.files import write_text
 
 
 def main(arguments: list[str]) -> None:

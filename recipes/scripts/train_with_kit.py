@@ -4,7 +4,7 @@ python recipes/scripts/train_with_kit.py
 """
 
 from kit import load_recipe, pipeline, train
-from kit.reporting import Reporter
+from kit.system.console import Reporter
 
 recipe = load_recipe("dates_rnn", ["train.max_steps=200", "eval.steps=100", "data.languages=[en, de, fr, ja]"])
 run = train(recipe, output="runs/dates_from_python", reporter=Reporter())

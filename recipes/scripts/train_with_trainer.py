@@ -6,10 +6,10 @@ python recipes/scripts/train_with_trainer.py
 import numpy as np
 from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from kit.data.sources import load_splits
-from kit.data.tokenizer import train_tokenizers
+from kit.data.splits import load_splits
+from kit.data.text.tokenizer import train_tokenizers
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
-from kit.recipe import DataSection, TokenizerSection
+from kit.tasks.registry import DataSection, TokenizerSection
 
 data = DataSection(
     path="builtin:dates", languages=["en", "de", "fr"], sizes={"train": 8000, "validation": 200, "test": 200}

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import datasets
 from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
-from kit.data.tag_schemes import split_tag
+from kit.data.text.tag_schemes import split_tag
 from kit.errors import DataError
 from kit.evaluation.metrics.local_metric import LocalMetric, check_pairs
 

@@ -1,0 +1,95 @@
+"""The metadata of a card, which the Hub reads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from kit.cards.provenance import short_path
+from kit.cards.tables import SPLITS, TITLES, figures_of
+from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
+from kit.hub.download import hub_name
+
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult, ModelCardData
+
+    from kit.recipe.base import Recipe
+
+PIPELINE_TAGS = {
+    "translation": "translation",
+    "masked_lm": "fill-mask",
+    "causal_lm": "text-generation",
+    "instruction_tuning": "text-generation",
+    "classification": "text-classification",
+    "tagging": "token-classification",
+    "question_answering": "question-answering",
+    "captioning": "image-to-text",
+    "dialogue": "text-generation",
+    "forecasting": "time-series-forecasting",
+}
+"""What the Hub calls each task."""
+
+FAMILY_TAGS = {"translation": ("seq2seq",), "dialogue": ("seq2seq", "conversational")}
+"""Tags beside it."""
+
+
+def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: bool) -> ModelCardData:
+    from huggingface_hub import ModelCardData
+
+    measured = [name for name in METRICS if any(name in figures_of(results, split) for split in SPLITS)]
+    data = hub_id(recipe.data.path)
+    return ModelCardData(
+        language=recipe.hub.language or None,
+        license=recipe.hub.license,
+        library_name="peft" if adapter else "transformers",
+        pipeline_tag=PIPELINE_TAGS[recipe.task],
+        tags=_tags(recipe),
+        datasets=recipe.hub.datasets or ([data] if data else None),
+        base_model=hub_id(recipe.model.pretrained),
+        metrics=measured or None,
+        model_name=name,
+        eval_results=_eval_results(recipe, results) or None,
+    )
+
+
+def _tags(recipe: Recipe) -> list[str]:
+    own = [recipe.model.type] if recipe.model.type else []
+    if recipe.peft.method is not None:
+        own = [recipe.peft.method]
+    return list(dict.fromkeys(["seq2seq-kit", *FAMILY_TAGS.get(recipe.task, ()), *own, *recipe.hub.tags]))
+
+
+def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult]:
+    from huggingface_hub import EvalResult
+
+    path = short_path(recipe.data.path)
+    found = []
+    for split in SPLITS:
+        figures = figures_of(results, split)
+        for name in (*METRICS, *MODEL_METRICS, *ACCURACIES):
+            value = figures.get(name)
+            if not isinstance(value, int | float) or not math.isfinite(value):
+                continue
+            signature = figures.get(f"{name}_signature")
+            found.append(
+                EvalResult(
+                    task_type=PIPELINE_TAGS[recipe.task],
+                    dataset_type=hub_id(recipe.data.path) or path,
+                    dataset_name=path,
+                    dataset_config=recipe.data.name,
+                    dataset_revision=recipe.data.revision,
+                    dataset_split=getattr(recipe.data, split) or recipe.data.train,
+                    metric_type=name,
+                    metric_name=TITLES[name],
+                    metric_value=round(float(value), 4),
+                    metric_args={"signature": signature} if signature else None,
+                )
+            )
+    return found
+
+
+def hub_id(path: str | None) -> str | None:
+    """The id on the Hub that a path is, without its revision."""
+    name = hub_name(path) if path else None
+    return name.repo if name is not None and "/" in name.repo else None

@@ -1,0 +1,84 @@
+"""What a card tells of the results of a run: tables of figures, and some predictions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kit.cards.markdown import escape, table
+from kit.evaluation.metrics import METRICS, MODEL_METRICS
+
+SPLITS = ("test", "validation")
+"""The splits that a card reports on, the more important one first."""
+
+TITLES = {name: entry.title for name, entry in METRICS.items()} | {
+    "loss": "Loss",
+    "perplexity": "Perplexity",
+    "bits_per_byte": "Bits per byte",
+    "masked_loss": "Loss of masked tokens",
+    "unigram_loss": "The same by the frequency of tokens alone",
+    "pair_loss": "Loss of pairs",
+    "masked_accuracy": "Accuracy at masked tokens",
+    "pair_accuracy": "Accuracy of pairs",
+    "answer_accuracy": "Right answers",
+    "answer_majority": "The same by the most frequent answer alone",
+    "persistence_mse": "Mean squared error of the last value",
+    "persistence_mae": "Mean absolute error of the last value",
+    "linear_mse": "Mean squared error of a linear autoregression",
+    "linear_mae": "Mean absolute error of a linear autoregression",
+}
+_BASELINES = ("persistence_mse", "persistence_mae", "linear_mse", "linear_mae")
+
+
+def figures_of(results: Mapping[str, Any], part: str) -> Mapping[str, Any]:
+    """A part of the results, empty if the run has none."""
+    return results.get(part) or {}
+
+
+def results_table(results: Mapping[str, Any]) -> str:
+    splits = [split for split in SPLITS if results.get(split)]
+    names = [name for name in TITLES if any(name in results[split] for split in splits)]
+    if not names:
+        return ""
+    rows = [[titled(name), *(results[split].get(name, "") for split in splits)] for name in names]
+    return table(("metric", *splits), rows)
+
+
+def group_tables(results: Mapping[str, Any]) -> list[dict[str, str]]:
+    tables = []
+    for split in SPLITS:
+        for column, groups in figures_of(results, split).get("by", {}).items():
+            names = [name for name in TITLES if any(name in figures for figures in groups.values())]
+            rows = [
+                [group, figures["count"], *(figures.get(name, "") for name in names)]
+                for group, figures in groups.items()
+            ]
+            headings = (column, "examples", *(titled(name) for name in names))
+            tables.append({"column": escape(column), "split": split, "table": table(headings, rows)})
+    return tables
+
+
+def titled(name: str) -> str:
+    lower = name in (*MODEL_METRICS, *_BASELINES) or (name in METRICS and not METRICS[name].greater_is_better)
+    return f"{TITLES[name]} (lower is better)" if lower else TITLES[name]
+
+
+def figures_table(figures: Mapping[str, Any], headings: tuple[str, str]) -> str:
+    rows = [
+        [name.replace("_", " "), value]
+        for name, value in figures.items()
+        if isinstance(value, str | int | float) and not isinstance(value, bool)
+    ]
+    return table(headings, rows) if rows else ""
+
+
+def predicted_rows(run_folder: Path, count: int) -> tuple[str, list[dict[str, Any]]]:
+    for split in SPLITS:
+        file = run_folder / "predictions" / f"{split}.jsonl"
+        if count and file.exists() and file.stat().st_size:
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            chosen = [rows[place * len(rows) // count] for place in range(count)] if count < len(rows) else rows
+            return split, chosen
+    return "", []

@@ -1,0 +1,86 @@
+"""The commands about recipes and this machine: recipes, copy, explain, record, doctor."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kit.cli.arguments import RunArgument
+from kit.errors import KitError
+
+
+def recipes(
+    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
+) -> None:
+    """List the shipped recipes with the figures of their real runs."""
+    from kit.recipe.explain import list_recipes, recipe_schema
+
+    if schema:
+        print(json.dumps(recipe_schema(), indent=1))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("recipe", "what", "measured", box=None, pad_edge=False)
+    for row in list_recipes():
+        table.add_row(row.name, row.title, row.headline() or row.reason)
+    Console().print(table)
+
+
+def copy(
+    name: Annotated[str, typer.Argument(help="A shipped recipe.")],
+    destination: Annotated[Path, typer.Argument(help="File or folder to copy it to.")] = Path(),
+) -> None:
+    """Make a shipped recipe yours."""
+    from kit.recipe.explain import copy_recipe
+
+    print(copy_recipe(name, destination))
+
+
+def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_steps, or a section.")] = "") -> None:
+    """Explain a key of recipes."""
+    from kit.recipe.explain import explain as explain_key
+
+    print(explain_key(key))
+
+
+def record(
+    run: RunArgument,
+    recipe: Annotated[Path, typer.Argument(help="The recipe file of that run.")],
+    card: Annotated[
+        Path | None, typer.Option(help="A file to keep the run's model card in, without its pictures.")
+    ] = None,
+) -> None:
+    """Write the figures of a finished run into its recipe's `measured` section."""
+    from kit.runs.measured import record as record_run
+    from kit.runs.measured import record_card
+
+    for name, value in record_run(run, recipe).items():
+        print(f"{name}: {value}")
+    if card is not None:
+        record_card(run, card)
+        print(f"card: {card}")
+
+
+def doctor(
+    self_check: Annotated[bool, typer.Option(help="Train a tiny model for up to a minute.")] = True,
+    hub: Annotated[bool, typer.Option("--hub", help="Try to reach the Hub too.")] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="Train in one process, in several and sharded, and compare.")
+    ] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=2, help="Number of them for --train [default: the GPUs, or 2]")
+    ] = None,
+) -> None:
+    """Check versions, devices and what is missing, and that training works here."""
+    from rich.console import Console
+
+    from kit.diagnostics.doctor import any_problem, diagnose, render
+
+    if processes is not None and not train:
+        raise KitError("--processes has no meaning without --train")
+    findings = diagnose(self_check, check_hub=hub, train=train, processes=processes)
+    Console().print(render(findings))
+    if any_problem(findings):
+        raise typer.Exit(1)

@@ -1,0 +1,56 @@
+"""The commands that judge models: eval, compare, verify."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kit.cli.arguments import Overrides, RunOrHub
+
+
+def evaluate(
+    run: RunOrHub,
+    overrides: Overrides = None,
+    split: Annotated[str, typer.Option(help="Split of the data to evaluate on.")] = "test",
+    predictions: Annotated[Path | None, typer.Option(help="Write predictions there, as JSON lines.")] = None,
+) -> None:
+    """Evaluate the model of a run; overrides such as eval.num_beams=5 apply to this evaluation only."""
+    from kit.prediction.files import writing
+    from kit.runs.evaluate import evaluate as evaluate_run
+
+    found = evaluate_run(run, split, overrides)
+    if predictions is not None:
+        with writing(predictions) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows)
+    print(json.dumps(found.figures, indent=1, ensure_ascii=False))
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders; the first is the baseline.")],
+    split: Annotated[str, typer.Option(help="Split whose predictions are compared.")] = "test",
+    metrics: Annotated[str | None, typer.Option(help="Comma-separated [default: those of the recipes]")] = None,
+    samples: Annotated[int, typer.Option(min=10, help="Number of bootstrap samples.")] = 1000,
+) -> None:
+    """Compare runs on the same examples by paired bootstrap: is the difference more than chance?"""
+    from rich.console import Console
+
+    from kit.evaluation.compare import compare_runs
+
+    chosen = metrics.split(",") if metrics else None
+    Console().print(compare_runs(runs, split=split, metrics=chosen, samples=samples).table())
+
+
+def verify(
+    target: Annotated[str, typer.Argument(metavar="RUN|RECIPE", help="A run folder, or a recipe to build afresh.")],
+) -> None:
+    """Prove on your own model what you rely on: save = load, cache = no cache, beam = exhaustive search, …"""
+    from rich.console import Console
+
+    from kit.runs.verify import table
+    from kit.runs.verify import verify as run_checks
+
+    checks = run_checks(target)
+    Console().print(table(checks))
+    if not all(check.passed for check in checks):
+        raise typer.Exit(1)

@@ -1,0 +1,150 @@
+"""The commands that make models: train, data, average, merge."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from kit.cli.arguments import Overrides, RecipeArgument, RunArgument
+from kit.cli.exit import fail, is_main_process
+from kit.errors import KitError
+
+Processes = Annotated[int, typer.Option(min=1, help="Number of processes to train with.")]
+
+
+def train(
+    recipe: RecipeArgument,
+    overrides: Overrides = None,
+    output: Annotated[Path | None, typer.Option(help="Run folder [default: runs/NAME-OF-RECIPE]")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    processes: Processes = 1,
+    shard: Annotated[
+        bool, typer.Option("--shard", help="Divide the weights among the processes (FSDP2): for large models.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a run would see and take.")] = False,
+) -> None:
+    """Train what a recipe describes; RECIPE may also be the folder of a run to repeat or go on with, or a run on the
+    Hub to repeat (OWNER/NAME[@REVISION])."""
+    from kit.recipe.catalog import names_recipe
+    from kit.tasks.registry import load_recipe
+
+    path = Path(recipe)
+    is_run = (path / "recipe.yaml").is_file()
+    if is_run and names_recipe(recipe):
+        typer.echo(f"{recipe}: the run folder of this name, not the shipped recipe", err=True)
+    on_hub = None if is_run else _run_on_hub(recipe)
+    if on_hub is not None:
+        from kit.runs.revisions import recipe_of
+
+        loaded = recipe_of(on_hub, overrides or [])
+    else:
+        loaded = load_recipe(path / "recipe.yaml" if is_run else recipe, overrides or [])
+    if dry_run:
+        return _inspect(loaded)
+    name = path.stem if on_hub is None else on_hub.repo.rpartition("/")[2]
+    target = output or (path if is_run else Path("runs") / name)
+    if processes > 1:
+        return _train_in_processes(processes, target, shard)
+    if shard and "RANK" not in os.environ:
+        raise KitError("--shard divides the weights among processes: add --processes 2 or more")
+    _train(loaded, target, resume)
+
+
+def _run_on_hub(recipe: str) -> Any:
+    """The run on the Hub that is meant by OWNER/NAME[@REVISION], unless it is a recipe that is here."""
+    from kit.hub.download import hub_name
+    from kit.recipe.catalog import names_recipe
+
+    name = hub_name(recipe)
+    return name if name is not None and "/" in name.repo and not names_recipe(recipe) else None
+
+
+def _train(recipe: Any, output: Path, resume: bool) -> None:
+    from kit.runs.train import train as run_training
+    from kit.system.console import Reporter
+    from kit.training.loop import TrainingFailed, TrainingInterrupted
+
+    reporter = Reporter(quiet=not is_main_process())
+    go_on = f"go on with: kit train {output} --resume"
+    try:
+        finished = run_training(recipe, output, resume, reporter)
+    except TrainingInterrupted as stop:
+        reporter.say(f"stopped after step {stop.step}; {go_on}")
+        raise typer.Exit(128 + stop.signal_number) from None
+    except TrainingFailed as failure:
+        fail(f"training failed: {failure}", 1)
+    except KeyboardInterrupt:  # before the first step or after the last, when there is nothing new to save
+        reporter.say(f"interrupted; {go_on}" if (output / "recipe.yaml").is_file() else "interrupted")
+        raise typer.Exit(130) from None
+    _show_results(finished, reporter)
+
+
+def _show_results(finished: Any, reporter: Any) -> None:
+    """Say where a run is, and print its figures."""
+    if finished.was_there:
+        reporter.say(f"{finished.folder} is already there, finished, and left as it is (name another with --output):")
+    else:
+        reporter.say(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")
+    if is_main_process():
+        for split in ("validation", "test"):
+            if split in finished.results:
+                shown = {k: v for k, v in finished.results[split].items() if isinstance(v, float)}
+                print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
+
+
+def _train_in_processes(processes: int, output: Path, shard: bool) -> None:
+    from kit.training.launch import launch
+
+    arguments = [*sys.argv[1:], "--processes", "1"]  # the last one counts
+    if not any(argument.split("=")[0] == "--output" for argument in sys.argv):
+        arguments += ["--output", str(output)]
+    code = launch(processes, arguments, shard)
+    if code > 128 and code - 128 not in (signal.SIGINT, signal.SIGTERM) and (output / "checkpoints").is_dir():
+        print(f"the last checkpoint is whole; go on with: kit train {output} --resume", file=sys.stderr)
+    if code:
+        raise typer.Exit(code)
+
+
+def data(recipe: RecipeArgument, overrides: Overrides = None) -> None:
+    """Show what a run would see: examples, lengths, unknown tokens, overlaps, size, time and memory."""
+    from kit.tasks.registry import load_recipe
+
+    _inspect(load_recipe(recipe, overrides or []))
+
+
+def _inspect(recipe: Any) -> None:
+    from rich.console import Console
+
+    from kit.diagnostics.dry_run import inspect_recipe, render
+
+    Console().print(render(inspect_recipe(recipe)))
+
+
+def average(
+    run: RunArgument,
+    last: Annotated[int, typer.Option(min=2, help="Number of checkpoints to average, counted from the last.")] = 5,
+    output: Annotated[Path | None, typer.Option(help="New run folder [default: RUN_average]")] = None,
+) -> None:
+    """Average the weights of the last checkpoints of a run into a new run folder, and evaluate it."""
+    from kit.runs.average import average_checkpoints
+    from kit.system.console import Reporter
+
+    reporter = Reporter()
+    _show_results(average_checkpoints(run, last, output or run.with_name(f"{run.name}_average"), reporter), reporter)
+
+
+def merge(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or an adapter's folder.")],
+    output: Annotated[Path, typer.Option(help="New folder for the merged model.")],
+) -> None:
+    """Merge the adapter of a run into its base model: a plain model folder, proven to predict the same."""
+    from kit.runs.merge import merge as merge_adapter
+
+    made = merge_adapter(run, output)
+    print(
+        f"{made.folder}: {made.base} with the adapter of {run} merged into it. On {made.examples} examples logits "
+        f"differ by at most {made.difference:.1e} of the largest"
+    )

@@ -1,0 +1,90 @@
+"""A plan for models that carry their state from block to block: the text is read in order, in several streams."""
+
+from typing import Any
+
+import numpy as np
+
+from kit.data.batching.plan import BatchPlan, Padding
+from kit.errors import DataError
+
+
+class ContiguousPlan:
+    """Blocks in the order of the text: row r of every step goes on where row r of the step before it ended.
+
+    The blocks are cut into as many streams of consecutive blocks as a step has rows. An epoch reads each block once;
+    with the next one all streams begin anew. In the last step of an epoch only the longer streams have a block left.
+    """
+
+    def __init__(self, lengths: np.ndarray, rows: int, micro_batches: int):
+        """`lengths` are those of the blocks, in the order of the text; `rows` is the number of streams."""
+        if rows < micro_batches:
+            raise DataError(
+                f"a step has {rows} streams of text (train.tokens_per_batch / data.block_size), too few for "
+                f"train.micro_batches={micro_batches}: every micro-batch needs at least one"
+            )
+        if len(lengths) < max(rows, micro_batches):
+            raise DataError(
+                f"the training text has {len(lengths)} blocks, too few for {max(rows, micro_batches)} streams: lower "
+                "train.tokens_per_batch (train.batch_size), train.micro_batches or data.block_size"
+            )
+        self.lengths, self.micro_batches = lengths, micro_batches
+        self.streams = np.array_split(np.arange(len(lengths)), rows)  # from the longest to the shortest
+        if len(self.rows_of(self.steps_per_epoch - 1)) < micro_batches:
+            # the last step would leave a micro-batch empty: what is beyond the shortest stream is not read
+            self.streams = [stream[: len(self.streams[-1])] for stream in self.streams]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return len(self.streams[0])
+
+    @property
+    def sides(self) -> list[np.ndarray]:
+        return [self.lengths]
+
+    @property
+    def left_out(self) -> int:
+        """Blocks at the ends of streams that no step reads."""
+        return len(self.lengths) - sum(map(len, self.streams))
+
+    def rows_of(self, position: int) -> np.ndarray:
+        """The streams that have a block left at this step of an epoch."""
+        return np.array([row for row, stream in enumerate(self.streams) if position < len(stream)])
+
+    def step(self, number: int) -> list[np.ndarray]:
+        """The micro-batches of a step, as indices of blocks. A stream is always in the same micro-batch, and so always
+        read by the same process, which has its state."""
+        position = number % self.steps_per_epoch
+        rows = self.rows_of(position)
+        blocks = np.array([self.streams[row][position] for row in rows])
+        return [blocks[rows % self.micro_batches == part] for part in range(self.micro_batches)]
+
+    def stream_of(self, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The stream that each block is in, and whether it is the first of it."""
+        starts = np.array([stream[0] for stream in self.streams])
+        streams = np.searchsorted(starts, blocks, side="right") - 1
+        return streams, starts[streams] == blocks
+
+    def epochs(self, steps: int) -> float:
+        return steps / self.steps_per_epoch
+
+    def padding(self) -> Padding:
+        read = np.concatenate(self.streams)
+        longest = int(self.lengths.max())
+        return Padding(int(self.lengths[read].sum()), longest * len(read))
+
+    def describe(self) -> str:
+        left = f", {self.left_out} blocks beyond them" if self.left_out else ""
+        return f"{self.steps_per_epoch:,} steps an epoch in {len(self.streams)} streams{left}"
+
+    def state(self, steps: int) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+EpochPlan = BatchPlan | ContiguousPlan
+"""A plan over data in memory, whose epochs have a known number of steps."""

@@ -1,0 +1,149 @@
+"""Decoding: from a padded source to hypotheses with their scores."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import GenerationConfig, PreTrainedModel
+
+from kit.decoding.beam_search import beam_search
+from kit.errors import KitError
+from kit.pretrained.positions import position_limit
+from kit.training.objective import source_of
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """How to search. The library's own defaults (20 tokens, among others) are never relied on."""
+
+    num_beams: int = 1
+    max_new_tokens: int = 128
+    length_penalty: float = 1.0
+    early_stopping: bool | Literal["never"] = False
+    no_repeat_ngram_size: int = 0
+    num_return_sequences: int = 1
+    forced_bos_token_id: int | None = None  # first token of every output (a language); by default the model's own
+    decoder_start_token_id: int | None = None  # what the decoder starts from; by default the model's own
+
+    def generation_config(self, model: PreTrainedModel) -> GenerationConfig:
+        """As transformers wants it, with the model's own special tokens, and those that it must or must not write."""
+        beam_only: dict[str, Any] = {}
+        if self.num_beams > 1:  # transformers warns about them otherwise
+            beam_only = {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
+        own = model.generation_config  # not every model's config names all of these tokens
+        return GenerationConfig(
+            num_beams=self.num_beams,
+            max_new_tokens=min(self.max_new_tokens, position_limit(model.config) or self.max_new_tokens),
+            num_return_sequences=self.num_return_sequences,
+            no_repeat_ngram_size=self.no_repeat_ngram_size,
+            do_sample=False,
+            bos_token_id=own.bos_token_id,
+            eos_token_id=own.eos_token_id,
+            pad_token_id=own.pad_token_id,
+            decoder_start_token_id=chosen(self.decoder_start_token_id, own.decoder_start_token_id),
+            forced_bos_token_id=chosen(self.forced_bos_token_id, own.forced_bos_token_id),
+            suppress_tokens=own.suppress_tokens,
+            bad_words_ids=own.bad_words_ids,
+            **beam_only,
+        )
+
+
+def saved_settings(model: PreTrainedModel, **changes: object) -> SearchSettings:
+    """The search that a model was saved with, with changes; those that are None change nothing."""
+    saved, positions = model.generation_config, position_limit(model.config)
+    longest = saved.max_new_tokens or SearchSettings.max_new_tokens
+    own = {
+        "num_beams": saved.num_beams or 1,
+        "max_new_tokens": longest if positions is None else min(longest, positions),
+        "length_penalty": 1.0 if saved.length_penalty is None else saved.length_penalty,
+        "early_stopping": saved.early_stopping or False,
+        "no_repeat_ngram_size": saved.no_repeat_ngram_size or 0,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    settings = SearchSettings(**{**own, **given})  # type: ignore[arg-type]
+    if positions is not None and settings.max_new_tokens > positions:
+        raise KitError(
+            f"max_new_tokens={settings.max_new_tokens} is more than the model has positions for: at most {positions}"
+        )
+    return settings
+
+
+def chosen(given: int | None, otherwise: int | None) -> int | None:
+    """What was given, and 0 is something."""
+    return otherwise if given is None else given
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One output for one source."""
+
+    tokens: list[int]  # without START, up to and with the end marker if it has one
+    score: float  # sum of log-probabilities / length ** length_penalty, the length with the end marker
+    finished: bool  # ended by itself; otherwise it was cut at max_new_tokens
+    attention: Tensor | None = field(default=None, compare=False)  # (heads, tokens, source)
+
+
+@torch.inference_mode()
+def search(
+    model: PreTrainedModel, batch: dict[str, Tensor], settings: SearchSettings, attention: bool = False
+) -> list[list[Hypothesis]]:
+    """The best hypotheses of each source of a batch, best first.
+
+    With `attention`, each carries its cross-attention, when the model has one.
+    """
+    implementation = model.config._attn_implementation
+    if attention and implementation != "eager":  # the fast kinds of attention do not tell their weights
+        model.set_attn_implementation("eager")
+        try:
+            return search(model, batch, settings, attention)
+        finally:
+            model.set_attn_implementation(implementation)
+    generation_config = settings.generation_config(model)
+    generation_config.return_dict_in_generate = True
+    # our own search keeps neither, and leaves this to transformers' then
+    generation_config.output_scores = generation_config.output_attentions = attention
+    output = model.generate(
+        **source_of(batch),
+        generation_config=generation_config,
+        custom_generate=beam_search,
+    )
+    sequences = output.sequences[:, 1:]  # (batch · n, target) without START
+    weights = _cross_attention(output) if attention else None
+    end = generation_config.eos_token_id
+    ends = end if isinstance(end, list) else [end]
+    hypotheses = []
+    for row, tokens in enumerate(sequences.tolist()):
+        length = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
+        finished, kept = length is not None, tokens[:length]
+        if settings.num_beams == 1:
+            score = _total(output, row, kept) / max(1, len(kept)) ** settings.length_penalty
+        else:
+            score = float(output.sequences_scores[row])
+        own = None if weights is None else weights[row, :, : len(kept)]
+        hypotheses.append(Hypothesis(kept, score, finished, own))
+    n = settings.num_return_sequences
+    return [hypotheses[i : i + n] for i in range(0, len(hypotheses), n)]
+
+
+def _total(output: Any, row: int, tokens: list[int]) -> float:
+    """Sum of log-probabilities that greedy search gave to the tokens of a row."""
+    if "sequences_scores" in output:
+        return float(output.sequences_scores[row])
+    return sum(float(step[row].log_softmax(-1)[token]) for token, step in zip(tokens, output.scores, strict=False))
+
+
+def _cross_attention(output: Any) -> Tensor | None:
+    """(hypotheses, heads, target, source), of the last layer that attends.
+
+    With beams, each step is taken from the beam that the hypothesis was in at that step.
+    """
+    if not output.cross_attentions or not output.cross_attentions[0]:
+        return None
+    steps = [layers[-1][:, :, -1] for layers in output.cross_attentions]  # each (rows, heads, source)
+    stacked = torch.stack(steps, dim=2)  # (rows, heads, target, source)
+    beams = getattr(output, "beam_indices", None)
+    if beams is None:
+        return stacked
+    rows = beams.clamp(min=0)  # (hypotheses, target): −1 behind the end, which is cut later
+    return stacked[rows, :, torch.arange(beams.shape[1], device=beams.device)].transpose(1, 2)

@@ -1,0 +1,271 @@
+"""Is this machine fit for training, and does training work on it? `kit doctor` looks, and says what to do."""
+
+import os
+import shutil
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from rich.table import Table
+from rich.text import Text
+
+from kit.diagnostics.tables import line
+from kit.system.machine import cores, hardware, versions
+
+DISTRIBUTION = "seq2seq-kit"
+TRACKERS = ("tensorboard", "wandb", "trackio")
+OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
+GIGABYTE = 2**30
+LITTLE_MEMORY = 2 * GIGABYTE
+LITTLE_SPACE, TOO_LITTLE_SPACE = 5 * GIGABYTE, GIGABYTE // 2
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    topic: str
+    status: Literal["ok", "warning", "problem"]
+    text: str
+    remedy: str = ""
+
+
+def diagnose(
+    self_check: bool = True, check_hub: bool = False, train: bool = False, processes: int | None = None
+) -> list[Finding]:
+    """Look at versions, devices, disk and settings; with `self_check`, also train a tiny model on each device; with
+    `train`, also by `kit train` in one process and in several.
+
+    The network is used only with `check_hub`, for one request to the Hub. Nothing is left behind.
+    """
+    looks: dict[str, Callable[[], Iterable[Finding]]] = {
+        "versions": lambda: package_findings(tested_ranges()),
+        "trackers": tracker_findings,
+        "devices": device_findings,
+        "hub": lambda: hub_findings(check_hub),
+        "folders": lambda: folder_findings(folders()),
+    }
+    if self_check:
+        looks["self-check"] = run_self_check
+    if train:
+        looks["train"] = lambda: run_train_check(processes)
+    findings: list[Finding] = []
+    for topic, look in looks.items():
+        try:
+            findings += look()
+        except ImportError as error:  # a doctor must not need what he finds missing
+            findings.append(Finding(topic, "problem", f"cannot be looked at: {error}", "install what is missing"))
+    return findings
+
+
+def run_self_check() -> Iterator[Finding]:
+    from kit.diagnostics.self_check import self_check_findings
+
+    return self_check_findings()
+
+
+def run_train_check(processes: int | None) -> Iterator[Finding]:
+    from kit.diagnostics.train_check import train_findings
+
+    return train_findings(processes)
+
+
+def any_problem(findings: Iterable[Finding]) -> bool:
+    """Whether something must be mended before kit can be relied on."""
+    return any(finding.status == "problem" for finding in findings)
+
+
+def render(findings: Iterable[Finding]) -> Table:
+    """The findings, to be printed by a rich console."""
+    marks = {"ok": ("✓", "green"), "warning": ("!", "bold yellow"), "problem": ("✗", "bold red")}
+    table = Table.grid(padding=(0, 1))
+    for finding in findings:
+        mark, style = marks[finding.status]
+        table.add_row(Text(mark, style=style), line(finding.topic), line(finding.text))
+        if finding.remedy:
+            table.add_row("", "", line(f"→ {finding.remedy}", style="bold"))
+    return table
+
+
+# ---- packages --------------------------------------------------------------------------------------------------------
+
+
+def tested_ranges() -> list[str] | None:
+    """The requirements of kit, as its package states them; None if kit runs without being installed."""
+    try:
+        return metadata.requires(DISTRIBUTION) or []
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def installed_version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def package_findings(requirements: Sequence[str] | None) -> Iterator[Finding]:
+    """Packages that are missing, older than what kit needs, or newer than what it was tested with."""
+    found = ", ".join(f"{name} {version}" for name, version in versions().items())
+    if requirements is None:
+        remedy = "install it: pip install -e . in its folder"
+        yield Finding("versions", "warning", f"{found}; kit is not installed, so the tested ranges are unknown", remedy)
+        return
+    wrong = [finding for requirement in requirements for finding in judge_requirement(requirement)]
+    yield Finding("versions", "ok", found if wrong else f"{found}: all within the tested ranges")
+    yield from wrong
+
+
+def judge_requirement(text: str) -> Iterator[Finding]:
+    """What is wrong with the installed version of one requirement; nothing, if it is fit or only for an extra."""
+    from packaging.requirements import Requirement
+    from packaging.specifiers import SpecifierSet
+
+    requirement = Requirement(text)
+    name, version = requirement.name, installed_version(requirement.name)
+    is_extra = requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
+    if is_extra and (name not in TRACKERS or version is None):
+        return
+    remedy = f"pip install '{name}{requirement.specifier}'"
+    if version is None:
+        yield Finding(name, "problem", f"is not installed, and kit needs it ({requirement.specifier})", remedy)
+        return
+    # floors are what the code needs, ceilings only what has been tried
+    floors = SpecifierSet(",".join(str(part) for part in requirement.specifier if part.operator in (">=", ">", "~=")))
+    if not floors.contains(version, prereleases=True):
+        yield Finding(name, "problem", f"{version} is older than what kit needs ({requirement.specifier})", remedy)
+    elif not requirement.specifier.contains(version, prereleases=True):
+        yield Finding(
+            name, "warning", f"{version} is not a version kit was tested with ({requirement.specifier})", remedy
+        )
+
+
+def tracker_findings() -> Iterator[Finding]:
+    """Which of the optional services for metrics can be used."""
+    found = {name: installed_version(name) for name in TRACKERS}
+    shown = ", ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
+    yield Finding("trackers", "ok", f"{shown} (needed only for train.report_to)")
+
+
+# ---- devices ---------------------------------------------------------------------------------------------------------
+
+
+def device_findings() -> Iterator[Finding]:
+    """Processors, threads, memory and GPUs."""
+    import psutil
+    import torch
+
+    threads, available = torch.get_num_threads(), cores()
+    text = f"{hardware()}; torch uses {threads} thread{'s' * (threads > 1)}"
+    if threads > available:
+        yield Finding(
+            "cpu", "warning", f"{text}, more than cores: they wait for each other", "set OMP_NUM_THREADS lower"
+        )
+    elif threads < available / 2:
+        yield Finding(
+            "cpu", "warning", f"{text}, fewer than half of the {available} cores", "set OMP_NUM_THREADS higher"
+        )
+    else:
+        yield Finding("cpu", "ok", text)
+    memory = psutil.virtual_memory()
+    shown = f"{memory.available / GIGABYTE:.1f} of {memory.total / GIGABYTE:.1f} GB are free"
+    if memory.available < LITTLE_MEMORY:
+        yield Finding("memory", "warning", shown, "close other programs, or train with more train.micro_batches")
+    else:
+        yield Finding("memory", "ok", shown)
+    yield from gpu_findings()
+
+
+def gpu_findings() -> Iterator[Finding]:
+    """What each GPU is and can do; a GPU that torch cannot use is worth a warning."""
+    import torch
+
+    if torch.backends.mps.is_available():
+        yield Finding("gpu", "ok", "Apple GPU (mps)")
+    elif not torch.cuda.is_available():
+        if shutil.which("nvidia-smi"):
+            build = f"torch {torch.__version__}"
+            remedy = "install a torch that is built for your CUDA, see https://pytorch.org/get-started/locally"
+            yield Finding("gpu", "warning", f"there is an NVIDIA driver, but {build} finds no GPU", remedy)
+        else:
+            yield Finding("gpu", "ok", "none: training runs on the CPU (train.mixed_precision: no or bf16)")
+        return
+    for number in range(torch.cuda.device_count()):
+        name = torch.cuda.get_device_name(number)
+        free, total = torch.cuda.mem_get_info(number)
+        with torch.cuda.device(number):
+            bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
+        precision = "bf16 and fp16" if bf16 else "fp16, no bf16"
+        text = f"{name}, {free / GIGABYTE:.1f} of {total / GIGABYTE:.1f} GB free, {precision}"
+        yield Finding(f"gpu {number}", "warning" if free < LITTLE_MEMORY else "ok", text)
+
+
+# ---- Hub, disk -------------------------------------------------------------------------------------------------------
+
+
+def hub_findings(check: bool) -> Iterator[Finding]:
+    """Settings that decide how the Hub is used; whether it can be reached only if asked for."""
+    from huggingface_hub import constants
+
+    settings = {name: os.environ[name] for name in OFFLINE_VARIABLES if os.environ.get(name)}
+    if "HF_ENDPOINT" in settings:  # an address can hold a password
+        settings["HF_ENDPOINT"] = urlsplit(settings["HF_ENDPOINT"]).hostname or "not an address"
+    shown = ", ".join(f"{name}={value}" for name, value in settings.items()) or "no offline variables are set"
+    if constants.HF_HUB_OFFLINE:
+        yield Finding("hub", "ok", f"offline: only what is in the cache is used ({shown})")
+        return
+    if not check:
+        yield Finding("hub", "ok", f"{shown}; whether it can be reached was not tried")
+        return
+    host = urlsplit(constants.ENDPOINT).hostname
+    try:
+        request = urllib.request.Request(f"{constants.ENDPOINT}/api/models?limit=1", headers={"User-Agent": "kit"})
+        with urllib.request.urlopen(request, timeout=10):
+            yield Finding("hub", "ok", f"{host} can be reached ({shown})")
+    except (OSError, ValueError) as error:
+        reason = str(error.reason) if isinstance(error, urllib.error.URLError) else str(error)
+        remedy = "check the network and its proxy, or work from the cache with HF_HUB_OFFLINE=1"
+        yield Finding("hub", "warning", f"{host} cannot be reached: {reason}", remedy)
+
+
+def folders() -> dict[str, Path]:
+    """Folders that kit writes to."""
+    from huggingface_hub import constants
+
+    datasets = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
+    return {
+        "current folder": Path.cwd(),
+        "cache of models": Path(constants.HF_HUB_CACHE),
+        "cache of data": Path(datasets).expanduser(),
+        "temporary folder": Path(tempfile.gettempdir()),
+    }
+
+
+def folder_findings(places: dict[str, Path]) -> Iterator[Finding]:
+    """Whether each folder can be written to, and has room; one that is not there yet is judged by where it would be."""
+    for topic, folder in places.items():
+        existing = next(place for place in (folder, *folder.parents) if place.exists())
+        try:
+            with tempfile.TemporaryFile(dir=existing):
+                pass
+        except OSError as error:
+            yield Finding(
+                topic, "problem", f"{folder} cannot be written to: {error.strerror or error}",
+                "work in another folder, or make this one writable" if topic == "current folder"
+                else "make it writable, or move it with HF_HOME (the temporary one with TMPDIR)",
+            )  # fmt: skip
+            continue
+        free = shutil.disk_usage(existing).free
+        text = f"{folder} can be written to, {free / GIGABYTE:.1f} GB are free"
+        if free < LITTLE_SPACE:
+            status: Literal["warning", "problem"] = "problem" if free < TOO_LITTLE_SPACE else "warning"
+            yield Finding(topic, status, text, "make room: models, data and checkpoints need some gigabytes")
+        else:
+            yield Finding(topic, "ok", text)

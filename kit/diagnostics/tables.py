@@ -1,0 +1,212 @@
+"""An inspection for the terminal: tables without vertical lines, because text in any script may run across them."""
+
+import unicodedata
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from kit.data.statistics import Pair
+    from kit.diagnostics.dry_run import Inspection, ShownSide, SplitFacts
+    from kit.training.cost import Cost
+
+WIDEST_TEXT = 400
+"""Longest text that is shown, in columns of the terminal."""
+
+TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Marks that turn the direction of whatever stands around them."""
+
+
+def render(inspection: "Inspection") -> RenderableType:
+    """The whole inspection, to be printed by a rich console."""
+    cost = inspection.cost
+    blocks: list[RenderableType] = [
+        heading("Data"),
+        sizes_table(inspection.splits),
+        *(line(f"  {note}") for note in inspection.notes),
+        *of_texts(inspection),
+        heading("Repeated examples"),
+        repeated_table(inspection),
+        *([heading("First examples of the first batch, as the model sees them")] if inspection.examples else []),
+        *examples(inspection),
+        heading("Model and batches"),
+        facts_table(model_facts(inspection)),
+        heading("Time and memory: an estimate from a few steps, for one process"),
+        line("could not be measured: see below") if cost is None else facts_table(cost_facts(cost)),
+    ]
+    if inspection.warnings:
+        blocks.append(heading("Look at this before you train"))
+        warnings = Table.grid(padding=(0, 1))
+        for warning in inspection.warnings:
+            warnings.add_row(Text("!", style="bold yellow"), line(warning))
+        blocks.append(warnings)
+    return Group(*blocks)
+
+
+def of_texts(inspection: "Inspection") -> Iterable[RenderableType]:
+    """Lengths and unknown tokens, where there is text."""
+    if any(facts.sides for facts in inspection.splits.values()):
+        yield heading("Lengths in tokens, without the end marker")
+        yield lengths_table(inspection.splits)
+        yield heading("Unknown tokens")
+        yield unknown_table(inspection.splits)
+
+
+# ---- text that cannot do harm ----------------------------------------------------------------------------------------
+
+
+def visible(text: str) -> str:
+    """Text on one line without anything that steers a terminal: such characters are shown as \\n or \\u202e."""
+    return "".join(letter if _is_harmless(letter) else _escaped(letter) for letter in text)
+
+
+def _is_harmless(letter: str) -> bool:
+    if letter in TURNING:
+        return False
+    return unicodedata.category(letter) not in ("Cc", "Cs", "Zl", "Zp")
+
+
+def _escaped(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
+def line(text: str, style: str = "") -> Text:
+    """Any text as it is: no markup is read in it; it is cut if it is very long."""
+    shown = Text(visible(text), style=style, overflow="fold")
+    shown.truncate(WIDEST_TEXT, overflow="ellipsis")
+    return shown
+
+
+def heading(text: str) -> Padding:
+    return Padding(Text(text, style="bold"), (1, 0, 0, 0), expand=False)
+
+
+def table(columns: Sequence[str], text_columns: Iterable[str] = ()) -> Table:
+    """A table of numbers, but for the columns that hold text."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for name in columns:
+        is_text = name in text_columns or name == columns[0]
+        made.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    return made
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in facts:
+        made.add_row(Text(name), line(value))
+    return made
+
+
+# ---- the parts -------------------------------------------------------------------------------------------------------
+
+
+def listed(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
+
+
+def sizes_table(splits: "dict[str, SplitFacts]") -> Table:
+    made = table(["split", "read", "used", "left out", "note"], text_columns=("left out", "note"))
+    for name, facts in splits.items():
+        notes = [f"{count:,} with {what}" for what, count in facts.noted.items()]
+        if facts.beyond_filters:
+            notes.append(f"kept, though train leaves out such: {listed(facts.beyond_filters)}")
+        left_out, note = line(listed(facts.left_out)), line("; ".join(notes))
+        made.add_row(name, f"{facts.read:,}", f"{facts.examples:,}", left_out, note)
+    return made
+
+
+def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
+    made = table(["split", "side", "shortest", "median", "mean", "95 %", "longest"], text_columns=("side",))
+    for split, facts in splits.items():
+        for name, side in facts.sides.items():
+            found = side.lengths
+            middle = f"{found.median:g}", f"{found.mean:.1f}", f"{round(found.most, 1):g}"
+            made.add_row(split, name, str(found.shortest), *middle, str(found.longest))
+    return made
+
+
+def unknown_table(splits: "dict[str, SplitFacts]") -> Table:
+    made = table(["split", "side", "tokens", "unknown", "share", "such as"], text_columns=("side", "such as"))
+    for split, facts in splits.items():
+        for name, side in facts.sides.items():
+            found = side.unknown
+            share = f"{found.rate:.2%}" if found.count else ""
+            made.add_row(split, name, f"{found.tokens:,}", f"{found.count:,}", share, line("  ".join(found.examples)))
+    return made
+
+
+def repeated_table(inspection: "Inspection") -> Table:
+    made = table(["what", "count", "such as"], text_columns=("such as",))
+    found = inspection.duplicates
+    made.add_row("equal to an earlier one in train", f"{found.count:,}", shown_pair(found.example))
+    for split, overlap in inspection.overlaps.items():
+        if inspection.start_token is not None:
+            made.add_row(f"{split}: source is in train", f"{overlap.sources:,}", shown_pair(overlap.source_example))
+        made.add_row(f"{split}: whole example is in train", f"{overlap.pairs:,}", shown_pair(overlap.pair_example))
+    return made
+
+
+def shown_pair(pair: "Pair | None") -> Text:
+    return line("" if pair is None else " → ".join(pair))
+
+
+def examples(inspection: "Inspection") -> Iterable[RenderableType]:
+    for number, example in enumerate(inspection.examples):
+        sides = Group(*(side_lines(name, side) for name, side in example.items()))
+        yield Padding(sides, (min(number, 1), 0, 0, 0), expand=False)
+    if inspection.start_token is not None:
+        yield line(f"the decoder reads {inspection.start_token} and then the target, one token behind", style="dim")
+
+
+def side_lines(name: str, side: "ShownSide") -> Table:
+    made = Table.grid(padding=(0, 2, 0, 0))
+    made.add_row(Text(name, style="dim"), line(side.text))
+    padding = f"  and {side.padding} × padding" if side.padding else ""
+    tokens = line(" ".join(side.tokens))
+    tokens.append(f"  ({len(side.tokens)} tokens{padding})", style="dim")
+    made.add_row("", tokens)
+    return made
+
+
+def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
+    parameters, batches = inspection.parameters, inspection.batches
+    sizes = ", ".join(f"{name} {size:,}" for name, size in inspection.vocabularies.items())
+    if sizes:
+        yield "vocabulary", f"{sizes} tokens"
+    frozen = "" if parameters.trained == parameters.total else f", of which {parameters.trained:,} are trained"
+    yield "model", f"{parameters.model_type}, {parameters.total:,} parameters{frozen}"
+    yield "", ", ".join(f"{part} {count:,}" for part, count in parameters.parts.items())
+    parts = f", each in {batches.micro_batches} micro-batches" if batches.micro_batches > 1 else ""
+    part = "in the first buffer" if batches.streamed else "an epoch"
+    epochs = "" if batches.streamed else f", {batches.epochs:.3g} epochs"
+    yield "steps", f"{batches.total_steps:,}{parts}; {batches.steps_per_epoch:,} {part}{epochs}"
+    yield "padding", f"{batches.padding:.1%} of the tokens that the model computes on"
+
+
+def cost_facts(cost: "Cost") -> Iterable[tuple[str, str]]:
+    memory = cost.memory
+    pace = f"{cost.seconds_per_step:.3g} s a step{', before train.torch_compile speeds it up' * cost.to_be_compiled}"
+    yield "training", f"{duration(cost.seconds_of_training)} on {cost.device} ({pace})"
+    yield (
+        "evaluation",
+        f"{duration(cost.seconds_of_evaluations)} ({cost.evaluations:,} while training, and the final ones), if "
+        "outputs are as long as references",
+    )
+    parts = [f"weights {memory.parameters:,.0f}", f"optimizer {memory.optimizer:,.0f}"]
+    parts.append(f"longest micro-batch {memory.step:,.0f}")
+    if memory.rest:
+        parts.append(f"libraries and data {memory.rest:,.0f}")
+    yield "memory", f"{memory.total:,.0f} MB of {memory.available:,.0f} while training ({', '.join(parts)})"
+
+
+def duration(seconds: float) -> str:
+    """A rough time in the unit that suits it."""
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"

@@ -1,0 +1,150 @@
+"""What a model looked at for one sentence: its attention weights in all layers and heads, from one forward pass.
+
+The output is searched first, or given, and then read by the decoder at once. What a position attends to depends only on
+what comes before it, so these are the weights that every step of the search has seen.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.text.vocabulary import START
+from kit.decoding.search import SearchSettings, search
+from kit.errors import DataError
+from kit.pretrained.positions import encode_within
+from kit.tasks.families.seq2seq.inference import UNREADABLE, Translator
+
+Kind = Literal["cross", "encoder", "decoder"]
+
+KINDS: dict[Kind, str] = {
+    "cross": "cross-attention",
+    "encoder": "encoder self-attention",
+    "decoder": "decoder self-attention",
+}
+
+MOST_TOKENS = 512
+"""Longer sequences are cut: nobody could make out more in a picture, and weights grow with the square of the length."""
+
+
+@dataclass(frozen=True)
+class Attention:
+    """The weights of one sentence, and the tokens that they belong to.
+
+    A row of `cross` and `decoder` is a token of the output, with the weights at the time when it was written.
+    """
+
+    source: list[str]
+    output: list[str]
+    start: str  # what the decoder starts from
+    weights: dict[Kind, Tensor]  # of the kinds that the model has: (layers, heads, who looks, what is looked at)
+    cut: int | None = None  # after how many tokens the source or the target was cut, if it was too long
+
+    @property
+    def written(self) -> list[str]:
+        """What the decoder reads of its own output: the start, and every token but the last."""
+        return [self.start, *self.output[:-1]]
+
+
+def attention_of(
+    translator: Translator,
+    sentence: str,
+    target: str | None = None,
+    settings: SearchSettings | None = None,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> Attention:
+    """The attention while a model writes its best output for a sentence, or while it reads a given target.
+
+    Either is cut where the model has no more positions, or after MOST_TOKENS.
+    """
+    for name, text in (("sentence", sentence), ("target", target)):
+        if text is not None and UNREADABLE.fullmatch(text):
+            raise DataError(f"the {name} is empty: there is nothing to look at")
+    model, tokenizers = translator.model, translator.tokenizers
+    settings = replace(settings or translator.settings(), **tokenizers.search_tokens(target_language))
+    limit = min(translator.positions or MOST_TOKENS, MOST_TOKENS)
+    (source,), cut = encode_within(limit, tokenizers.encode_source, [sentence], source_language, target_language)
+    if target is None:
+        ids = torch.tensor([source], device=model.device)
+        batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        output = search(model, batch, settings)[0][0].tokens[:limit]
+    else:
+        (output,), target_cut = encode_within(limit, tokenizers.encode_target, [target], target_language)
+        cut += target_cut
+    start = settings.generation_config(model).decoder_start_token_id
+    return Attention(
+        source=readable(tokenizers.source, source),
+        output=readable(tokenizers.target, output),
+        start=start_name(tokenizers.target, start),
+        weights=attention_weights(model, source, [start, *output[:-1]]),
+        cut=limit if cut else None,
+    )
+
+
+@torch.inference_mode()
+def attention_weights(model: PreTrainedModel, source: list[int], decoder_input: list[int]) -> dict[Kind, Tensor]:
+    """The weights of every kind of attention that the model has: (layers, heads, who looks, what is looked at)."""
+    ids = torch.tensor([source], device=model.device)
+    with eager_attention(model):
+        told = model(
+            input_ids=ids,
+            attention_mask=torch.ones_like(ids),
+            decoder_input_ids=torch.tensor([decoder_input], device=model.device),
+            use_cache=False,
+            output_attentions=True,
+        )
+    found: dict[Kind, tuple[Tensor, ...] | None] = {
+        "cross": told.cross_attentions,
+        "encoder": told.encoder_attentions,
+        "decoder": told.decoder_attentions,
+    }
+    return {kind: torch.cat(layers).float().cpu() for kind, layers in found.items() if layers}
+
+
+@contextmanager
+def eager_attention(model: PreTrainedModel) -> Iterator[None]:
+    """Compute attention in plain steps for a while: the fast kinds do not tell their weights."""
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)
+
+
+def start_name(tokenizer: PreTrainedTokenizerBase, start: int) -> str:
+    """START, whichever special token a model starts from, unless it is one that means something, such as a language."""
+    meaningless = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id)
+    return START if start in meaningless else readable(tokenizer, [start])[0]
+
+
+def readable(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
+    """The tokens as text. Where tokens are bytes, an incomplete character shows as its bytes, such as \\xe6\\x97."""
+    # a model may have more tokens than its tokenizer
+    found = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
+    tokens = [f"token {number}" if token is None else token for number, token in found]
+    backend = getattr(tokenizer, "backend_tokenizer", None)  # tokenizers written in Python have none
+    if backend is None or "ByteLevel" not in repr(backend.decoder):
+        return tokens
+    return [from_bytes(token) for token in tokens]
+
+
+def from_bytes(token: str) -> str:
+    """The text of a byte-level token, which has a printable character for every byte."""
+    table = byte_of_letter()
+    if not all(letter in table for letter in token):  # added as it is, not learned from bytes
+        return token
+    return bytes(table[letter] for letter in token).decode("utf-8", "backslashreplace")
+
+
+@cache
+def byte_of_letter() -> dict[str, int]:
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {letter: byte for byte, letter in bytes_to_unicode().items()}

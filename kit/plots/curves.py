@@ -1,0 +1,113 @@
+"""Pictures of a training: how loss, learning rate and validation metrics went over the steps."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kit.errors import RunError
+from kit.evaluation.metrics import METRICS, greater_is_better
+from kit.system.files import new_file
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Series = dict[int, float]
+"""Value by step."""
+
+_TRAIN_COLOR, _VALIDATION_COLOR = "#4477aa", "#cc6633"  # told apart by all kinds of colour sight
+
+
+def draw_curves(metrics_jsonl: Path, folder: Path) -> list[Path]:
+    """Draw what `metrics.jsonl` holds into `folder`: loss.png, learning_rate.png and one file per validation metric.
+
+    Returns the pictures, an empty list if there is nothing to draw. A last line that was cut off is left out.
+    """
+    train, validation = _read(metrics_jsonl)
+    pictures = []
+    losses = {"training": train.pop("train_loss", {}), "validation": validation.pop("loss", {})}
+    if any(losses.values()):
+        pictures.append(save_picture(_plot("loss", losses, best_of="validation"), folder / "loss.png"))
+    if rates := train.get("learning_rate"):
+        pictures.append(save_picture(_plot("learning rate", {"training": rates}), folder / "learning_rate.png"))
+    for name in ("perplexity", *METRICS):
+        if values := validation.get(name):
+            figure = _plot(name, {"validation": values}, best_of="validation")
+            pictures.append(save_picture(figure, folder / f"validation_{name}.png"))
+    return pictures
+
+
+def save_picture(figure: Figure, path: Path) -> Path:
+    """Save as PNG so that the file is there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with new_file(path) as temporary:
+        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)
+    return path
+
+
+def _read(file: Path) -> tuple[dict[str, Series], dict[str, Series]]:
+    """The figures of training and those of validation, each by name; the last one counts where a step repeats."""
+    train: dict[str, Series] = defaultdict(dict)
+    validation: dict[str, Series] = defaultdict(dict)
+    for entry in _entries(file):
+        measured = entry.get("validation")
+        for target, figures in ((train, entry), (validation, measured if isinstance(measured, dict) else {})):
+            for name, value in figures.items():
+                if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+                    target[name][entry["step"]] = float(value)
+    return train, validation
+
+
+def _entries(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
+    except OSError as error:
+        raise RunError(f"{file} cannot be read: {error}") from None
+    while lines and not lines[-1].strip():
+        lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            entry = None
+        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+            yield entry
+        elif number < len(lines):  # the last line may be one that is being written, or was when the run was killed
+            raise RunError(f'{file}, line {number}: expected a JSON object with a "step".')
+
+
+def _plot(name: str, series: dict[str, Series], best_of: str | None = None) -> Figure:
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 4), dpi=120)
+    axes = figure.add_subplot()
+    for label, values in series.items():
+        if not values:
+            continue
+        steps = sorted(values)
+        color = _VALIDATION_COLOR if label == "validation" else _TRAIN_COLOR
+        marker = "o" if label == "validation" or len(steps) == 1 else None
+        axes.plot(steps, [values[step] for step in steps], color=color, marker=marker, markersize=3.5, label=label)
+        if label == best_of:
+            best = _best(name, values)
+            text = f"best {values[best]:.4g} at step {best}"
+            axes.plot([best], [values[best]], "*", color=color, markersize=13, linestyle="none", label=text)
+    axes.set_xlabel("step")
+    axes.set_ylabel(METRICS[name].title if name in METRICS else name, parse_math=False)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    if len(axes.lines) > 1:
+        axes.legend(frameon=False)
+    return figure
+
+
+def _best(name: str, values: Series) -> int:
+    """The first step with the best value."""
+    sign = 1 if greater_is_better(name) else -1
+    return max(sorted(values), key=lambda step: sign * values[step])

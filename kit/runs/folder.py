@@ -1,0 +1,157 @@
+"""The folder of a run: where everything is, whose it is, and who is working in it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock, Timeout
+
+from kit import __version__
+from kit.data.text.tokenizer import NoText, Tokenizers
+from kit.errors import RecipeError, RunError
+from kit.recipe.model_settings import show
+from kit.system.files import TEMPORARY, replace_folder, write_text
+from kit.tasks.registry import Recipe, load_recipe
+
+# What may change between the start of a run and its resumption: nothing here decides what is learned.
+FREE_TO_CHANGE = (
+    "train.max_minutes",
+    "train.micro_batches",  # a resumed run keeps its own, see `in_enough_parts`
+    "train.save_steps",
+    "train.save_total_limit",
+    "train.logging_steps",
+    "train.report_to",
+    "eval.examples",
+    "eval.tokens_per_batch",
+    "data.fingerprints",
+    "data.workers",
+    "data.cache",
+    "hub",
+    "measured",
+)
+
+
+class RunFolder:
+    """Paths of a run. Nothing is read or written before a method says so."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.recipe_file = path / "recipe.yaml"
+        self.results_file = path / "results.json"
+        self.metrics_file = path / "metrics.jsonl"
+        self.checkpoints = path / "checkpoints"
+        self.tokenizer = path / "tokenizer"
+        self.model = path / "model"
+        self.predictions = path / "predictions"
+        self.plots = path / "plots"
+        self.card = path / "README.md"
+
+    @classmethod
+    def existing(cls, path: Path) -> "RunFolder":
+        """A folder that holds a run."""
+        folder = cls(path)
+        if not folder.model.is_dir() and any(
+            (path / name).is_file() for name in ("config.json", "adapter_config.json")
+        ):
+            folder.model = path  # as it is on the Hub
+        if not folder.recipe_file.is_file():
+            what = "is not a run folder: it has no recipe.yaml" if path.exists() else "does not exist"
+            raise RunError(f"{path} {what}. `kit train RECIPE` makes one, by default under runs/")
+        return folder
+
+    @property
+    def is_finished(self) -> bool:
+        return self.results_file.is_file()
+
+    def recipe(self) -> Recipe:
+        """The resolved recipe that the run was started with."""
+        try:
+            return load_recipe(self.recipe_file)
+        except RecipeError as error:
+            raise RunError(
+                f"{error}\n{self.path} was written by another version of kit, or changed by hand: this one, "
+                f"{__version__}, cannot read its recipe. Nothing was touched"
+            ) from None
+
+    def results(self) -> dict[str, Any]:
+        """The figures of a finished run."""
+        try:
+            return json.loads(self.results_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise RunError(f"{self.path} is not finished: it has no results.json. Go on with --resume") from None
+        except ValueError as error:
+            raise RunError(f"{self.results_file} is broken: {error}") from None
+
+    def claim(self, recipe: Recipe, resume: bool) -> None:
+        """Make sure that this folder is free for, or belongs to, a run of this recipe; write nothing yet."""
+        if self.path.exists() and not self.path.is_dir():
+            raise RunError(f"{self.path} is a file: name another folder with --output")
+        if not self.recipe_file.exists():
+            # what a run leaves that was killed before it had written its recipe is nobody's
+            entries = [path.name for path in self.path.iterdir()] if self.path.exists() else []
+            foreign = [name for name in entries if name != ".lock" and not name.startswith(TEMPORARY)]
+            if foreign:
+                raise RunError(
+                    f"{self.path} is not empty and holds no run ({', '.join(sorted(foreign)[:3])}): nothing was "
+                    "touched. Name an empty or a new folder with --output"
+                )
+            return
+        before = self.recipe()
+        changed = [
+            key
+            for key in recipe.differences(before)
+            if not any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
+        ]
+        if changed:
+            old, new = before.flat(), recipe.flat()
+            shown = "; ".join(f"{key} was {show(old.get(key))}, now {show(new.get(key))}" for key in changed)
+            raise RunError(
+                f"{self.path} belongs to another recipe: {shown}. Nothing was touched. Name another folder with "
+                f"--output, or set {'it' if len(changed) == 1 else 'them'} back; what may change within a run is "
+                f"{', '.join(FREE_TO_CHANGE)}"
+            )
+        if not resume and not self.is_finished:
+            raise RunError(
+                f"{self.path} holds an unfinished run of this recipe. Go on with --resume, or name another folder "
+                "with --output"
+            )
+
+    def tokenizers(self) -> Tokenizers | None:
+        """The run's tokenizers, once it has been started."""
+        return Tokenizers.load(self.tokenizer) if self.tokenizer.exists() else None
+
+    def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
+        """Make this the folder of the run: write the resolved recipe and the tokenizers."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.recipe_file, recipe.to_yaml())
+        if not self.tokenizer.exists() and not isinstance(tokenizers, NoText):
+            temporary = self.path / f"{TEMPORARY}tokenizer"
+            tokenizers.save(temporary)
+            replace_folder(temporary, self.tokenizer)
+
+    @contextmanager
+    def locked(self, is_main_process: bool = True) -> Iterator[None]:
+        """Keep other runs out of this folder; the system takes the lock back if this process dies."""
+        if not is_main_process:
+            yield
+            return
+        self.path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            raise RunError(
+                f"another process is training in {self.path}. Wait for it, or name another --output"
+            ) from None
+        try:
+            yield
+        finally:
+            lock.release()
+            if [entry.name for entry in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
+                (self.path / ".lock").unlink()
+                self.path.rmdir()
+
+    def write_results(self, results: dict[str, Any]) -> None:
+        write_text(self.results_file, json.dumps(results, indent=1, ensure_ascii=False) + "\n")

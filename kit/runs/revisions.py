@@ -1,0 +1,72 @@
+"""Revisions: a recipe that names data or models on the Hub is saved with the commits that were used, so that a run can
+be repeated when they have moved on; and recipes that come from the Hub themselves."""
+
+from pathlib import Path
+
+from kit.data.formats.reader import ENDINGS, ending_of
+from kit.errors import HubError, KitError
+from kit.hub.download import COMMIT, HubName, commit_of, download, hub_name
+from kit.hub.names import looks_like_hub_id
+from kit.tasks.registry import Recipe, load_recipe
+
+NAMED = (("model", "pretrained"), ("tokenizer", "pretrained"))
+"""Keys whose values are models on the Hub, or folders."""
+PLACES = (*NAMED, ("data", "path"))
+"""All keys whose values are places."""
+
+
+def pinned(recipe: Recipe) -> Recipe:
+    """The recipe with the commits of what it names on the Hub: `OWNER/NAME@COMMIT`, and `data.revision`.
+
+    A data set whose commit the Hub does not tell stays as it is: whoever reads it says what is wrong.
+    """
+    for section, key in NAMED:
+        name = hub_name(getattr(getattr(recipe, section), key) or "")
+        if name is not None and not name.is_pinned:
+            commit = download(name).name
+            if COMMIT.fullmatch(commit):
+                recipe = recipe.with_values(section, **{key: str(HubName(name.repo, commit))})
+    data = recipe.data
+    path = Path(data.path).expanduser()
+    on_hub = looks_like_hub_id(data.path) and ending_of(path) not in ENDINGS and not path.exists()
+    if on_hub and not COMMIT.fullmatch(data.revision or ""):
+        try:
+            commit = commit_of(HubName(data.path, data.revision), f"data.path: {data.path}", "dataset")
+        except KitError:
+            return recipe
+        recipe = recipe.with_values("data", revision=commit)
+    return recipe
+
+
+def with_pins_of(recipe: Recipe, saved: Recipe) -> Recipe:
+    """The recipe with the commits that a run of it was started with, wherever it names the same things as they are now
+    (without a revision)."""
+    for section, key in NAMED:
+        value, before = getattr(getattr(recipe, section), key), getattr(getattr(saved, section), key)
+        if value and before and before.partition("@")[0] == value:
+            recipe = recipe.with_values(section, **{key: before})
+    if recipe.data.revision is None and recipe.data.path == saved.data.path:
+        recipe = recipe.with_values("data", revision=saved.data.revision)
+    return recipe
+
+
+def recipe_of(name: HubName, overrides: list[str]) -> Recipe:
+    """The recipe of a run that was shared on the Hub, changed by `overrides`.
+
+    It may name data and models on the Hub, built-in data, and names in the working folder; a path that leads elsewhere
+    on this machine is the user's to give.
+    """
+    file = download(name) / "recipe.yaml"
+    if not file.is_file():
+        raise HubError(f"{name} has no recipe.yaml: it was not shared with `kit push`, and cannot be repeated")
+    recipe, given = load_recipe(file, overrides), {override.partition("=")[0] for override in overrides}
+    for section, key in PLACES:
+        value = getattr(getattr(recipe, section), key) or ""
+        if {section, f"{section}.{key}"} & given:
+            continue
+        if Path(value).is_absolute() or value.startswith("~") or ".." in Path(value).parts or "://" in value:
+            raise HubError(
+                f"the recipe of {name} names a place on this machine, {section}.{key}: {value!r}. A recipe from the "
+                f"Hub may not; if you mean it, say so: {section}.{key}={value}"
+            )
+    return recipe

@@ -1,0 +1,220 @@
+"""What a task is to the rest of kit: all that differs between tasks, station by station on the way of the data."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
+
+import numpy as np
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.batching.contiguous import EpochPlan
+from kit.data.batching.plan import BatchPlan, Plan
+from kit.data.batching.ragged import TokenLists
+from kit.data.columns import identity
+from kit.data.splits import Splits, load_splits
+from kit.data.streaming.plan import Making, StreamPlan, Tally, alone
+from kit.data.text.tokenizer import Tokenizers
+from kit.errors import RecipeError
+from kit.tasks.registry import Recipe
+from kit.training.objective import Batch, Objective
+
+MakeBatch = Callable[[np.ndarray, np.random.Generator], Batch]
+"""From what the plan gives for a micro-batch to tensors; what is random in them comes from the generator."""
+
+
+class Examples(Protocol):
+    """The encoded examples of a split."""
+
+    @property
+    def cut(self) -> int:
+        """Number of examples that were too long for the model, and end early."""
+
+    def __len__(self) -> int: ...
+
+
+E = TypeVar("E", bound=Examples)
+
+
+@dataclass(frozen=True)
+class Encoded(Generic[E]):
+    """The examples of each split as token ids, and how many training examples each filter left out."""
+
+    splits: dict[str, E]
+    left_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """Tokens of a batch that can be shown: ids (batch, length), and which of them are no padding."""
+
+    tokenizer: PreTrainedTokenizerBase
+    ids: Tensor
+    real: Tensor
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Figures of a split and the predictions they were computed from, in the order of the data."""
+
+    figures: dict[str, Any]
+    rows: list[dict[str, Any]]
+
+
+class Task(ABC, Generic[E]):
+    """What a recipe of this task does at each station."""
+
+    card: ClassVar[str]
+    """Template of the model card, in model_cards/."""
+
+    new_parts: Sequence[str] = ()
+    """Names of parts of the model that has been built that a pretrained one has no weights for, such as its head."""
+
+    def __init__(self, recipe: Recipe):
+        self.recipe = recipe
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """Tasks of `pipeline()` whose code is saved with the model, because transformers does not have them."""
+        return ()
+
+    # ---- text → tokens → batches -------------------------------------------------------------------------------------
+
+    def load(self) -> Splits:
+        """The data of the recipe."""
+        return load_splits(self.recipe.data)
+
+    @property
+    def identity(self) -> list[str]:
+        """The columns of the loaded data that make two examples the same one if they are equal; the first is what a
+        model reads."""
+        return identity(self.recipe.data)
+
+    @abstractmethod
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        """Train them on the training split, or load those that the recipe names."""
+
+    def load_tokenizers(self, folder: Path) -> Tokenizers:
+        """Those of a trained model."""
+        return Tokenizers.load(folder)
+
+    def vocabulary_rows(self, splits: Splits) -> Dataset:
+        """The training rows that vocabularies are learned from."""
+        most = self.recipe.tokenizer.train_examples
+        if splits.stream is not None:
+            return splits.stream.sample(most)
+        train = splits.datasets["train"]
+        return train if len(train) <= most else train.select(np.arange(most) * len(train) // most)
+
+    @abstractmethod
+    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[E]:
+        """Every split as examples; a stream is encoded as it is read."""
+
+    @abstractmethod
+    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> E:
+        """The rows of a split that is evaluated as examples, for a model of this configuration; all of them."""
+
+    @abstractmethod
+    def plan(self, examples: E, seed: int | None = None) -> EpochPlan:
+        """The plan of training batches, by the seed of the recipe or another."""
+
+    def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
+        """The plan for examples of which only the lengths are known, side by side."""
+        train = self.recipe.train
+        return BatchPlan(
+            sides,
+            seed=train.seed if seed is None else seed,
+            size=train.tokens_per_batch or train.batch_size or 1,
+            unit="tokens" if train.tokens_per_batch is not None else "examples",
+            micro_batches=train.micro_batches,
+        )
+
+    def making(self, tokenizers: Tokenizers) -> Making[E]:
+        """What is done to the rows of a stream, in another thread."""
+        raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
+
+    def stream_plan(
+        self, splits: Splits, encoded: Encoded[E], tokenizers: Tokenizers, process: int = 0, processes: int = 1
+    ) -> StreamPlan[E]:
+        """The plan of training batches over a stream; it counts in `splits` and `encoded` what is left out."""
+        assert splits.stream is not None
+        train = self.recipe.train
+        return StreamPlan(
+            splits.stream,
+            self.making(copy.deepcopy(tokenizers)),  # one that encodes in another thread must not be used in this
+            seed=train.seed,
+            buffer_size=self.recipe.data.buffer_size,
+            micro_batches=train.micro_batches,
+            tally=Tally(splits.report.splits["train"], encoded.left_out),
+            process=process,
+            processes=processes,
+            exchange=(lambda mine: gather_object([mine])) if processes > 1 else alone,
+        )
+
+    @abstractmethod
+    def batch_maker(self, encoded: Encoded[E], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        """How training batches are made of examples."""
+
+    @abstractmethod
+    def texts(self, examples: E) -> dict[str, TokenLists]:
+        """The tokens of examples, for whoever looks into them: those of each text that an example has."""
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        """What the model reads in a training batch, and what it learns to write where that is text."""
+        return {"text": Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
+
+    def filter_name(self, name: str) -> str:
+        """A filter of training examples as a message names it."""
+        return f"data.{name}"
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        """A new model with weights by `train.seed`, or a pretrained one; in the precision of the recipe."""
+
+    @abstractmethod
+    def load_model(self, place: str | Path) -> PreTrainedModel:
+        """A trained model of this task, from a run folder, a model folder or a Hub id."""
+
+    @abstractmethod
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Objective:
+        """What is minimised, over the batches of a plan where that makes a difference."""
+
+    # ---- evaluation and what is left behind --------------------------------------------------------------------------
+
+    @abstractmethod
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[E],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """Figures and predictions of a split; while training (not `final`) in a cheaper way where there is one. The
+        figures are the same on every process, and "loss" is among them."""
+
+    def settle(self, model: PreTrainedModel, validation: Evaluation) -> None:
+        """Take over into the model what the evaluation of the weights that are kept has found out on validation."""
+        return None
+
+    @abstractmethod
+    def shown(self, row: dict[str, Any]) -> str:
+        """One of an evaluation's predictions as a line of the terminal."""
+
+    @abstractmethod
+    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+        """Write the model as a folder that stands on its own."""
+
+    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
+        """Pictures of a finished model that go beside its training curves."""
+        return None

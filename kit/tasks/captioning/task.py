@@ -1,0 +1,227 @@
+"""Captioning: from a picture to a text that says what is in it."""
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import nn
+from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
+
+from kit.data.batching.plan import BatchPlan, Plan
+from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.data.rows import PICTURE
+from kit.data.splits import Splits
+from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_one
+from kit.errors import DataError, RecipeError, RunError
+from kit.evaluation.evaluator import evaluate_writing
+from kit.pipelines.image_to_text import TASK as PIPELINE
+from kit.pretrained.loading import load_config, load_model
+from kit.recipe.model_settings import config_class
+from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
+from kit.tasks.captioning.inference import Captioner
+from kit.tasks.captioning.plots import draw_caption
+from kit.tasks.captioning.recipe import CaptioningRecipe
+from kit.tasks.captioning.rows import FILE, root_of
+from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
+from kit.tasks.registry import Recipe
+from kit.training.objective import Batch, Objective, Seq2SeqObjective
+
+
+@dataclass(frozen=True)
+class Captioned:
+    """Pictures and their captions: each caption is an example of its own."""
+
+    pictures: Pictures
+    captions: TokenLists
+    owners: np.ndarray
+    """Number of the picture of each caption."""
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.captions)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.captions.lengths
+
+    def select(self, indices: np.ndarray) -> "Captioned":
+        return Captioned(self.pictures, self.captions.select(indices), self.owners[indices])
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        """Pixels and labels of these captions."""
+        return {
+            "pixel_values": self.pictures.pixels(self.owners[indices]),  # (batch, channels, side, side)
+            "labels": self.captions.padded(indices, IGNORED),  # (batch, target)
+        }
+
+    def source(self, places: np.ndarray) -> Batch:
+        """Pixels of these pictures."""
+        return {"pixel_values": self.pictures.pixels(places)}
+
+
+class Captioning(Writing[Captioned]):
+    """What a recipe of this task does at each station on the way of the data."""
+
+    card: ClassVar[str] = "captioner"
+    recipe: CaptioningRecipe
+
+    def __init__(self, recipe: Recipe):
+        assert isinstance(recipe, CaptioningRecipe)
+        super().__init__(recipe)
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        return (PIPELINE,)
+
+    # ---- pictures and text → batches ---------------------------------------------------------------------------------
+
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        section = self.recipe.tokenizer
+        pretrained = section.pretrained or self.recipe.model.pretrained
+        if pretrained is not None:
+            return load_pretrained_tokenizers(pretrained)
+        captions = [caption for listed in self.vocabulary_rows(splits)["caption"] for caption in listed]
+        tokenizer = train_one(section, captions, "training", ends=True)
+        return Tokenizers(tokenizer, tokenizer)
+
+    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Captioned]:
+        """Pictures and token ids of every split; data.max_length applies to the training split only."""
+        config = self.config(tokenizers)
+        encoded = {name: self.encode_split(rows, tokenizers, config) for name, rows in splits.datasets.items()}
+        train, most = encoded["train"], self.recipe.data.max_length
+        # the end marker is no token of the text, so it does not count
+        short = train.lengths - len(tokenizers.encode_empty_target()) <= (most or np.inf)
+        if not short.any():
+            raise DataError(f"data.max_length: none of the {len(train):,} captions is as short as {most} tokens.")
+        encoded["train"] = train.select(np.flatnonzero(short))
+        return Encoded(encoded, {"max_length": int((~short).sum())})
+
+    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Captioned:
+        listed = rows["caption"]
+        owners = np.repeat(np.arange(len(rows)), [len(captions) for captions in listed])
+        ids = tokenizers.encode_target(caption for captions in listed for caption in captions)
+        return Captioned(Pictures(rows, root_of(self.recipe.data), PixelReader(config)), TokenLists(ids), owners)
+
+    def plan(self, examples: Captioned, seed: int | None = None) -> BatchPlan:
+        return self.plan_lengths([examples.lengths], seed)
+
+    def batch_maker(self, encoded: Encoded[Captioned], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        train = encoded.splits["train"]
+        return lambda indices, random: train.batch(indices)
+
+    def texts(self, examples: Captioned) -> dict[str, TokenLists]:
+        return {"caption": examples.captions}
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        return {"caption": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORED)}
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The configuration of the model, new or pretrained."""
+        section = self.recipe.model
+        if section.pretrained is not None:
+            config = load_config(section.pretrained, section.settings)
+        else:
+            assert section.type is not None
+            config = config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
+        if config.model_type not in self.recipe.own_types:
+            raise RecipeError(
+                f"model.pretrained: {section.pretrained} is a {config.model_type}, not a captioner of kit."
+            )
+        if config.num_channels not in (1, 3):
+            raise RecipeError(
+                f"model.num_channels: pictures are read in 3 colours or in 1, not in {config.num_channels}."
+            )
+        return config
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        """A new model with weights by `train.seed`, or a pretrained one; in the precision of the recipe."""
+        section, train = self.recipe.model, self.recipe.train
+        torch.manual_seed(train.seed)
+        config = self.config(tokenizers)
+        if section.pretrained is None:
+            model = AutoModelForImageTextToText.from_config(config)
+        else:
+            model = load_model(AutoModelForImageTextToText, section.pretrained, section.settings)
+            known = model.get_input_embeddings().num_embeddings
+            if known < len(tokenizers.target):
+                raise RecipeError(
+                    f"tokenizer.pretrained has {len(tokenizers.target)} tokens, but model.pretrained knows only "
+                    f"{known}: use the model's own tokenizer by leaving tokenizer.pretrained out."
+                )
+        if train.micro_batches > 1 and any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
+            raise RecipeError(
+                "train.micro_batches: the backbone normalises over the pictures of a batch, so that a step in several "
+                "parts or processes would be another training. Use one of each, or leave out model.backbone_config."
+            )
+        return model.to(getattr(torch, train.dtype))
+
+    def load_model(self, place: str | Path) -> PreTrainedModel:
+        return load_model(AutoModelForImageTextToText, place)
+
+    # ---- evaluation and what is left behind --------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[Captioned],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """The loss is that of all captions; a picture gets one, of which all of its captions are references."""
+        assert isinstance(objective, Seq2SeqObjective)
+        examples, section = encoded.splits[split], self.recipe.eval
+        cost = picture_cost(objective.model.config)
+        return evaluate_writing(
+            objective, np.maximum(examples.lengths, cost), examples.batch,
+            np.full(len(examples.pictures), cost), examples.source,
+            partial(described, splits.datasets[split]), tokenizers, section, self.num_beams(final), accelerator,
+        )  # fmt: skip
+
+    def shown(self, row: dict[str, Any]) -> str:
+        mark = "=" if row["prediction"] in row["target"] else "≠"
+        return f"{row['source']} → {row['prediction']} {mark} {' | '.join(row['target'])}"
+
+    def image_processor(self, model: PreTrainedModel) -> Any:
+        return image_processor_of(model.config)
+
+    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
+        """Where the exported model looks in a few pictures, word by word: one that cannot be loaded is noticed."""
+        captioner = Captioner(model_folder)
+        for number, picture in enumerate(self.some_pictures(splits, split, captioner), start=1):
+            draw_caption(captioner, picture, plots / f"attention_{number}.png")
+
+    def some_pictures(self, splits: Splits, split: str, captioner: Captioner, number: int = 3) -> list[Any]:
+        """A few pictures of a split, spread evenly over it."""
+        rows = splits.datasets[split]
+        number = min(number, len(rows))
+        few = rows.select([place * len(rows) // number for place in range(number)])
+        pictures = Pictures(few, root_of(self.recipe.data), captioner.reader)
+        return [pictures[place] for place in range(number)]
+
+
+def described(rows: Dataset) -> list[dict[str, Any]]:
+    """The rows of a split as predictions tell them: `source` is the name of the picture, `target` its captions."""
+    others = [name for name in rows.column_names if name not in ("image", "caption", FILE, PICTURE)]
+    told = rows.select_columns(["caption", FILE, *others])
+    return [{"source": row.pop(FILE), "target": row.pop("caption"), **row} for row in told]
+
+
+def first_pictures(folder: Path, recipe: Recipe, captioner: Captioner) -> list[Any]:
+    """A few pictures of a run's test data, or of its validation data."""
+    task = Captioning(recipe)
+    splits = task.load()
+    split = next((name for name in ("test", "validation") if name in splits.datasets), None)
+    if split is None:
+        raise RunError(f"{folder} has no test data to take a picture from: give one with --image")
+    return task.some_pictures(splits, split, captioner)

@@ -1,0 +1,243 @@
+"""Causal language models: predict the next token of documents that are packed into full blocks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import Tensor
+from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.batching.contiguous import ContiguousPlan, EpochPlan
+from kit.data.batching.packing import CausalBlocks, document_positions
+from kit.data.batching.plan import Plan
+from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.data.batching.token_cache import Arrays, in_portions
+from kit.data.rows import Texts
+from kit.data.splits import Splits
+from kit.data.streaming.plan import StreamPlan
+from kit.data.text.tokenizer import Tokenizers
+from kit.errors import RecipeError
+from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.families.language_modeling.recipe import CausalLMRecipe
+from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity, summed_over
+from kit.tasks.registry import Recipe
+from kit.training.lm_objectives import CarryingLMObjective, CausalLMObjective
+from kit.training.objective import Batch, Objective
+
+
+@dataclass(frozen=True)
+class TextBlocks:
+    """The blocks of a split."""
+
+    blocks: CausalBlocks
+    bytes: int
+    """Length of the text in UTF-8, by which models with different tokenizers are compared."""
+    separate: bool
+    """Whether documents do not see each other."""
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.blocks)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.blocks.lengths
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        """`input_ids` and `labels`, which are shifted already."""
+        tokens, labels = self.blocks.batch(indices)
+        batch = {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}
+        if self.separate:
+            batch["position_ids"] = torch.from_numpy(document_positions(tokens, self.blocks.separator))
+        return batch
+
+
+class CausalLM(LanguageModel[TextBlocks]):
+    """GPT's pretraining, and recurrent language models."""
+
+    auto_class: ClassVar[Any] = AutoModelForCausalLM
+    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "causal"
+    recipe: CausalLMRecipe
+
+    def __init__(self, recipe: Recipe):
+        assert isinstance(recipe, CausalLMRecipe)
+        super().__init__(recipe)
+
+    def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
+        train, data = self.recipe.train, self.recipe.data
+        if not data.carry_state:
+            return super().plan(examples, seed)
+        rows = train.batch_size or max(1, (train.tokens_per_batch or 1) // data.block_size)
+        return ContiguousPlan(examples.lengths, rows, train.micro_batches)
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        if tokenizer.eos_token_id is None:
+            raise RecipeError("tokenizer.pretrained: it has no end token, which separates documents. Use another one.")
+
+    def encode_documents(
+        self,
+        rows: Dataset,
+        tokenizers: Tokenizers,
+        split: str,
+        workers: int = 1,
+        advance: Callable[[int], object] = lambda documents: None,
+    ) -> TextBlocks:
+        tokenizer, data = tokenizers.source, self.recipe.data
+        tokens = TokenLists.joined(list(in_portions(Texts(rows, "text"), PlainTokens(tokenizer), workers, advance)))
+        size = sum(len(text.encode("utf-8", "replace")) for text in Texts(rows, "text"))
+        blocks = CausalBlocks.of(tokens, tokenizer.eos_token_id, data.block_size)
+        return TextBlocks(blocks, size, data.separate_documents)
+
+    def preparation(self, split: str) -> dict[str, Any]:
+        return {}  # the text is laid end to end, whatever the blocks that are cut from it
+
+    def arrays(self, examples: TextBlocks) -> Arrays:
+        return {"stream": examples.blocks.stream, "bytes": np.array([examples.bytes])}
+
+    def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
+        data = self.recipe.data
+        blocks = CausalBlocks(arrays["stream"], tokenizer.eos_token_id, data.block_size)
+        return TextBlocks(blocks, int(arrays["bytes"][0]), data.separate_documents)
+
+    def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        if isinstance(plan, StreamPlan):
+            return lambda indices, random: plan.examples.batch(indices)
+        examples = encoded.splits["train"]
+        if isinstance(plan, ContiguousPlan):
+            return lambda indices, random: in_streams(examples, plan, indices)
+        return lambda indices, random: examples.batch(indices)
+
+    def joined(self, parts: Sequence[TextBlocks], tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
+        data, separator = self.recipe.data, tokenizer.eos_token_id
+        first = np.array([separator], dtype=np.int32)
+        stream = np.concatenate([first, *(part.blocks.stream[1:] for part in parts)])
+        blocks = CausalBlocks(stream, separator, data.block_size)
+        return TextBlocks(blocks, sum(part.bytes for part in parts), data.separate_documents)
+
+    def texts(self, examples: TextBlocks) -> dict[str, TokenLists]:
+        tokens = examples.blocks.stream[:-1]
+        return {"text": TokenLists(np.split(tokens, np.cumsum(examples.lengths)[:-1]))}
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        real = batch["labels"] != IGNORED
+        return {
+            "reads": Shown(tokenizers.source, batch["input_ids"], real),
+            "predicts": Shown(tokenizers.source, batch["labels"], real),
+        }
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        model, data = super().build_model(tokenizers), self.recipe.data
+        kind, own = model.config.model_type, self.recipe.own_types
+        if data.separate_documents and kind in own:
+            raise RecipeError(
+                f"data.separate_documents: a {kind} has no attention that could be kept within a document. "
+                "Leave it out."
+            )
+        if data.carry_state and kind not in own:
+            raise RecipeError(
+                f"data.carry_state: a {kind} has no state to carry; recurrent models have (model.type: "
+                f"{', '.join(own)}). Leave it out."
+            )
+        return model
+
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> CausalLMObjective:
+        if isinstance(plan, ContiguousPlan):
+            return CarryingLMObjective(model, len(plan.streams))
+        return CausalLMObjective(model)
+
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[TextBlocks],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """Loss and perplexity of a token, bits of a byte, and a few samples."""
+        assert isinstance(objective, CausalLMObjective)
+        examples, device = encoded.splits[split], accelerator.device
+
+        def sums(indices: np.ndarray) -> Tensor:
+            batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
+            return torch.stack([objective.summed_loss(batch), objective.counts(batch).sum().to(device)])
+
+        if self.recipe.data.carry_state:
+            nats, tokens = self.read_through(objective.model, examples, accelerator)
+        else:
+            budget = self.recipe.eval.tokens_per_batch
+            nats, tokens = summed_over(objective, examples.lengths, budget, accelerator, sums)
+        loss = nats / tokens
+        figures = {
+            "loss": loss,
+            "perplexity": perplexity(loss),
+            "bits_per_byte": nats / log(2) / max(1, examples.bytes),
+            "examples": len(examples),
+            "tokens": int(tokens),
+        }
+        return Evaluation(figures, self.samples(objective.model, examples, tokenizers.source))
+
+    @torch.inference_mode()
+    def read_through(self, model: PreTrainedModel, examples: TextBlocks, accelerator: Accelerator) -> list[float]:
+        """Sums of the loss and of the labels, reading the text from its beginning to its end with one state, by a
+        single process: what comes later depends on what came before."""
+        plan = ContiguousPlan(examples.lengths, 1, 1)
+        objective = CarryingLMObjective(model.eval(), 1)
+        total = torch.zeros(2, dtype=torch.float64)
+        if accelerator.is_main_process:
+            for step in range(plan.steps_per_epoch):
+                batch = in_streams(examples, plan, plan.step(step)[0])
+                batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
+                total += torch.stack([objective.summed_loss(batch).double().cpu(), objective.counts(batch).sum().cpu()])
+        return accelerator.reduce(total.to(accelerator.device)).cpu().tolist()
+
+    def samples(
+        self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase
+    ) -> list[dict[str, Any]]:
+        """Texts that the model writes, the same ones for the same weights."""
+        section, rows = self.recipe.eval, []
+        places = np.linspace(0, len(examples) - 1, section.examples).astype(int)
+        devices = [model.device] if model.device.type == "cuda" else []
+        with torch.random.fork_rng(devices), torch.inference_mode():
+            torch.manual_seed(self.recipe.train.seed)
+            for place in places:
+                beginning = examples.batch(np.array([place]))["input_ids"][0, : section.prompt_tokens]
+                separator = torch.tensor([tokenizer.eos_token_id])
+                prompt = beginning if len(beginning) else separator
+                written = model.generate(
+                    input_ids=prompt[None].to(model.device),
+                    attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=model.device),
+                    generation_config=self.sampling(tokenizer),
+                )[0, len(prompt) :]
+                rows.append({"prompt": tokenizer.decode(beginning), "prediction": tokenizer.decode(written)})
+        return rows
+
+    def sampling(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
+        """How samples are written."""
+        section = self.recipe.eval
+        pad = tokenizer.pad_token_id
+        return GenerationConfig(
+            do_sample=True,
+            temperature=section.temperature,
+            top_p=section.top_p,
+            top_k=0,
+            max_new_tokens=section.max_new_tokens,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.eos_token_id if pad is None else pad,
+        )
+
+    def shown(self, row: dict[str, Any]) -> str:
+        return f"{row['prompt']}│{row['prediction']}"
+
+
+def in_streams(examples: TextBlocks, plan: ContiguousPlan, indices: np.ndarray) -> Batch:
+    """A batch that says which stream each row goes on with, and whether it begins there."""
+    streams, fresh = plan.stream_of(indices)
+    return {**examples.batch(indices), "stream": torch.from_numpy(streams), "fresh": torch.from_numpy(fresh)}

@@ -1,0 +1,167 @@
+"""Dialogues: from lists of turns, however they are written down, to replies with all that was said before them."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from kit.data.batching.ragged import IGNORED, Pairs, TokenLists
+from kit.data.report import SplitReport
+from kit.data.rows import in_memory
+from kit.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from kit.tasks.dialogue.recipe import DialogueData
+
+IN_TURN = ("first", "second")
+"""Speakers of turns that do not name theirs."""
+
+KEPT = 64
+"""Turns before a reply that are kept to be shown and compared where the model reads fewer."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one speaker says."""
+
+    speaker: str
+    text: str
+
+
+def turns_of(cell: Any, data: "DialogueData", where: str) -> list[Turn]:
+    """The turns in a cell. Raises DataError if it does not hold any, or a turn has no text."""
+    if not isinstance(cell, list):
+        raise DataError(f"{where}: data.turns ({data.turns}) holds {type(cell).__name__}, not a list of turns.")
+    return [_turn(turn, place, data, f"{where}, turn {place + 1}") for place, turn in enumerate(cell)]
+
+
+def _turn(turn: Any, place: int, data: "DialogueData", where: str) -> Turn:
+    speaker: Any = IN_TURN[place % 2]
+    if isinstance(turn, dict):
+        for key, name in (("turn_text", data.turn_text), ("turn_speaker", data.turn_speaker)):
+            if name not in turn:
+                keys = [str(known) for known in turn]
+                raise DataError(
+                    f'{where}: data.{key}: there is no "{name}".{did_you_mean(name, keys)} It has {", ".join(keys)}.'
+                )
+        speaker, text = turn[data.turn_speaker], turn[data.turn_text]
+    elif isinstance(turn, list):
+        if len(turn) != 2:
+            raise DataError(f"{where}: expected a pair [speaker, text], got {len(turn)} parts.")
+        speaker, text = turn
+    else:
+        text = turn
+    if not isinstance(text, str):
+        raise DataError(f"{where} has no text: expected text, got {text!r}.")
+    if not isinstance(speaker, str):
+        raise DataError(f"{where} has no speaker: expected a name, got {speaker!r}.")
+    return Turn(speaker, text)
+
+
+def in_replies(rows: "Dataset", data: "DialogueData", split: str, told: SplitReport) -> "Dataset":
+    """A row for each reply to learn: `turns`, the texts before it, `source`, the same as one text, and `target`.
+
+    Columns that say something about the whole dialogue are repeated. Dialogues without a reply are counted; that there
+    is no reply at all is an error.
+    """
+    others = [name for name in rows.column_names if name not in ("turns", "target")]
+    columns: dict[str, list[Any]] = {name: [] for name in ("turns", "source", "target")}
+    owners: list[int] = []
+    speakers = Counter[str]()
+    most = None if data.max_turns is None else max(data.max_turns, KEPT)
+    for number, row in enumerate(rows.select_columns([name for name in rows.column_names if name not in others])):
+        turns = turns_of(row["turns"], data, f"{split}, dialogue {number + 1}")
+        speakers.update(turn.speaker for turn in turns)
+        texts = [turn.text for turn in turns]
+        found = list(_replies(turns, row.get("target"), data.speaker))
+        if not found:
+            told.dropped["dialogue without a reply"] += 1
+        for place, reply in found:
+            before = texts[max(0, place - most) if most is not None else 0 : place]
+            columns["turns"].append(before)
+            columns["source"].append("\n".join(before))
+            columns["target"].append(reply)
+            owners.append(number)
+    if not owners:
+        names = ", ".join(sorted(speakers)) or "none"
+        hint = "" if data.speaker is None else did_you_mean(data.speaker, speakers)
+        asked = "" if data.speaker is None else f' by data.speaker: "{data.speaker}".{hint}'
+        raise DataError(f"{split} has no reply to learn{asked or '.'} Its speakers: {names}.")
+    kinds = {"turns": pa.list_(pa.string()), "source": pa.string(), "target": pa.string()}
+    table = pa.table({name: pa.array(cells, kinds[name]) for name, cells in columns.items()})
+    whole = rows.with_format("arrow")[:]
+    for name in others:
+        if name not in kinds:
+            table = table.append_column(name, whole[name].combine_chunks().take(pa.array(owners)))
+    return in_memory(table)
+
+
+def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> Iterator[tuple[int, str]]:
+    """How many turns there are before each reply, and the reply."""
+    if target is not None:
+        if turns:
+            yield len(turns), target
+        return
+    for place, turn in enumerate(turns):
+        if place > 0 and speaker in (None, turn.speaker):
+            yield place, turn.text
+
+
+@dataclass(frozen=True)
+class Conversations(Pairs):
+    """Encoded turns and replies; `source` has the tokens of all turns of an example, one after the other."""
+
+    turns: TokenLists = field(default_factory=lambda: TokenLists([]))
+    """The number of tokens of each turn."""
+    apart: bool = True
+    """Whether the model reads each turn by itself, (turns, tokens), or all of them as one text."""
+
+    @classmethod
+    def of(
+        cls, histories: Sequence[Sequence[Sequence[int]]], replies: Sequence[Sequence[int]], apart: bool, cut: int = 0
+    ) -> "Conversations":
+        """From the tokens of each turn."""
+        source = TokenLists([token for turn in turns for token in turn] for turns in histories)
+        lengths = TokenLists([len(turn) for turn in turns] for turns in histories)
+        return cls(source, TokenLists(replies), None, cut, lengths, apart)
+
+    @property
+    def longest_turns(self) -> np.ndarray:
+        """Number of tokens of the longest turn of each example."""
+        return np.array([self.turns[i].max(initial=0) for i in range(len(self))], dtype=np.int64)
+
+    @property
+    def lengths_read(self) -> np.ndarray:
+        """Tokens that the model reads of each example, padding of its shorter turns included."""
+        return self.turns.lengths * self.longest_turns if self.apart else self.source.lengths
+
+    def select(self, indices: np.ndarray) -> "Conversations":
+        parts = (lists.select(indices) for lists in (self.source, self.target, self.turns))
+        source, target, turns = parts
+        return Conversations(source, target, None, 0, turns, self.apart)
+
+    def batch(self, indices: np.ndarray, pad: int) -> dict[str, Tensor]:
+        """`input_ids` and `attention_mask`, (batch, turns, tokens) if turns are apart, and `labels` (batch, target)."""
+        if not self.apart:
+            return super().batch(indices, pad)
+        turns = int(self.turns.lengths[indices].max(initial=1))
+        longest = max((int(self.turns[i].max(initial=1)) for i in indices), default=1)
+        ids = np.full((len(indices), max(1, turns), longest), pad, dtype=np.int64)
+        mask = np.zeros_like(ids)
+        for row, index in enumerate(indices):
+            lengths = self.turns[index]
+            for place, tokens in enumerate(np.split(self.source[index], np.cumsum(lengths)[:-1])):
+                ids[row, place, : len(tokens)] = tokens
+                mask[row, place, : len(tokens)] = 1
+        return {
+            "input_ids": torch.from_numpy(ids),
+            "attention_mask": torch.from_numpy(mask),
+            "labels": self.target.padded(indices, IGNORED),
+        }

@@ -1,0 +1,259 @@
+"""What fine-tuning for classification, tagging and question answering has in common."""
+
+import inspect
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.batching.plan import BatchPlan, Plan, reading_batches
+from kit.data.batching.ragged import TokenLists
+from kit.data.splits import Splits
+from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
+from kit.errors import RecipeError
+from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.positions import position_limit
+from kit.recipe.model_settings import config_class
+from kit.tasks.base import Encoded, MakeBatch, Task
+from kit.tasks.families.labeling.data import Inputs
+from kit.tasks.families.labeling.objectives import LabelObjective
+from kit.tasks.families.labeling.recipe import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
+from kit.tasks.families.language_modeling.task import vocabulary_settings
+from kit.training.objective import Batch
+
+READ_TO_THE_LAST = ("xlnet",)
+"""Model types that put their head on the last token, whatever it is, so that padding has to come before the text."""
+
+NO_LIMIT = 1_000_000
+"""A tokenizer that says it takes more tokens than this does not know a limit."""
+
+
+class Readable(Protocol):
+    """Examples of which batches are made."""
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of tokens of each."""
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        """Inputs, and labels if there are any, of these examples."""
+
+    def __len__(self) -> int: ...
+
+
+class LabelledExamples(Readable, Protocol):
+    """Examples to learn from."""
+
+    @property
+    def cut(self) -> int: ...
+
+    @property
+    def inputs(self) -> Inputs:
+        """What the model reads of each."""
+
+
+L = TypeVar("L", bound=LabelledExamples)
+
+
+class FineTuning(Task[L]):
+    """A task that puts a head on an encoder and learns from labels."""
+
+    card: ClassVar[str] = "fine_tuned"
+    auto_class: ClassVar[Any]
+    """transformers' class that builds and loads models of this task."""
+
+    recipe: ClassificationRecipe | TaggingRecipe | QuestionAnsweringRecipe
+
+    labels: list[str] | None = None
+    """Names of the labels, in the model's order, once the training data is encoded; None where there are none."""
+
+    @property
+    def predicted_names(self) -> tuple[str, ...]:
+        """The names of what `predict` says about a row."""
+        return ("prediction",)
+
+    # ---- text → tokens → batches -------------------------------------------------------------------------------------
+
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        section = self.recipe.tokenizer
+        pretrained = section.pretrained or self.recipe.model.pretrained
+        if pretrained is not None:
+            tokenizers = load_pretrained_tokenizers(pretrained)
+        else:
+            texts = list(self.words_to_learn(self.vocabulary_rows(splits)))
+            tokenizer = train_tokenizer(section, texts, "masked")
+            tokenizers = Tokenizers(tokenizer, tokenizer)
+        self.check_tokenizer(tokenizers.source)
+        return tokenizers
+
+    @abstractmethod
+    def words_to_learn(self, rows: Any) -> Iterable[str]:
+        """All text of these rows, for a tokenizer to learn from."""
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise RecipeError if a tokenizer does not suit the task; give it padding if it has none, as GPT-2's."""
+        if tokenizer.pad_token_id is None:
+            if tokenizer.eos_token is None:
+                raise RecipeError("tokenizer.pretrained: it has neither a padding token nor an end token.")
+            tokenizer.pad_token = tokenizer.eos_token
+
+    def needs_fast(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise RecipeError if a tokenizer does not know which characters or words its tokens are from."""
+        if not tokenizer.is_fast:
+            raise RecipeError(
+                f"tokenizer.pretrained: {self.recipe.task} needs a fast tokenizer, which knows the words of its tokens."
+            )
+
+    def suit_inputs(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+        """Let the tokenizer give no segments to a model that does not have them, and padding where it moves no token to
+        another position, here and in pipelines."""
+        side = "left" if config.model_type in READ_TO_THE_LAST else "right"
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
+        model = self.auto_class._model_mapping[type(config)]
+        taken = "token_type_ids" in inspect.signature(model.forward).parameters
+        if not taken or getattr(config, "type_vocab_size", 2) < 2:
+            names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+            tokenizer.model_input_names = names
+            tokenizer.init_kwargs["model_input_names"] = names  # only what is among these is saved
+
+    def limit(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int | None:
+        """Most tokens of an example. Raises RecipeError if the recipe asks for more than the model has."""
+        positions, wanted = position_limit(config), self.recipe.data.max_length
+        if wanted is not None and positions is not None and wanted > positions:
+            raise RecipeError(
+                f"data.max_length: {wanted} tokens are more than the model has positions for: {positions}."
+            )
+        told = tokenizer.model_max_length if tokenizer.model_max_length < NO_LIMIT else None
+        limits = [limit for limit in (positions, wanted or told) if limit is not None]
+        return min(limits, default=None)
+
+    def plan(self, examples: L, seed: int | None = None) -> BatchPlan:
+        return self.plan_lengths([examples.lengths], seed)
+
+    def batch_maker(self, encoded: Encoded[L], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        examples = encoded.splits["train"]
+        return lambda indices, random: examples.batch(indices)
+
+    def texts(self, examples: L) -> dict[str, TokenLists]:
+        return {"text": examples.inputs.tokens["input_ids"]}
+
+    # ---- model -------------------------------------------------------------------------------------------------------
+
+    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The configuration of the model, new or pretrained, with the names of the labels once they are known."""
+        section, tokenizer = self.recipe.model, tokenizers.source
+        if section.pretrained is not None:
+            config = load_config(section.pretrained, section.settings)
+            if type(config) not in self.auto_class._model_mapping:
+                raise RecipeError(f"model.pretrained: a {config.model_type} has no head for {self.recipe.task}.")
+            for stale in ("custom_pipelines", "question_answering"):  # of a model for another task
+                if hasattr(config, stale):
+                    delattr(config, stale)
+            if config.pad_token_id is None:  # GPT-2 and its like look for the last token that is not padding
+                config.pad_token_id = tokenizer.pad_token_id
+        else:
+            assert section.type is not None
+            kind = config_class(section.type, self.recipe.own_types, self.recipe.mapping)
+            config = kind(**section.settings, **vocabulary_settings(kind, tokenizer))
+        if self.labels is not None:
+            config.num_labels = len(self.labels)
+            config.id2label = dict(enumerate(self.labels))
+            config.label2id = {label: place for place, label in enumerate(self.labels)}
+        return config
+
+    def order_of_pretrained(self, labels: list[str]) -> list[str]:
+        """The labels in the order of a pretrained model that has the same ones, so that its head goes on as it is."""
+        if self.recipe.model.pretrained is not None:
+            known = list((load_config(self.recipe.model.pretrained).id2label or {}).values())
+            if sorted(known) == sorted(labels):
+                return known
+        return labels
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        config = self.config(tokenizers)
+        # a head for other labels is made anew
+        model, self.new_parts = new_or_pretrained(
+            self.auto_class, self.recipe, config, tokenizers.source, new_head=True
+        )
+        return model
+
+    def load_model(self, place: str | Path) -> PreTrainedModel:
+        return load_model(self.auto_class, place)
+
+    def take_labels(self, config: PreTrainedConfig) -> None:
+        """Know the labels of a trained model."""
+        self.labels = [config.id2label[place] for place in range(config.num_labels)]
+
+    @abstractmethod
+    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> "Predictions":
+        """What the model says about rows, whose labels nobody needs to know."""
+
+    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+        limit = self.limit(tokenizers.source, model.config)
+        if limit is not None:
+            tokenizers.source.model_max_length = limit  # where pipelines cut with truncation=True
+        export_model(folder, model, tokenizers, pipelines=self.pipelines)
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says about rows."""
+
+    rows: list[dict[str, Any]]
+    """For each row what is predicted, by name, in order."""
+    cut: int = 0
+    """How many were longer than the model can read."""
+
+
+def outputs_of(
+    objective: LabelObjective, examples: Readable, tokens: int, device: torch.device, rank: int = 0, ranks: int = 1
+) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
+    """The places of the examples in each batch, the batch, and what the model says about it; of several processes each
+    takes its share of the batches."""
+    objective.eval()
+    for indices in reading_batches(examples.lengths, tokens)[rank::ranks]:
+        batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
+        yield indices, batch, objective.output(batch)
+
+
+@torch.inference_mode()
+def read(
+    objective: LabelObjective, examples: Readable, tokens: int, keep: Callable[[dict[str, Tensor], Batch], list[Any]]
+) -> list[Any]:
+    """What `keep` takes from the model's output for each example, in order, in this process alone."""
+    found: dict[int, Any] = {}
+    for indices, batch, output in outputs_of(objective, examples, tokens, objective.model.device):
+        found.update(zip(indices.tolist(), keep(output, batch), strict=True))
+    return [found[place] for place in range(len(examples))]
+
+
+@torch.inference_mode()
+def read_off(
+    objective: LabelObjective,
+    examples: LabelledExamples,
+    tokens: int,
+    accelerator: Accelerator,
+    keep: Callable[[dict[str, Tensor], Batch], list[Any]],
+) -> tuple[list[Any], float]:
+    """What `keep` takes from the model's output for each example, in order, and the mean loss of all."""
+    found: list[tuple[int, Any]] = []
+    sums = torch.zeros(2, dtype=torch.float64)
+    share = accelerator.process_index, accelerator.num_processes
+    for indices, batch, output in outputs_of(objective, examples, tokens, accelerator.device, *share):
+        loss, count = objective.summed_loss(output, batch), objective.loss_count(batch)
+        sums += torch.stack([loss.double().cpu(), count.double().cpu()])
+        found += zip(indices.tolist(), keep(output, batch), strict=True)
+    everyone = dict(gather_object(found))
+    if len(everyone) != len(examples):
+        raise RuntimeError(f"{len(everyone)} predictions for {len(examples)} examples: each must occur exactly once")
+    total = accelerator.reduce(sums.to(accelerator.device)).cpu()
+    return [everyone[place] for place in range(len(examples))], float(total[0] / total[1].clamp(min=1))

@@ -1,0 +1,213 @@
+"""Proofs about language models: padding, cache and batches change nothing, and the loss is the one it should be."""
+
+import copy
+import inspect
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kit.data.batching.ragged import IGNORED
+from kit.pretrained.positions import position_limit
+from kit.training.lm_objectives import CausalLMObjective, MaskedLMObjective
+from kit.training.objective import Batch, Objective
+from kit.verify.forward import TOLERANCE, difference, saved_and_loaded
+from kit.verify.learning import MICRO_BATCHES, OVERFIT_LOSS, OVERFIT_STEPS, accumulated, cross_entropy_by_hand
+from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
+from kit.verify.proof import Outcome, Proof, equal_within, largest, proof
+from kit.verify.subject import EXAMPLES, LONGEST, Subject
+
+EXTRA_PADDING = 3
+WRITTEN = 6
+"""Tokens that are generated for each beginning."""
+
+
+def is_masked(subject: Subject) -> bool:
+    """A model that fills in masked tokens."""
+    return not subject.model.config.is_encoder_decoder and not subject.model.can_generate()
+
+
+def is_causal(subject: Subject) -> bool:
+    """A model that predicts the next token."""
+    return not subject.model.config.is_encoder_decoder and subject.model.can_generate()
+
+
+def is_language_model(subject: Subject) -> bool:
+    return is_masked(subject) or is_causal(subject)
+
+
+def objective_of(model: PreTrainedModel) -> Objective:
+    return CausalLMObjective(model) if model.can_generate() else MaskedLMObjective(model)
+
+
+def causal_batch(rows: list[np.ndarray], pad: int, limit: int | None) -> Batch:
+    """Right-padded beginnings of texts, of many lengths, with the token that follows each as its label.
+
+    Of `limit` positions some are left to what is written.
+    """
+    longest = LONGEST if limit is None else max(4, min(LONGEST, limit - WRITTEN))
+    rows = [row[: max(3, min(longest, len(row)) - 2 * number)] for number, row in enumerate(rows[:EXAMPLES])]
+    longest = max(map(len, rows)) - 1
+    batch = {
+        "input_ids": torch.full((len(rows), longest), pad),
+        "attention_mask": torch.zeros(len(rows), longest, dtype=torch.long),
+        "labels": torch.full((len(rows), longest), IGNORED),
+    }
+    for place, row in enumerate(rows):
+        tokens = torch.from_numpy(row.astype(np.int64))
+        batch["input_ids"][place, : len(row) - 1] = tokens[:-1]
+        batch["attention_mask"][place, : len(row) - 1] = 1
+        batch["labels"][place, : len(row) - 1] = tokens[1:]
+    return batch
+
+
+@torch.no_grad()
+def logits_of(model: PreTrainedModel, batch: Batch) -> Tensor:
+    """(batch, length, vocabulary) of all tokens of a batch, whatever its labels."""
+    inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "next_sentence_label")}
+    outputs = model(**inputs)
+    return outputs.prediction_logits if "prediction_logits" in outputs else outputs.logits
+
+
+def logits_alone(subject: Subject) -> Tensor:
+    """The logits of each text computed alone, without any padding; rows are filled up with zeros."""
+    length, rows = subject.batch["input_ids"].shape[1], []
+    for row, real in enumerate(subject.batch["attention_mask"].sum(1).tolist()):
+        one = {
+            name: tensor[row : row + 1, :real] if tensor.dim() > 1 else tensor[row : row + 1]
+            for name, tensor in subject.batch.items()
+            if name != "attention_mask"
+        }
+        rows.append(nn.functional.pad(logits_of(subject.exact, one)[0], (0, 0, 0, length - real)))
+    return torch.stack(rows)
+
+
+@proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_language_model)
+def save_and_load(subject: Subject) -> Outcome:
+    batch = {name: tensor.to(subject.model.device) for name, tensor in subject.batch.items()}
+    return saved_and_loaded(subject.model, lambda model: logits_of(model, batch))
+
+
+@proof("padding", "a padded batch gives each text the logits it has alone", is_language_model)
+def right_padding(subject: Subject) -> Outcome:
+    limit, length = position_limit(subject.model.config), subject.batch["input_ids"].shape[1]
+    more = EXTRA_PADDING if limit is None else min(EXTRA_PADDING, limit - length)
+    wide = {
+        name: nn.functional.pad(tensor, (0, more)) if tensor.dim() > 1 else tensor
+        for name, tensor in subject.batch.items()
+    }
+    real = subject.batch["attention_mask"].bool()
+    found = logits_of(subject.exact, wide)[:, : real.shape[1]]
+    return equal_within(difference(found, logits_alone(subject), real), TOLERANCE, "logits")
+
+
+def left_padded(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Tokens and mask with the padding in front."""
+    ids, mask = torch.zeros_like(batch["input_ids"]), torch.zeros_like(batch["attention_mask"])
+    for row, real in enumerate(batch["attention_mask"].sum(1).tolist()):
+        ids[row, ids.shape[1] - real :] = batch["input_ids"][row, :real]
+        mask[row, ids.shape[1] - real :] = 1
+    return ids, mask
+
+
+@proof("left padding", "padding in front, as `generate` needs it, changes no logits either", is_causal)
+def left_padding(subject: Subject) -> Outcome:
+    model, (ids, mask) = subject.exact, left_padded(subject.batch)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if "position_ids" in inspect.signature(model.forward).parameters:  # what `generate` computes
+        inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
+    found, alone = logits_of(model, inputs), logits_alone(subject)
+    differences = []
+    for row, real in enumerate(mask.sum(1).tolist()):
+        differences.append(difference(found[row, ids.shape[1] - real :], alone[row, :real]))
+    return equal_within(largest(differences), TOLERANCE, "logits")
+
+
+@proof("cache", "one token after the other from the cache gives the logits of the whole text", is_causal)
+def cached_logits(subject: Subject) -> Outcome:
+    model, row = subject.exact, int(subject.batch["attention_mask"].sum(1).argmax())
+    ids = subject.batch["input_ids"][row : row + 1]
+    steps, cache = [], None
+    with torch.no_grad():
+        whole = model(input_ids=ids, use_cache=False).logits
+        for place in range(ids.shape[1]):
+            output = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+            steps.append(output.logits)
+            cache = output.past_key_values
+    return equal_within(difference(torch.cat(steps, dim=1), whole), TOLERANCE, "logits")
+
+
+@proof("batched writing", "beginnings of many lengths are completed as each alone", is_causal)
+def batched_generation(subject: Subject) -> Outcome:
+    model, (ids, mask) = subject.exact, left_padded(subject.batch)
+    how: dict[str, Any] = {"max_new_tokens": WRITTEN, "min_new_tokens": WRITTEN, "do_sample": False}
+    how["pad_token_id"] = model.generation_config.pad_token_id or 0
+    with torch.no_grad():
+        together = model.generate(input_ids=ids, attention_mask=mask, **how)[:, ids.shape[1] :]
+        different = 0
+        for row, real in enumerate(mask.sum(1).tolist()):
+            own = ids[row : row + 1, ids.shape[1] - real :]
+            alone = model.generate(input_ids=own, attention_mask=torch.ones_like(own), **how)[:, real:]
+            different += not torch.equal(alone[0], together[row])
+    return Outcome(different == 0, f"{different} of {len(ids)} completions differ")
+
+
+@proof("output layer", "computed at masked places only, it gives what the whole model gives there", is_masked)
+def sparse_output_layer(subject: Subject) -> Outcome:
+    model, labels = subject.exact, subject.batch["labels"]
+    with torch.no_grad():
+        sparse, _ = MaskedLMObjective(model).logits(subject.batch)
+    return equal_within(difference(sparse, logits_of(model, subject.batch)[labels != IGNORED]), TOLERANCE, "logits")
+
+
+@proof("loss", "the training loss is the cross-entropy computed by hand", is_language_model)
+def objective_loss(subject: Subject) -> Outcome:
+    batch, objective = subject.batch, objective_of(subject.exact)
+    by_hand = cross_entropy_by_hand(logits_of(subject.exact, batch), batch["labels"], 0.0)
+    with torch.no_grad():
+        if isinstance(objective, MaskedLMObjective):
+            found = objective.summed_losses(batch)[0]
+        else:
+            assert isinstance(objective, CausalLMObjective)
+            found = objective.summed_loss(batch)
+    return equal_within(abs(float(found) - by_hand) / max(by_hand, 1e-12), LOSS_TOLERANCE, "losses")
+
+
+@proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_language_model)
+def accumulation(subject: Subject) -> Outcome:
+    objective = objective_of(subject.exact)
+    rows = torch.arange(len(subject.batch["labels"])).tensor_split(MICRO_BATCHES)
+    parts = [{name: tensor[part] for name, tensor in subject.batch.items()} for part in rows]
+    return equal_within(accumulated(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
+
+
+@proof("overfitting", "a copy of the model learns one batch by heart", is_language_model)
+def overfitting(subject: Subject) -> Outcome:
+    objective = objective_of(copy.deepcopy(subject.exact).float().eval())  # without dropout
+    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
+    counts, loss = objective.counts(subject.batch), float("inf")
+    for _ in range(OVERFIT_STEPS):
+        optimizer.zero_grad()
+        share = objective(subject.batch, counts)
+        share.backward()
+        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
+        optimizer.step()
+        loss = float(share.detach())
+        if loss < OVERFIT_LOSS:
+            break
+    return Outcome(loss <= OVERFIT_LOSS, f"loss {loss:.3f} after at most {OVERFIT_STEPS} steps", OVERFIT_LOSS)
+
+
+PROOFS: tuple[Proof, ...] = (
+    save_and_load,
+    right_padding,
+    left_padding,
+    cached_logits,
+    batched_generation,
+    sparse_output_layer,
+    objective_loss,
+    accumulation,
+    overfitting,
+)

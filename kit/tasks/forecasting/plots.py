@@ -1,0 +1,88 @@
+"""Pictures of forecasts: how the error grows with the horizon, and one forecast beside what came true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kit.evaluation.metrics import METRICS
+from kit.plots.curves import save_picture
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+LINES = {
+    "": ("model", "#4477aa", "-"),
+    "persistence": ("last value", "#999999", "--"),
+    "linear": ("linear", "#cc6633", "-."),
+}
+"""Name, colour and style of each kind of forecast; colours are told apart by all kinds of colour sight."""
+MOST_VALUES = 4
+"""More numbers at a step than this are too many for one picture: the first ones are shown."""
+
+
+def draw_errors(by_horizon: Mapping[str, Sequence[float]], metric: str, path: Path) -> Path:
+    """The error at each step of the horizon, of the model and of what it is compared with."""
+    named = {}
+    for kind, (label, color, style) in LINES.items():
+        errors = by_horizon.get(f"{kind}_{metric}" if kind else metric)
+        if errors is not None:
+            named[label] = (errors, color, style)
+    return draw_lines(named, METRICS[metric].title, path)
+
+
+def draw_lines(lines: Mapping[str, tuple[Sequence[float], str, str]], title: str, path: Path) -> Path:
+    """Errors over the horizon: numbers, colour and style of each line, by its name."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 4), dpi=120)
+    axes = figure.add_subplot()
+    for name, (errors, color, style) in lines.items():
+        steps = np.arange(1, len(errors) + 1)
+        axes.plot(steps, errors, style, color=color, label=name, marker="o" if len(errors) == 1 else None)
+    axes.set_xlabel("steps ahead")
+    axes.set_ylabel(title)
+    axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
+    return save_picture(figure, path)
+
+
+def draw_forecast(
+    values: NDArray[np.float64],
+    predicted: NDArray[np.floating],
+    scales: NDArray[np.floating] | None,
+    names: Sequence[str],
+    path: Path,
+) -> Path:
+    """What was read and what came true, values (history + horizon, value_size), and what was predicted of the latter;
+    with scales, the band of two standard deviations."""
+    from matplotlib.figure import Figure
+
+    shown = list(names)[:MOST_VALUES]
+    figure = Figure(figsize=(7, 1 + 2.2 * len(shown)), dpi=120)
+    history = len(values) - len(predicted)
+    steps = np.arange(history, len(values))
+    for place, (name, axes) in enumerate(
+        zip(shown, np.atleast_1d(figure.subplots(len(shown), sharex=True)), strict=True)
+    ):
+        axes.plot(values[:, place], color="#999999", label="measured")
+        axes.plot(steps, predicted[:, place], color="#4477aa", label="predicted")
+        if scales is not None:
+            low, high = (predicted[:, place] + sign * 2 * scales[:, place] for sign in (-1, 1))
+            axes.fill_between(steps, low, high, color="#4477aa", alpha=0.2, linewidth=0)
+        axes.axvline(history - 0.5, color="black", linewidth=0.8, linestyle=":")
+        axes.set_ylabel(name, parse_math=False)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+        if place == 0:
+            axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
+        if place == len(shown) - 1:
+            axes.set_xlabel("step")
+    return save_picture(figure, path)

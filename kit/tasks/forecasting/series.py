@@ -1,0 +1,243 @@
+"""Series of numbers: from tables, with a row for each step or for each series, to arrays, and to windows of them."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kit.data.rows import in_memory
+from kit.errors import DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from kit.tasks.forecasting.recipe import ForecastingData
+
+Array = NDArray[np.float64]
+
+SCHEMA = pa.schema(
+    {"series": pa.string(), "values": pa.list_(pa.list_(pa.float64())), "context": pa.list_(pa.list_(pa.float64()))}
+)
+"""A row for each series, as `Splits` holds them; a missing value is null."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """Numbers that follow one another."""
+
+    name: str
+    values: Array  # (steps, value_size), not a number where one is missing
+    context: Array  # (steps or more, context_size)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def there(self) -> NDArray[np.bool_]:
+        """(steps,): which steps have all values."""
+        return np.asarray(~np.isnan(self.values).any(1))
+
+
+# ---- tables → series -------------------------------------------------------------------------------------------------
+
+
+def read_series(rows: "Dataset", data: "ForecastingData", where: str, complete: bool = True) -> list[Series]:
+    """The series in a table, in the order of their first rows. Raises DataError where a number is missing or is none.
+
+    Without `complete`, as when a forecast is asked for, the last steps need no values: their context is that of the
+    steps to predict.
+    """
+    for name, key in data.value_columns.items():
+        if name not in rows.column_names:
+            raise DataError(
+                f'data.{key}: {where} has no column "{name}".{did_you_mean(name, rows.column_names)} It has '
+                f"{', '.join(rows.column_names)}."
+            )
+    kind = rows.data.schema.field(data.targets[0]).type
+    whole = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    found = list(_of_rows(rows, data, where) if whole else _of_steps(rows, data, where))
+    return [_checked(series, data, f'{where}, series "{series.name}"', complete) for series in found]
+
+
+def _of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
+    """A row is a series."""
+    for number, row in enumerate(rows.select_columns(list(data.value_columns)), start=1):
+        name = str(number if data.series is None else row[data.series])
+        place = f'{where}, series "{name}"'
+        values = _side_by_side([_matrix(row[column], column, place) for column in data.targets], data.targets, place)
+        context = _side_by_side([_matrix(row[column], column, place) for column in data.context], data.context, place)
+        yield Series(name, values, context if data.context else np.zeros((len(values), 0)))
+
+
+def _matrix(cell: Any, column: str, where: str) -> Array:
+    """(steps, numbers) of a cell: a list of numbers, or of lists of as many numbers each."""
+    if not isinstance(cell, list) or not cell:
+        raise DataError(f'{where}: "{column}" holds no list of numbers.')
+    steps = [step if isinstance(step, list) else [step] for step in cell]
+    size = len(steps[0])
+    for number, step in enumerate(steps, start=1):
+        if len(step) != size:
+            raise DataError(f'{where}: step {number} of "{column}" has {len(step)} numbers, and the first has {size}.')
+    cells = [[_number(part, f'{where}, step {n}: "{column}"') for part in step] for n, step in enumerate(steps, 1)]
+    return np.array(cells, dtype=np.float64)
+
+
+def _side_by_side(parts: Sequence[Array], names: Sequence[str], where: str) -> Array:
+    """Columns of one length as one matrix."""
+    for name, part in zip(names, parts, strict=True):
+        if len(part) != len(parts[0]):
+            raise DataError(f'{where}: "{names[0]}" has {len(parts[0])} steps, but "{name}" has {len(part)}.')
+    return np.concatenate(parts, axis=1) if parts else np.zeros((0, 0))
+
+
+def _of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
+    """A row is a step; rows of one series may be anywhere, but in order."""
+    table = rows.with_format("arrow")[:]
+    columns = {
+        name: np.array(
+            [_number(cell, f'{where}, row {n}: "{name}"') for n, cell in enumerate(table[name].to_pylist(), 1)]
+        )
+        for name in (*data.targets, *data.context)
+    }
+    names: list[str | None] = [where for _ in range(len(table))]
+    if data.series is not None:
+        names = [None if cell is None else str(cell) for cell in table[data.series].to_pylist()]
+        if None in names:
+            raise DataError(
+                f'{where}, row {names.index(None) + 1}: "{data.series}", the name of the series, is missing.'
+            )
+    groups: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        groups.setdefault(str(name), []).append(place)
+    for name, places in groups.items():
+        values, context = (
+            np.stack([columns[column][places] for column in side], axis=1) if side else np.zeros((len(places), 0))
+            for side in (data.targets, data.context)
+        )
+        yield Series(name, values, context)
+
+
+def _number(cell: Any, where: str) -> float:
+    """A finite number, or not a number where one is missing."""
+    if cell is None or cell == "":
+        return math.nan
+    try:
+        found = float(cell)
+    except (TypeError, ValueError):
+        raise DataError(f"{where} is no number: {str(cell)[:40]!r}.") from None
+    if math.isinf(found):
+        raise DataError(f"{where} is infinite.")
+    return found
+
+
+def _checked(series: Series, data: "ForecastingData", where: str, complete: bool) -> Series:
+    """The series, if nothing that is needed is missing."""
+    values, context = series.values, series.context
+    if not complete:
+        there = np.flatnonzero(~np.isnan(values).all(1))
+        values = values[: there[-1] + 1 if len(there) else 0]
+    if len(context) < len(values) or (complete and len(context) > len(values)):
+        raise DataError(f"{where}: it has values of {len(values)} steps, but context of {len(context)}.")
+    for what, numbers, names in (("value", values, data.targets), ("context", context, data.context)):
+        lost = np.argwhere(np.isnan(numbers))
+        if len(lost) and (what == "context" or data.missing == "refuse"):
+            step, column = lost[0]
+            name = f' of "{names[column]}"' if len(names) == numbers.shape[1] else ""
+            advice = " Fill it in, or leave such steps out by data.missing: mask." if what == "value" else ""
+            raise DataError(f"{where}, step {step + 1}: the {what}{name} is missing.{advice}")
+    return replace(series, values=values)
+
+
+# ---- series ↔ rows of a split ----------------------------------------------------------------------------------------
+
+
+def as_rows(series: Sequence[Series]) -> "Dataset":
+    """A row for each series."""
+    columns = {
+        "series": [one.name for one in series],
+        "values": [[[None if math.isnan(x) else x for x in step] for step in one.values.tolist()] for one in series],
+        "context": [one.context.tolist() for one in series],
+    }
+    return in_memory(pa.table(columns, SCHEMA))
+
+
+def from_rows(rows: "Dataset") -> list[Series]:
+    """The series again."""
+    found = []
+    for row in rows.select_columns(["series", "values", "context"]):
+        values = np.array(row["values"], dtype=np.float64)
+        found.append(Series(row["series"], values, np.array(row["context"], dtype=np.float64).reshape(len(values), -1)))
+    return found
+
+
+# ---- windows ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Pieces of series: steps to read, and those after them to predict."""
+
+    series: list[Series]
+    places: NDArray[np.int64]  # (windows, 2): number of the series, and where the window begins
+    history: int
+    horizon: int
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.full(len(self), self.history + self.horizon, dtype=np.int64)
+
+    @property
+    def value_size(self) -> int:
+        return self.series[0].values.shape[1]
+
+    @property
+    def context_size(self) -> int:
+        return self.series[0].context.shape[1]
+
+    def arrays(self, indices: np.ndarray) -> tuple[Array, Array]:
+        """Values and context (batch, history + horizon, …) of these windows."""
+        length = self.history + self.horizon
+        parts = [(self.series[number], start) for number, start in self.places[indices].tolist()]
+        values = np.stack([one.values[start : start + length] for one, start in parts])
+        return values, np.stack([one.context[start : start + length] for one, start in parts])
+
+    def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
+        """What the model takes: past_… (batch, history, …) and future_… (batch, horizon, …)."""
+        values, context = self.arrays(indices)
+        there = ~np.isnan(values).any(-1)
+        sides = {
+            "values": torch.from_numpy(np.nan_to_num(values)).float(),
+            "mask": torch.from_numpy(there),
+            "context": torch.from_numpy(context).float(),
+        }
+        if self.context_size == 0:
+            del sides["context"]
+        past = {f"past_{name}": tensor[:, : self.history] for name, tensor in sides.items()}
+        return past | {f"future_{name}": tensor[:, self.history :] for name, tensor in sides.items()}
+
+
+def windows_of(series: list[Series], history: int, horizon: int, stride: int) -> tuple[Windows, int]:
+    """All windows of the series, from their beginning, and how many series are too short for one.
+
+    A window that has no value to read, or none to predict, teaches nothing, and is left out.
+    """
+    places, short = [], 0
+    for number, one in enumerate(series):
+        last = len(one) - history - horizon
+        short += last < 0
+        there = one.there
+        for start in range(0, last + 1, stride):
+            middle = start + history
+            if there[start:middle].any() and there[middle : middle + horizon].any():
+                places.append((number, start))
+    return Windows(series, np.array(places, dtype=np.int64).reshape(-1, 2), history, horizon), short

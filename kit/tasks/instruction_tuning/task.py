@@ -1,0 +1,296 @@
+"""Instruction tuning: a causal model learns to answer prompts, from the answers alone."""
+
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from kit.data.batching.plan import BatchPlan, Plan, reading_batches
+from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.data.rows import Texts
+from kit.data.splits import Splits
+from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
+from kit.errors import DataError, RecipeError
+from kit.evaluation.metrics import compute_metrics
+from kit.pretrained.adapters import virtual_tokens
+from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.positions import position_limit
+from kit.recipe.model_settings import config_class
+from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown, Task
+from kit.tasks.families.language_modeling.task import PLAIN, perplexity, summed_over, vocabulary_settings
+from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
+from kit.tasks.registry import Recipe
+from kit.training.lm_objectives import AnswerObjective
+from kit.training.objective import Batch, Objective
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Encoded prompts, each with its answer, which ends with the end token."""
+
+    prompts: TokenLists
+    answers: TokenLists
+    pad: int
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.prompts)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Tokens that are read of each: the last one is only written."""
+        return self.prompts.lengths + self.answers.lengths - 1
+
+    def select(self, indices: np.ndarray) -> "Answered":
+        return Answered(self.prompts.select(indices), self.answers.select(indices), self.pad, self.cut)
+
+    def batch(self, indices: np.ndarray) -> Batch:
+        """Each example in a row of its own. `labels` stand beside the tokens that they are predicted from: the last
+        token of the prompt has the first of the answer, and all before it have none."""
+        whole = [np.concatenate([self.prompts[i], self.answers[i]]) for i in indices]
+        labels = [
+            np.concatenate([np.full(len(self.prompts[i]) - 1, IGNORED, dtype=np.int32), self.answers[i]])
+            for i in indices
+        ]
+        every = np.arange(len(indices))
+        input_ids = TokenLists(ids[:-1] for ids in whole).padded(every, self.pad)  # (batch, longest)
+        lengths = torch.from_numpy(self.lengths[indices])
+        return {
+            "input_ids": input_ids,
+            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
+            "labels": TokenLists(labels).padded(every, IGNORED),
+        }
+
+    def prompt_batch(self, indices: np.ndarray) -> Batch:
+        """The prompts alone, padded at their beginning, so that the model goes on from the end of each."""
+        prompts = [self.prompts[i] for i in indices]
+        longest = max(map(len, prompts))
+        missing = torch.tensor([[longest - len(ids)] for ids in prompts])  # (batch, 1)
+        rows = [np.concatenate([np.full(longest - len(ids), self.pad), ids]) for ids in prompts]
+        mask = (torch.arange(longest) >= missing).long()
+        return {"input_ids": torch.from_numpy(np.stack(rows)).long(), "attention_mask": mask}
+
+
+class InstructionTuning(Task[Answered]):
+    """What a recipe of this task does at each station on the way of the data."""
+
+    card: ClassVar[str] = "language_model"
+    recipe: InstructionTuningRecipe
+
+    def __init__(self, recipe: Recipe):
+        assert isinstance(recipe, InstructionTuningRecipe)
+        super().__init__(recipe)
+
+    # ---- text → tokens → batches -------------------------------------------------------------------------------------
+
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        pretrained = self.recipe.tokenizer.pretrained or self.recipe.model.pretrained
+        if pretrained is not None:
+            tokenizers = load_pretrained_tokenizers(pretrained)
+        else:
+            rows = self.vocabulary_rows(splits)
+            prompts = (self.recipe.data.written(prompt) for prompt in Texts(rows, "prompt"))
+            tokenizer = train_tokenizer(self.recipe.tokenizer, chain(prompts, Texts(rows, "answer")), "causal")
+            tokenizers = Tokenizers(tokenizer, tokenizer)
+        if tokenizers.source.eos_token_id is None:
+            raise RecipeError("tokenizer.pretrained: it has no end token, which ends answers. Use another one.")
+        return tokenizers
+
+    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Answered]:
+        config = self.config(tokenizers)
+        limit, wanted = self.positions(config), self.recipe.data.max_length
+        if limit is not None and wanted is not None and wanted > limit:
+            raise RecipeError(f"data.max_length: {wanted} tokens are more than the model has positions for: {limit}.")
+        encoded = {name: self.encode_rows(rows, tokenizers, name) for name, rows in splits.datasets.items()}
+        short = encoded["train"].lengths + 1 <= (wanted or limit or np.inf)
+        if not short.any():
+            raise DataError("data.max_length: no training example is short enough.")
+        left_out = {"max_length": int((~short).sum())}
+        encoded["train"] = encoded["train"].select(np.flatnonzero(short))
+        for name in encoded.keys() - {"train"}:
+            encoded[name] = self.cut_prompts(encoded[name], limit)
+        return Encoded(encoded, left_out)
+
+    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Answered:
+        return self.cut_prompts(self.encode_rows(rows, tokenizers, "evaluated"), self.positions(config))
+
+    def positions(self, config: PreTrainedConfig) -> int | None:
+        """Most tokens of a prompt with its answer; vectors that are put before them take up positions too."""
+        limit, section = position_limit(config), self.recipe.peft
+        taken = section.num_virtual_tokens if section.method == "prompt_tuning" else 0
+        if limit is not None and limit - taken < 2:
+            raise RecipeError(f"peft.num_virtual_tokens: {taken} leave no room for text in {limit} positions.")
+        return None if limit is None else limit - taken
+
+    def encode_rows(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> Answered:
+        """Prompts as the template has them and answers with the end token, cut into tokens apart from each other: a
+        prompt has the same tokens whatever its answer, as it has when the model is used."""
+        tokenizer, data = tokenizers.source, self.recipe.data
+        template_is_plain = not any(token in data.template for token in tokenizer.all_special_tokens)
+        how: dict[str, Any] = {"split_special_tokens": template_is_plain, "verbose": False}
+        prompts = self.ids(tokenizer, [data.written(text) for text in Texts(rows, "prompt")], **how)
+        if prompts and prompts[0][-1:] == [tokenizer.eos_token_id] and not data.template.endswith(tokenizer.eos_token):
+            prompts = [ids[:-1] for ids in prompts]  # some tokenizers end every text
+        for number, ids in enumerate(prompts, start=1):
+            if not ids:
+                raise DataError(f"data.prompt: {data.path}, {split}, row {number}: there is no token to answer to.")
+        answers = self.ids(tokenizer, list(Texts(rows, "answer")), **PLAIN)
+        ended = TokenLists([*ids, tokenizer.eos_token_id] for ids in answers)
+        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
+        return Answered(TokenLists(prompts), ended, pad)
+
+    @staticmethod
+    def ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **how: Any) -> list[list[int]]:
+        return tokenizer(texts, **how)["input_ids"] if texts else []
+
+    def cut_prompts(self, examples: Answered, limit: int | None) -> Answered:
+        """Leave room for the answer by cutting off the beginning of prompts, and the end of answers that are too long
+        by themselves."""
+        if limit is None:
+            return examples
+        most = self.recipe.eval.max_new_tokens
+        if most >= limit:
+            raise RecipeError(
+                f"eval.max_new_tokens: {most} leave no room for a prompt: the model has {limit} positions."
+            )
+        answers = [ids[: limit - 1] for ids in map(examples.answers.__getitem__, range(len(examples)))]
+        rooms = [limit - max(most, len(ids)) for ids in answers]
+        prompts = [examples.prompts[i][-room:] for i, room in enumerate(rooms)]
+        cut = sum(
+            len(prompt) < before or len(answer) < its
+            for prompt, before, answer, its in zip(
+                prompts, examples.prompts.lengths, answers, examples.answers.lengths, strict=True
+            )
+        )
+        return Answered(TokenLists(prompts), TokenLists(answers), examples.pad, cut)
+
+    def plan(self, examples: Answered, seed: int | None = None) -> BatchPlan:
+        return self.plan_lengths([examples.lengths], seed)
+
+    def batch_maker(self, encoded: Encoded[Answered], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        examples = encoded.splits["train"]
+        return lambda indices, random: examples.batch(indices)
+
+    def texts(self, examples: Answered) -> dict[str, TokenLists]:
+        return {"prompt": examples.prompts, "answer": examples.answers}
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        return {
+            "reads": Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool()),
+            "learns": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORED),
+        }
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The configuration of the model, new or pretrained."""
+        section = self.recipe.model
+        if section.pretrained is not None:
+            return load_config(section.pretrained, section.settings)
+        assert section.type is not None
+        kind = config_class(section.type, self.recipe.own_types, self.recipe.mapping)
+        return kind(**section.settings, **vocabulary_settings(kind, tokenizers.source))
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        config = self.config(tokenizers)
+        return new_or_pretrained(AutoModelForCausalLM, self.recipe, config, tokenizers.source, new_head=False)[0]
+
+    def load_model(self, place: str | Path) -> PreTrainedModel:
+        return load_model(AutoModelForCausalLM, place)
+
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> AnswerObjective:
+        return AnswerObjective(model)
+
+    # ---- evaluation and what is left behind --------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[Answered],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """Loss and perplexity of a token of an answer, and metrics of the answers that the model writes."""
+        assert isinstance(objective, AnswerObjective)
+        examples, section, device = encoded.splits[split], self.recipe.eval, accelerator.device
+
+        def sums(indices: np.ndarray) -> Tensor:
+            batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
+            return torch.stack([objective.summed_loss(batch), objective.counts(batch).sum().to(device)])
+
+        nats, tokens = summed_over(objective, examples.lengths, section.tokens_per_batch, accelerator, sums)
+        loss = nats / tokens
+        figures: dict[str, Any] = {"loss": loss, "perplexity": perplexity(loss), "examples": len(examples)}
+        if examples.cut:
+            figures["cut"] = examples.cut
+        few = np.linspace(0, len(examples) - 1, min(section.examples, len(examples))).astype(int)
+        places = np.arange(len(examples)) if section.metrics else few
+        written = self.answers(objective.model, examples, places, tokenizers.source, accelerator)
+        rows = [
+            {**row, "prediction": text, "finished": finished}
+            for row, (text, finished) in zip(splits.datasets[split].select(places), written, strict=True)
+        ]
+        predictions, right = [row["prediction"] for row in rows], [row["answer"] for row in rows]
+        return Evaluation(figures | compute_metrics(section.metrics, predictions, right), rows)
+
+    @torch.inference_mode()
+    def answers(
+        self,
+        model: PreTrainedModel,
+        examples: Answered,
+        places: np.ndarray,
+        tokenizer: PreTrainedTokenizerBase,
+        accelerator: Accelerator,
+    ) -> list[tuple[str, bool]]:
+        """What the model answers to the prompts at these places, in order, and whether it came to an end."""
+        model.eval()
+        how = self.search(tokenizer)
+        found: list[tuple[int, tuple[str, bool]]] = []
+        lengths = examples.prompts.lengths[places] + self.recipe.eval.max_new_tokens
+        batches = reading_batches(lengths, self.recipe.eval.tokens_per_batch)
+        if virtual_tokens(model):  # peft counts padding between these and the prompt as positions: there must be none
+            batches = [batch[lengths[batch] == length] for batch in batches for length in np.unique(lengths[batch])]
+        for chosen in batches[accelerator.process_index :: accelerator.num_processes]:
+            batch = {name: tensor.to(model.device) for name, tensor in examples.prompt_batch(places[chosen]).items()}
+            output = model.generate(**batch, generation_config=how)[:, batch["input_ids"].shape[1] :]
+            for place, ids in zip(chosen.tolist(), output.tolist(), strict=True):
+                finished = tokenizer.eos_token_id in ids
+                ids = ids[: ids.index(tokenizer.eos_token_id)] if finished else ids
+                found.append((place, (tokenizer.decode(ids, skip_special_tokens=True), finished)))
+        everyone = dict(gather_object(found))
+        return [everyone[place] for place in range(len(places))]
+
+    def search(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
+        """How answers are written: the likeliest token each time."""
+        pad = tokenizer.pad_token_id
+        return GenerationConfig(
+            do_sample=False,
+            max_new_tokens=self.recipe.eval.max_new_tokens,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.eos_token_id if pad is None else pad,
+        )
+
+    def shown(self, row: dict[str, Any]) -> str:
+        mark = "=" if row["prediction"] == row["answer"] else "≠"
+        return f"{row['prompt']} → {row['prediction']} {mark} {row['answer']}"
+
+    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+        export_model(folder, model, tokenizers, self.search(tokenizers.source))

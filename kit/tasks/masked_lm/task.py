@@ -1,0 +1,357 @@
+"""Masked language models: fill in masked tokens of packed blocks or of pairs of segments, as BERT learns."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from datasets import Dataset
+from torch import Tensor, nn
+from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
+
+from kit.data.batching.packing import packed_rows
+from kit.data.batching.plan import Plan
+from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.data.batching.token_cache import Arrays, in_portions
+from kit.data.columns import PARAGRAPHS
+from kit.data.rows import Texts
+from kit.data.splits import Splits
+from kit.data.streaming.plan import StreamPlan
+from kit.data.text.sentences import split_sentences, splitter_version
+from kit.data.text.tokenizer import Tokenizers
+from kit.errors import DataError, RecipeError
+from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.families.language_modeling.recipe import MaskedLMRecipe
+from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity, summed_over
+from kit.tasks.masked_lm.masking import Masking
+from kit.tasks.masked_lm.sentence_pairs import make_pairs
+from kit.tasks.registry import Recipe
+from kit.training.lm_objectives import MaskedLMObjective
+from kit.training.objective import Batch, Objective
+
+
+@dataclass(frozen=True)
+class MaskedExamples:
+    """Rows of tokens with all that stands around them, before anything is masked."""
+
+    rows: TokenLists
+    """Each token as 2 · id + whether it begins a word."""
+    first_lengths: np.ndarray | None
+    """Of pairs: the number of tokens up to and with the first separator."""
+    pair_labels: np.ndarray | None
+    """Of pairs: 0 where the second segment follows the first."""
+    masking: Masking
+    special: np.ndarray
+    pad: int
+    whole_words: bool
+    cut: int = 0
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return self.rows.lengths
+
+    @cached_property
+    def token_counts(self) -> np.ndarray:
+        """How often each token that can be masked occurs."""
+        ids = np.concatenate([self.rows[i] >> 1 for i in range(len(self))])
+        return np.bincount(ids[~np.isin(ids, self.special)])
+
+    def batch(self, indices: np.ndarray, random: np.random.Generator) -> Batch:
+        """Masked `input_ids`, `attention_mask` and `labels`; of pairs the segments and the label too."""
+        packed = self.rows.padded(indices, self.pad << 1).numpy()
+        ids, begins = packed >> 1, (packed & 1).astype(bool)
+        real = np.arange(ids.shape[1]) < self.rows.lengths[indices][:, None]
+        words = np.cumsum(begins, axis=1) if self.whole_words else None
+        masked, labels = self.masking(ids, real & ~np.isin(ids, self.special), random, words)
+        batch = {
+            "input_ids": torch.from_numpy(masked),
+            "attention_mask": torch.from_numpy(real.astype(np.int64)),
+            "labels": torch.from_numpy(labels),
+        }
+        if self.first_lengths is not None and self.pair_labels is not None:
+            second = (np.arange(ids.shape[1]) >= self.first_lengths[indices][:, None]) & real
+            batch["token_type_ids"] = torch.from_numpy(second.astype(np.int64))
+            batch["next_sentence_label"] = torch.from_numpy(self.pair_labels[indices])
+        return batch
+
+
+class MaskedLM(LanguageModel[MaskedExamples]):
+    """BERT's pretraining."""
+
+    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "masked"
+    recipe: MaskedLMRecipe
+
+    def __init__(self, recipe: Recipe):
+        assert isinstance(recipe, MaskedLMRecipe)
+        super().__init__(recipe)
+
+    @property
+    def auto_class(self) -> Any:
+        return AutoModelForMaskedLM if self.recipe.data.pairs == "none" else AutoModelForPreTraining
+
+    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        for name in ("mask", "cls", "sep", "pad"):
+            if getattr(tokenizer, f"{name}_token_id") is None:
+                raise RecipeError(f"tokenizer.pretrained: it has no {name} token, as masked language models need it.")
+
+    # ---- documents → examples ----------------------------------------------------------------------------------------
+
+    def encode_documents(
+        self,
+        rows: Dataset,
+        tokenizers: Tokenizers,
+        split: str,
+        workers: int = 1,
+        advance: Callable[[int], object] = lambda documents: None,
+    ) -> MaskedExamples:
+        tokenizer, data = tokenizers.source, self.recipe.data
+        about, texts = self.about(tokenizer), Texts(rows, "text")
+        first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
+        if data.pairs == "none":
+            documents = TokenLists.joined(list(in_portions(texts, MarkedTokens(tokenizer), workers, advance)))
+            return MaskedExamples(packed_rows(documents, first, separator, data.block_size), None, None, **about)
+        work = MarkedSentences(tokenizer, data.language)
+        documents_of_sentences = [
+            document for portion in in_portions(texts, work, workers, advance) for document in portion
+        ]
+        passes = data.pair_passes if split in ("train", STREAM) else 1
+        pairs = [
+            pair
+            for number in range(passes)
+            for pair in make_pairs(
+                documents_of_sentences,
+                data.block_size - 3,
+                np.random.default_rng([data.seed, number]),
+                swap=data.pairs == "sentence_order",
+            )
+        ]
+        too_few = not pairs or (data.pairs == "next_sentence" and len(documents_of_sentences) < 2)
+        if too_few and split != STREAM:  # a part of a stream may well hold a single document
+            raise DataError(
+                f"data.pairs: {data.path} has {len(documents_of_sentences)} documents in {split}, too few to take a "
+                "second segment from another one. Use data.pairs: sentence_order, or see data.documents."
+            )
+        return MaskedExamples(
+            TokenLists([first, *pair.first, separator, *pair.second, separator] for pair in pairs),
+            np.array([len(pair.first) + 2 for pair in pairs]),
+            np.array([pair.label for pair in pairs]),
+            **about,
+        )
+
+    def about(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """What examples need to know of the tokenizer, and how they are masked."""
+        data, special = self.recipe.data, np.array(sorted(tokenizer.all_special_ids))
+        ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
+        return {
+            "masking": Masking(tokenizer.mask_token_id, ordinary, data.mask_probability),
+            "special": special,
+            "pad": tokenizer.pad_token_id,
+            "whole_words": data.whole_words,
+        }
+
+    def preparation(self, split: str) -> dict[str, Any]:
+        data = self.recipe.data
+        settings: dict[str, Any] = {"block_size": data.block_size, "pairs": data.pairs}
+        if data.pairs != "none":
+            passes = data.pair_passes if split == "train" else 1
+            settings |= {"passes": passes, "seed": data.seed, "language": data.language, "splitter": splitter_version()}
+        return settings
+
+    def arrays(self, examples: MaskedExamples) -> Arrays:
+        pairs = {"first_lengths": examples.first_lengths, "pair_labels": examples.pair_labels}
+        there = {name: array for name, array in pairs.items() if array is not None}
+        return {"tokens": examples.rows.flat, "lengths": examples.rows.lengths, **there}
+
+    def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
+        rows = TokenLists.of(arrays["tokens"], arrays["lengths"])
+        return MaskedExamples(rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.about(tokenizer))
+
+    def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+        if isinstance(plan, StreamPlan):
+            return lambda indices, random: plan.examples.batch(indices, random)
+        return encoded.splits["train"].batch
+
+    def joined(self, parts: Sequence[MaskedExamples], tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
+        firsts = [part.first_lengths for part in parts if part.first_lengths is not None]
+        labels = [part.pair_labels for part in parts if part.pair_labels is not None]
+        return MaskedExamples(
+            TokenLists.joined([part.rows for part in parts]),
+            np.concatenate(firsts) if firsts else None,
+            np.concatenate(labels) if labels else None,
+            **self.about(tokenizer),
+        )
+
+    def texts(self, examples: MaskedExamples) -> dict[str, TokenLists]:
+        return {"text": TokenLists(examples.rows[i] >> 1 for i in range(len(examples)))}
+
+    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+        read = Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
+        return {"reads": read, "predicts": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORED)}
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
+        model = super().build_model(tokenizers)
+        if self.recipe.data.pairs != "none" and not MaskedLMObjective(model).with_pairs:
+            raise RecipeError(
+                f"data.pairs: a {model.config.model_type} does not tell whether two segments belong together. Use "
+                "model.type: bert, or data.pairs: none."
+            )
+        return model
+
+    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> MaskedLMObjective:
+        return MaskedLMObjective(model)
+
+    # ---- evaluation --------------------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        objective: Objective,
+        splits: Splits,
+        encoded: Encoded[MaskedExamples],
+        tokenizers: Tokenizers,
+        split: str,
+        accelerator: Accelerator,
+        final: bool = True,
+    ) -> Evaluation:
+        """Loss and accuracy at masked positions and of pairs; what is masked is the same in every evaluation.
+
+        `unigram_loss` is what a model would have that knows only how frequent tokens are in this split;
+        `pair_accuracy_error` is the standard error of `pair_accuracy` for so many pairs.
+        """
+        assert isinstance(objective, MaskedLMObjective)
+        examples, device = encoded.splits[split], accelerator.device
+        counts = examples.token_counts
+        surprise = torch.from_numpy(-np.log(np.maximum(counts, 1) / counts.sum()))
+
+        def sums(indices: np.ndarray) -> Tensor:
+            batch = self.evaluated_batch(examples, indices)
+            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+            logits, pair_logits = objective.logits(batch)
+            labels = batch["labels"][batch["labels"] != IGNORED]
+            right = (logits.argmax(-1) == labels).sum()
+            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+            found = [loss, right, surprise[labels.cpu()].sum(), torch.tensor(len(labels))]
+            if pair_logits is not None:
+                order = batch["next_sentence_label"]
+                found += [
+                    nn.functional.cross_entropy(pair_logits, order, reduction="sum"),
+                    (pair_logits.argmax(-1) == order).sum(),
+                ]
+            return torch.stack([figure.double().cpu() for figure in found])
+
+        tokens = self.recipe.eval.tokens_per_batch
+        loss, right, unigram, masked, *pairs = summed_over(objective, examples.lengths, tokens, accelerator, sums)
+        figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
+        figures |= {"masked_accuracy": right / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
+        if pairs:
+            share = pairs[1] / len(examples)
+            error = (share * (1 - share) / len(examples)) ** 0.5  # of a share of so many examples
+            figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": share, "pair_accuracy_error": error}
+            figures["loss"] += figures["pair_loss"]
+        return Evaluation(figures, self.filled_in(objective, examples, tokenizers.source, device))
+
+    def evaluated_batch(self, examples: MaskedExamples, indices: np.ndarray) -> Batch:
+        """A batch in which each example is masked by its own number, whichever others are there."""
+        parts = [
+            examples.batch(indices[i : i + 1], np.random.default_rng([0, int(indices[i])])) for i in range(len(indices))
+        ]
+        longest = max(part["input_ids"].shape[1] for part in parts)
+        fill = {"input_ids": examples.pad, "labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
+        return {
+            name: torch.cat(
+                [
+                    part[name] if name not in fill else nn.functional.pad(
+                        part[name], (0, longest - part[name].shape[1]), value=fill[name]
+                    )
+                    for part in parts
+                ]
+            )
+            for name in parts[0]
+        }  # fmt: skip
+
+    @torch.inference_mode()
+    def filled_in(
+        self,
+        objective: MaskedLMObjective,
+        examples: MaskedExamples,
+        tokenizer: PreTrainedTokenizerBase,
+        device: torch.device,
+    ) -> list[dict[str, Any]]:
+        """A few masked texts with what the model fills in."""
+        number = min(self.recipe.eval.examples, len(examples))
+        rows = []
+        for place in np.linspace(0, len(examples) - 1, number).astype(int):
+            batch = self.evaluated_batch(examples, np.array([place]))
+            logits, pair_logits = objective.logits({name: tensor.to(device) for name, tensor in batch.items()})
+            labels = batch["labels"][batch["labels"] != IGNORED]
+            row = {
+                "text": tokenizer.decode(batch["input_ids"][0]),
+                "target": tokenizer.convert_ids_to_tokens(labels.tolist()),
+                "prediction": tokenizer.convert_ids_to_tokens(logits.argmax(-1).tolist()),
+            }
+            if pair_logits is not None:
+                row["pair"] = int(batch["next_sentence_label"][0])
+                row["pair_prediction"] = int(pair_logits.argmax(-1)[0])
+            rows.append(row)
+        return rows
+
+    def shown(self, row: dict[str, Any]) -> str:
+        words = [
+            f"{found} =" if found == wanted else f"{found} ≠ {wanted}"
+            for found, wanted in zip(row["prediction"], row["target"], strict=True)
+        ]
+        return f"{row['text'][:200]} → {', '.join(words[:8])}"
+
+
+def one_line(text: str) -> str:
+    """Text without line ends and runs of spaces: how a document is laid out says nothing about its words."""
+    return " ".join(text.split())
+
+
+@dataclass(frozen=True)
+class MarkedTokens:
+    """From documents to the tokens of each, each as 2 · id + whether it begins a word."""
+
+    tokenizer: PreTrainedTokenizerBase
+
+    def __call__(self, texts: list[str]) -> TokenLists:
+        return TokenLists(marked_tokens([one_line(text) for text in texts], self.tokenizer))
+
+
+@dataclass(frozen=True)
+class MarkedSentences:
+    """From documents to the sentences of each as marked tokens."""
+
+    tokenizer: PreTrainedTokenizerBase
+    language: str
+
+    def __call__(self, texts: list[str]) -> list[list[list[int]]]:
+        return [marked_tokens(self.sentences(text), self.tokenizer) for text in texts]
+
+    def sentences(self, text: str) -> list[str]:
+        return [
+            one_line(sentence.text)
+            for paragraph in text.split(PARAGRAPHS)
+            if paragraph.strip()
+            for sentence in split_sentences(paragraph, self.language)
+        ]
+
+
+def marked_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
+    """The tokens of each text, each as 2 · id + whether it begins a word."""
+    if not texts:
+        return []
+    encoded = tokenizer(texts, **PLAIN)
+    found = []
+    for number, ids in enumerate(encoded["input_ids"]):
+        words = encoded.word_ids(number) if tokenizer.is_fast else list(range(len(ids)))
+        begins = [place == 0 or words[place] != words[place - 1] for place in range(len(ids))]
+        found.append([(token << 1) + begin for token, begin in zip(ids, begins, strict=True)])
+    return found

@@ -1,0 +1,233 @@
+"""The keys of a recipe whose task is to turn one text into another."""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal, TypeGuard
+
+from annotated_types import Ge, MinLen
+from pydantic import NonNegativeInt, PositiveInt
+
+from kit.errors import did_you_mean
+from kit.recipe.base import Recipe
+from kit.recipe.inputs import DataSection, TokenizerSection
+from kit.recipe.model_settings import show
+from kit.recipe.section import Fraction
+from kit.recipe.training import EvalSection
+
+Metric = Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"]
+
+
+class TranslationTokenizer(TokenizerSection):
+    """How text becomes numbers: a tokenizer trained on the training data, or one that exists."""
+
+    of_training: ClassVar[tuple[str, ...]] = (*TokenizerSection.of_training, "bpe_dropout", "end_of_source")
+
+    shared: bool = True
+    """One vocabulary for source and target (true), or one for each side (false)."""
+
+    bpe_dropout: Fraction = 0.0
+    """Leave out each merge with this probability while training, so that words are seen in many cuts; 0.1 is usual, and
+    helps where data are few and training is long. Evaluation cuts as ever."""
+
+    end_of_source: bool = True
+    """Put the end marker after the source too, so that the encoder sees where it ends."""
+
+    source_language: str | None = None
+    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART), de
+    (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
+
+    target_language: str | None = None
+    """Code of the target's language, with which output begins then."""
+
+    language_codes: dict[str, str] | None = None
+    """Code of each language of data.directions (de: deu_Latn), where a pretrained tokenizer has other names."""
+
+    @property
+    def one_vocabulary(self) -> bool:
+        return self.shared
+
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.pretrained is None and self.train != "bpe":
+            idle["bpe_dropout"] = f"with tokenizer.train: {self.train} (only bpe has merges)"
+        return idle
+
+
+class TranslationData(DataSection):
+    """The text: where it is, which columns and splits to use, and what to leave out of the training data."""
+
+    source: str = "source"
+    """Column of the input text, or file suffix of parallel text (de for train.de)."""
+
+    target: str = "target"
+    """Column of the output text, or file suffix of parallel text (en for train.en)."""
+
+    source_prefix: str | None = None
+    """Text in front of every source, for models that read their task from it: "summarize: ", ">>fra<< ". It is saved
+    with the model. By default the one that a pretrained model was saved with by kit, if any."""
+
+    directions: Annotated[list[str], MinLen(1)] | None = None
+    """Directions that one model learns, such as [de-en, en-fr], instead of source and target: each names two columns
+    or file suffixes, and every row of the data is an example in each direction. A tag in front of the source tells the
+    model the target language. A row held out (validation_size, test_size) is held out in all directions."""
+
+    direction_sizes: dict[str, PositiveInt] | None = None
+    """Most training examples of a direction, such as {fr-en: 2000}; the others have all. Seed and text choose them, so
+    that both directions of a pair of languages keep the same ones, and fewer are a part of more."""
+
+    direction_repeats: dict[str, PositiveInt] | None = None
+    """How often a pass over the training data has each example of a direction, such as {fr-en: 8}; by default once. A
+    direction with few examples is hardly learned beside large ones unless it is seen more often."""
+
+    max_length: PositiveInt | None = None
+    """Leave out training examples with more tokens than this on a side; they are counted. Other splits
+    keep all."""
+
+    min_length: PositiveInt = 1
+    """Leave out training examples with fewer tokens than this on a side: 1 leaves out empty text."""
+
+    max_length_ratio: Annotated[float, Ge(1)] | None = None
+    """Leave out training examples of which one side is more than this many times as long as the other."""
+
+    join: PositiveInt = 1
+    """Join up to this many consecutive examples into one, with a space between, to get longer texts: how many is drawn
+    anew, by data.seed, from 1 to this number for each, so that each number gets the same share of the examples. It
+    applies to train, validation and test alike, after all other choices of rows; 1 joins none."""
+
+    @property
+    def text_columns(self) -> dict[str, str]:
+        """Columns (or file suffixes) that hold text, each with the key of the recipe that asks for it."""
+        if self.directions is None:
+            return {self.source: "source", self.target: "target"}
+        return {language: "directions" for direction in self.directions for language in direction.split("-")}
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return ("source", "target")
+
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.directions is None:
+            return idle | dict.fromkeys(("direction_sizes", "direction_repeats"), "without data.directions")
+        return idle | dict.fromkeys(("source", "target"), "beside data.directions")
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.source == self.target:
+            yield "target", f'source and target are both "{self.target}": the model would learn to copy.'
+        directions = self.directions or []
+        for direction in dict.fromkeys(directions):
+            languages = direction.split("-")
+            if len(languages) != 2 or not all(languages) or len(set(languages)) == 1:
+                yield (
+                    "directions",
+                    f"{show(direction)} does not name two languages as SOURCE-TARGET (de-en). A column or file suffix "
+                    "that has a hyphen itself cannot be named.",
+                )
+            if directions.count(direction) > 1:
+                yield "directions", f"{show(direction)} is there twice."
+        for name in ("direction_sizes", "direction_repeats") if directions else ():
+            for direction in (getattr(self, name) or {}).keys() - set(directions):
+                hint = did_you_mean(direction, directions)
+                yield name, f"{show(direction)} is not among data.directions.{hint}"
+        if self.max_length is not None and self.max_length < self.min_length:
+            yield (
+                "max_length",
+                f"{self.max_length} is below data.min_length ({self.min_length}): nothing is left.",
+            )
+        yield from super().contradictions()
+
+    def needing_all_data(self) -> list[str]:
+        given = {
+            "direction_sizes": self.direction_sizes is not None,
+            "direction_repeats": self.direction_repeats is not None,
+            "join": self.join > 1,
+        }
+        return super().needing_all_data() + [name for name, there in given.items() if there]
+
+
+class TranslationEval(EvalSection):
+    """Evaluation: when, by which metrics, and how output is searched for."""
+
+    metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
+    """What is computed on decoded output, besides loss and perplexity."""
+
+    select_by: Metric | Literal["loss"] = "loss"
+    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+
+    num_beams: PositiveInt = 1
+    """Width of the beam search of the final evaluation and of the saved model; 1 is greedy."""
+
+    num_beams_while_training: PositiveInt = 1
+    """Width of the beam search of evaluations during training; 1, greedy, is the fastest."""
+
+    length_penalty: float = 1.0
+    """Exponent of the length that a beam's score is divided by: above 0 favours longer output, below 0
+    shorter; 1 is the mean log-probability of a token."""
+
+    max_new_tokens: PositiveInt = 128
+    """Longest output, in tokens; what is not finished by then is cut."""
+
+    early_stopping: bool | Literal["never"] = False
+    """When beam search ends: true with num_beams finished outputs, false when better ones are unlikely, never
+    when better ones are impossible."""
+
+    no_repeat_ngram_size: NonNegativeInt = 0
+    """No sequence of this many tokens occurs twice in an output; 0 allows all."""
+
+    group_by: list[str] = []  # noqa: RUF012
+    """Report metrics for groups too: by a column of the data, such as language, or by "length" (source)."""
+
+
+class TranslationRecipe(Recipe):
+    """From one text to another."""
+
+    own_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
+    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3")
+
+    task: Literal["translation"]
+    """From one text to another: translation, summarization, text to code."""
+
+    tokenizer: TranslationTokenizer = TranslationTokenizer()
+    """How text becomes numbers."""
+
+    data: TranslationData
+    """The text: where it is and what to use of it."""
+
+    eval: TranslationEval = TranslationEval()
+    """Evaluation: when, by which metrics, and how output is searched for."""
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions()
+        yield from self._language_contradictions()
+
+    def _language_contradictions(self) -> Iterator[tuple[str, str]]:
+        """Keys about languages, and about a tokenizer that is not trained."""
+        fixed, several = ("source_language", "target_language"), self.data.directions is not None
+        given = [name for name in (*fixed, "language_codes") if getattr(self.tokenizer, name) is not None]
+        exists = self.tokenizer.pretrained is not None or self.model.pretrained is not None
+        for name in given:
+            if not exists:
+                yield f"tokenizer.{name}", "a tokenizer trained here has no language codes. Leave it out."
+            elif (name in fixed) == several:
+                beside = "beside data.directions, where every example has its own (tokenizer.language_codes)"
+                why = beside if several else "without data.directions"
+                yield f"tokenizer.{name}", f"it has no effect {why}. Leave it out."
+        for name in self.tokenizer.language_codes or () if several else ():
+            if name not in self.data.text_columns:
+                hint = did_you_mean(name, self.data.text_columns)
+                yield f"tokenizer.language_codes.{name}", f"no direction of data.directions has it.{hint}"
+
+    def beyond_a_stream(self) -> Iterator[tuple[str, str]]:
+        yield from super().beyond_a_stream()
+        if self.train.tokens_per_batch is not None and self.data.max_length is None:
+            yield (
+                "data.max_length",
+                "with data.streaming a text longer than train.tokens_per_batch would only be met in the middle of "
+                "training. Give the longest that is to be used, such as 128.",
+            )
+        if self.tokenizer.bpe_dropout:
+            yield "tokenizer.bpe_dropout", "it needs all training data in memory. Leave it out, or data.streaming."
+
+
+def has_directions(data: DataSection) -> TypeGuard[TranslationData]:
+    """Whether a row of the data is an example in several directions."""
+    return isinstance(data, TranslationData) and data.directions is not None

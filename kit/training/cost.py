@@ -1,0 +1,324 @@
+"""What a training will cost, estimated from a few real steps on a copy of the model that is thrown away."""
+
+import copy
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import psutil
+import torch
+from accelerate import Accelerator
+from torch.optim import Optimizer
+
+from kit.data.batching.plan import micro_batch_random, reading_batches
+from kit.data.batching.ragged import Pairs
+from kit.data.streaming.plan import StreamPlan
+from kit.evaluation.evaluator import by_language, predict, search_settings, teacher_forced_loss
+from kit.runs.prepare import Prepared
+from kit.tasks.base import Encoded
+from kit.tasks.translation.recipe import TranslationEval
+from kit.training.layer_swaps import suit
+from kit.training.objective import Batch, Objective, Seq2SeqObjective
+from kit.training.optim import build_optimizer
+
+STRATA = 5
+"""Micro-batches that stand for all, from the shortest to the longest."""
+
+ROUNDS = 8
+SECONDS_OF_STEPS = 5.0
+SECONDS_OF_EVALUATION = 3.0
+TRIAL_TOKENS = 6
+"""Tokens that the trial of the search writes for each source."""
+
+TRIAL_ROWS = 32
+"""Rows that stand for a split whose sources are no text."""
+
+MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Megabytes at the peak of training, by what takes them."""
+
+    parameters: float
+    optimizer: float
+    step: float  # gradients and activations of the longest micro-batch
+    rest: float  # libraries and data; 0 on a GPU, where they are not
+    available: float  # for the whole process
+
+    @property
+    def total(self) -> float:
+        return self.parameters + self.optimizer + self.step + self.rest
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and memory of a whole run in one process: an estimate."""
+
+    device: str
+    seconds_per_step: float
+    total_steps: int
+    seconds_of_evaluations: float
+    evaluations: int  # while training; the final ones on validation and test come on top, and are in the seconds
+    memory: Memory
+    to_be_compiled: bool = False  # by the run; the trial does without, because compiling takes longer than it
+
+    @property
+    def seconds_of_training(self) -> float:
+        return self.seconds_per_step * self.total_steps
+
+
+class PeakMemory:
+    """Growth of the memory of this process, or of its GPU, from the start of a `with` block to its highest point."""
+
+    def __init__(self, device: torch.device):
+        self.on_gpu = device.type == "cuda"
+        self.growth = 0  # bytes
+
+    def __enter__(self) -> "PeakMemory":
+        if self.on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+            self._before = torch.cuda.memory_allocated()
+        else:
+            self._process = psutil.Process()
+            self._before = self._process.memory_info().rss
+            self._ended = threading.Event()
+            self._watcher = threading.Thread(target=self._watch, daemon=True)
+            self._watcher.start()
+        return self
+
+    def _watch(self) -> None:
+        while not self._ended.wait(0.002):
+            self._look()
+
+    def _look(self) -> None:
+        self.growth = max(self.growth, self._process.memory_info().rss - self._before)
+
+    def __exit__(self, *error: object) -> None:
+        if self.on_gpu:
+            self.growth = torch.cuda.max_memory_allocated() - self._before
+        else:
+            self._ended.set()
+            self._watcher.join()
+            self._look()
+
+
+def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
+    """Measure a few steps and a piece of an evaluation, and reckon up. The prepared model stays as it is.
+
+    Raises `torch.OutOfMemoryError` if the longest micro-batch does not fit on the GPU.
+    """
+    device = accelerator.device
+    resident = psutil.Process().memory_info().rss
+    task, train = prepared.task, prepared.recipe.train
+    model = copy.deepcopy(prepared.model)
+    suit(model, device, accelerator.mixed_precision != "no")
+    objective = task.objective(model).to(device)
+    make_batch = prepared.batch_maker()
+    optimizer = build_optimizer(objective, train)
+    trial = _Trial(objective, optimizer, make_batch, train.max_grad_norm, accelerator)
+    longest, strata = representative_micro_batches(prepared)
+
+    # first of all: memory that an earlier step has freed, but the process has kept, would not count
+    with PeakMemory(device) as peak:
+        trial.forward_and_backward(longest)
+    trial.update()
+    parts = trial.seconds(strata, SECONDS_OF_STEPS)
+    seconds_per_step = parts * train.micro_batches + trial.seconds_of_update
+
+    assert not isinstance(prepared.plan, StreamPlan)
+    lengths = prepared.plan.sides[0]
+    tokens = max(1.0, float(np.mean([lengths[indices].sum() for indices in strata])))
+    evaluations, seconds = estimate_evaluations(prepared, objective, accelerator, parts / tokens)
+    weights = sum(tensor.nbytes for tensor in (*objective.parameters(), *objective.buffers()))
+    memory = Memory(
+        parameters=weights / MEGABYTE,
+        optimizer=trial.optimizer_bytes() / MEGABYTE,
+        step=peak.growth / MEGABYTE,
+        rest=0.0 if peak.on_gpu else max(0, resident - weights) / MEGABYTE,
+        available=(
+            torch.cuda.mem_get_info()[1] if peak.on_gpu else psutil.virtual_memory().available + resident
+        ) / MEGABYTE,
+    )  # fmt: skip
+    steps = prepared.total_steps
+    return Cost(str(device), seconds_per_step, steps, seconds, evaluations, memory, train.torch_compile)
+
+
+def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[np.ndarray]]:
+    """The micro-batch with the longest examples that the run will see in its first epoch, and a few that are spread
+    evenly over all of them, sorted by their longest example."""
+    plan = prepared.plan
+    assert not isinstance(plan, StreamPlan), "of a stream, the first buffer is measured"
+    lengths = np.maximum.reduce(plan.sides)
+    steps = min(prepared.total_steps, plan.steps_per_epoch)
+    found = [part for step in range(steps) for part in plan.step(step)]
+    found.sort(key=lambda part: (int(lengths[part].max()), len(part)))
+    middles = (np.arange(min(STRATA, len(found))) + 0.5) * len(found) / min(STRATA, len(found))
+    return found[-1], [found[int(middle)] for middle in middles]
+
+
+class _Trial:
+    """Real training steps, as the loop does them, that come to nothing."""
+
+    def __init__(
+        self,
+        objective: Objective,
+        optimizer: Optimizer,
+        make_batch: Callable[[np.ndarray, np.random.Generator], Batch],
+        max_norm: float | None,
+        accelerator: Accelerator,
+    ):
+        self.objective, self.optimizer, self.make_batch = objective.train(), optimizer, make_batch
+        self.accelerator = accelerator
+        self.max_norm = float("inf") if max_norm is None else max_norm
+        self.seconds_of_update = 0.0
+
+    def _batch(self, indices: np.ndarray) -> Batch:
+        return self.make_batch(indices, micro_batch_random(0, 0, 0))
+
+    def forward_and_backward(self, indices: np.ndarray) -> float:
+        """Gradients of a micro-batch; returns the seconds."""
+        with timed(self.accelerator) as seconds:
+            batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices).items()}
+            with self.accelerator.autocast():
+                loss = self.objective(batch, self.objective.counts(batch))
+            loss.backward()
+        return seconds()
+
+    def update(self) -> None:
+        with timed(self.accelerator) as seconds:
+            torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.max_norm)
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        self.seconds_of_update = seconds()
+
+    def seconds(self, parts: list[np.ndarray], budget: float) -> float:
+        """Mean seconds of a micro-batch: of each the median of as many rounds as there is time for, at least one of
+        the one in the middle."""
+        measured: list[list[float]] = [[] for _ in parts]
+        # from the middle outwards, so that what is left out for want of time are the extremes
+        order = sorted(range(len(parts)), key=lambda i: abs(i - len(parts) // 2))
+        began = time.perf_counter()
+        for i in order * ROUNDS:
+            expected = max(measured[i] or [seconds for times in measured for seconds in times], default=0.0)
+            if measured[order[0]] and time.perf_counter() - began + expected > budget:
+                break
+            measured[i].append(self.forward_and_backward(parts[i]))
+            self.update()
+        return float(np.mean([np.median(times) for times in measured if times]))
+
+    def optimizer_bytes(self) -> int:
+        tensors = (value for state in self.optimizer.state.values() for value in state.values())
+        return sum(value.nbytes for value in tensors if isinstance(value, torch.Tensor))
+
+
+@contextmanager
+def timed(accelerator: Accelerator) -> Iterator[Callable[[], float]]:
+    """Yields a function that tells, after the block, how long it took; what a GPU was given is waited for."""
+    _finish_work(accelerator)
+    began, seconds = time.perf_counter(), [0.0]
+    yield lambda: seconds[0]
+    _finish_work(accelerator)
+    seconds[0] = time.perf_counter() - began
+
+
+def _finish_work(accelerator: Accelerator) -> None:
+    if accelerator.device.type != "cpu":
+        torch.accelerator.synchronize()
+
+
+def estimate_evaluations(
+    prepared: Prepared, objective: Objective, accelerator: Accelerator, seconds_per_token: float
+) -> tuple[int, float]:
+    """Number of evaluations while training, and the seconds of these and of the final ones.
+
+    Where output is searched for, they are reckoned from a piece of the validation split, as if every output were as
+    long as its reference; elsewhere an evaluation is a forward pass, a third of a training step.
+    """
+    section, steps, splits = prepared.recipe.eval, prepared.total_steps, prepared.encoded.splits
+    evaluations = -(-steps // section.steps) if section.steps else 1
+    finally_evaluated = [split for name, split in splits.items() if name != "train"]
+    if not isinstance(section, TranslationEval) or not isinstance(objective, Seq2SeqObjective):
+        per_token = seconds_per_token / 3
+        tokens = evaluations * int(splits["validation"].lengths.sum())
+        return evaluations, per_token * (tokens + sum(int(split.lengths.sum()) for split in finally_evaluated))
+    if not isinstance(splits["validation"], Pairs):
+        return evaluations, estimate_other_writing(prepared, objective, accelerator, evaluations)
+    beams = {section.num_beams, section.num_beams_while_training}
+    most = int(SECONDS_OF_EVALUATION / len(beams) / seconds_per_token)
+    piece = {n: time_evaluation(prepared, section, objective, accelerator, n, most) for n in beams}
+    total = evaluations * piece[section.num_beams_while_training](splits["validation"])
+    return evaluations, total + sum(piece[section.num_beams](split) for split in finally_evaluated)
+
+
+def estimate_other_writing(
+    prepared: Prepared, objective: Seq2SeqObjective, accelerator: Accelerator, evaluations: int
+) -> float:
+    """The seconds of all evaluations where sources are no text, from those of a few rows of the validation split."""
+    recipe, splits = prepared.recipe, prepared.splits
+    few = splits.datasets["validation"].select(range(min(TRIAL_ROWS, len(splits.datasets["validation"]))))
+    examples = prepared.task.encode_split(few, prepared.tokenizers, objective.model.config)
+    longest = min(int(examples.lengths.max()), recipe.eval.max_new_tokens)  # type: ignore[attr-defined]
+    task = type(prepared.task)(recipe.with_values("eval", max_new_tokens=longest, group_by=[]))
+    piece = replace(splits, datasets=type(splits.datasets)({"validation": few}))
+    seconds = {}
+    for final in (False, True):
+        with timed(accelerator) as took:
+            task.evaluate(
+                objective,
+                piece,
+                Encoded({"validation": examples}),
+                prepared.tokenizers,
+                "validation",
+                accelerator,
+                final,
+            )
+        seconds[final] = took() / len(few)
+    rows = {name: len(split) for name, split in splits.datasets.items() if name != "train"}
+    return evaluations * seconds[False] * rows["validation"] + seconds[True] * sum(rows.values())
+
+
+def time_evaluation(
+    prepared: Prepared,
+    section: TranslationEval,
+    objective: Seq2SeqObjective,
+    accelerator: Accelerator,
+    num_beams: int,
+    most_tokens: int,
+) -> Callable[[Pairs], float]:
+    """Time one batch of an evaluation, or as much of it as has so many source tokens over all beams; returns a function
+    that reckons the seconds of a whole split from it."""
+    examples = prepared.encoded.splits["validation"]
+    pad = prepared.tokenizers.source.pad_token_id
+    budget = max(1, section.tokens_per_batch // num_beams)
+    batches = reading_batches(examples.source.lengths, budget)
+    indices = batches[len(batches) // 2]
+    tokens_to_read = num_beams * np.cumsum(examples.source.lengths[indices])
+    part = examples.select(indices[: max(1, int((tokens_to_read <= most_tokens).sum()))])
+    tokens = section.tokens_per_batch
+
+    with timed(accelerator) as loss_seconds:
+        teacher_forced_loss(objective, part, pad, tokens, accelerator)
+    per_token = loss_seconds() / max(1, int(part.target.lengths.sum()))
+    if not section.metrics and not section.examples:
+        return lambda split: per_token * int(split.target.lengths.sum())
+
+    settings = replace(search_settings(section, num_beams), max_new_tokens=min(TRIAL_TOKENS, section.max_new_tokens))
+    by_target = by_language(settings, part, prepared.tokenizers)
+    with timed(accelerator) as search_seconds:
+        written = predict(objective, part, pad, tokens, by_target, accelerator)
+    longest = max(len(hypothesis.tokens) for hypothesis in written)
+    per_output_token = search_seconds() / max(1, longest) / len(part)
+
+    def reckon(split: Pairs) -> float:
+        # outputs of a batch are written side by side, until the longest is finished
+        written = sum(
+            len(batch) * min(section.max_new_tokens, int(split.target.lengths[batch].max()))
+            for batch in reading_batches(split.source.lengths, budget)
+        )
+        return per_token * int(split.target.lengths.sum()) + per_output_token * written
+
+    return reckon

@@ -1,0 +1,65 @@
+"""Where figures of a running training go: `metrics.jsonl` always, trackers on request."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from accelerate import Accelerator
+from accelerate.utils import LoggerType
+from accelerate.utils.imports import is_tensorboard_available, is_trackio_available, is_wandb_available
+
+from kit.errors import RecipeError
+from kit.system.files import write_text
+
+TRACKERS = {
+    "tensorboard": is_tensorboard_available,
+    "wandb": is_wandb_available,
+    "trackio": is_trackio_available,
+}
+
+
+def check_trackers(names: Sequence[str]) -> list[str | LoggerType]:
+    """The trackers to hand to Accelerate; one that is not installed is refused, not left out."""
+    for name in names:
+        if not TRACKERS[name]():
+            raise RecipeError(
+                f"train.report_to names {name}, which is not installed: pip install {name}, or leave it out"
+            )
+    return list(names)
+
+
+class MetricsLog:
+    """One JSON object a line, appended as the training goes; only the main process writes."""
+
+    def __init__(self, path: Path, accelerator: Accelerator):
+        self.path = path
+        self.accelerator = accelerator
+
+    def rewind(self, step: int) -> None:
+        """Drop what was logged after a step: a resumed run logs those steps again."""
+        if not self.accelerator.is_main_process or not self.path.exists():
+            return
+        kept = []
+        for line in self.path.read_text(encoding="utf-8").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                break  # the line that a kill cut off: all after it is later still
+            if entry["step"] <= step:
+                kept.append(line)
+        write_text(self.path, "".join(f"{line}\n" for line in kept))
+
+    def add(self, step: int, **figures: Any) -> None:
+        """Append the figures of a step."""
+        if self.accelerator.is_main_process:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"step": step, **figures}, ensure_ascii=False) + "\n")
+        if self.accelerator.trackers:
+            flat = {}
+            for name, value in figures.items():
+                if isinstance(value, dict):
+                    flat.update({f"{name}/{key}": v for key, v in value.items() if isinstance(v, int | float)})
+                elif isinstance(value, int | float):
+                    flat[f"train/{name}"] = value
+            self.accelerator.log(flat, step=step)
