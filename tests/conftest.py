@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from hub_server import HubServer
+    from support.hub_server import HubServer
 
 # Nothing in the tests may reach for the network; set before anything imports the libraries that would.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -154,8 +154,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[HubServer]
     """A Hub that this process talks to, with a token that may write, an empty cache, and no time lost by waiting."""
     import huggingface_hub.file_download
     import huggingface_hub.utils._http
-    from hub_server import TOKEN, HubServer
     from huggingface_hub import constants
+    from support.hub_server import TOKEN, HubServer
 
     import kit.hub.retry
     from kit.hub import download as places

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import RunKit
-from hub_server import TOKEN, HubServer
+from support.hub_server import TOKEN, HubServer
 from test_card import RESULTS, body, inline, recipe
 
 import kit.sharing.folder

@@ -13,7 +13,16 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import RunKit
-from process_recipes import METRICS, NO_DROPOUT, assert_same_weights, go_back_to, losses, results, weights, write_recipe
+from support.process_recipes import (
+    METRICS,
+    NO_DROPOUT,
+    assert_same_weights,
+    go_back_to,
+    losses,
+    results,
+    weights,
+    write_recipe,
+)
 
 from kit.training.checkpoint import Checkpoints
 

@@ -14,7 +14,7 @@ import yaml
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pretrained_models import CODES, FAMILIES, Family, nllb
+from support.pretrained_models import CODES, FAMILIES, Family, nllb
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from kit import Translator, evaluate, load_recipe, train

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from fine_tuning_runs import recipe, write_rows
+from support.labeling_runs import recipe, write_rows
 from transformers import AutoModelForSequenceClassification, pipeline
 
 from kit import train

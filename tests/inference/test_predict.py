@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from fine_tuning_runs import KINDS, recipe, trained, write_rows
+from support.labeling_runs import KINDS, recipe, trained, write_rows
 
 from kit import train
 

@@ -7,9 +7,7 @@ from typing import Any
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor, nn
-from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForImageTextToText
-from writer_proofs import (
+from support.decoder_proofs import (
     CHOICES,
     assert_beam_search_finds_the_best,
     assert_cache_changes_nothing,
@@ -21,6 +19,8 @@ from writer_proofs import (
     overfit,
     trained_by_trainer,
 )
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelForImageTextToText
 
 from kit.data.builtin import shapes
 from kit.models import RNNCaptionerConfig, RNNCaptionerForConditionalGeneration, RNNCaptionerModel, register_models

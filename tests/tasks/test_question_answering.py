@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fine_tuning_runs import recipe, write_rows
+from support.labeling_runs import recipe, write_rows
 from transformers import AutoConfig
 
 from kit import pipeline, train

@@ -7,9 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
-from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
-from writer_proofs import (
+from support.decoder_proofs import (
     CHOICES,
     assert_beam_search_finds_the_best,
     assert_cache_changes_nothing,
@@ -21,6 +19,8 @@ from writer_proofs import (
     overfit,
     trained_by_trainer,
 )
+from torch import Tensor
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from kit.data.builtin import dialogues
 from kit.models import HREDConfig, HREDForConditionalGeneration, HREDModel, register_models

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from fine_tuning_runs import TINY, recipe, write_rows
 from safetensors.torch import load_file
+from support.labeling_runs import TINY, recipe, write_rows
 from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from kit import RecipeError, train

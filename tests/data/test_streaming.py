@@ -20,8 +20,8 @@ import pytest
 from conftest import RunKit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from processes import in_processes
 from safetensors.torch import load_file
+from support.processes import in_processes
 
 from kit import load_recipe, train
 from kit.data.batching.plan import BatchPlan

@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import RunKit
 from datasets import Dataset
-from pretrained_models import FAMILIES, LETTERS
+from support.pretrained_models import FAMILIES, LETTERS
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers import pipeline as stock_pipeline
 from transformers.pipelines.pt_utils import KeyDataset

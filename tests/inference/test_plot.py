@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import RunKit
 from matplotlib.figure import Figure
-from pretrained_models import FAMILIES
+from support.pretrained_models import FAMILIES
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedTokenizerFast
 

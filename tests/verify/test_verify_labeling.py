@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from fine_tuning_runs import KINDS, recipe, trained, write_rows
+from support.labeling_runs import KINDS, recipe, trained, write_rows
 from transformers import BertForSequenceClassification
 
 from kit.runs.verify import verify

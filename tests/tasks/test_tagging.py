@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fine_tuning_runs import recipe, write_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.labeling_runs import recipe, write_rows
 from transformers import pipeline
 
 from kit import train

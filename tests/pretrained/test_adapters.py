@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from fine_tuning_runs import TINY, recipe, write_rows
 from peft import AutoPeftModelForSequenceClassification, PeftModel
 from safetensors.torch import load_file, save_file
+from support.labeling_runs import TINY, recipe, write_rows
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import kit as kit_package

@@ -12,8 +12,8 @@ import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from processes import in_processes
 from safetensors.torch import load_file
+from support.processes import in_processes
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from kit import DataError, RecipeError, load_recipe, register, train

@@ -262,7 +262,7 @@ def test_recipes_that_make_no_sense_are_refused(folder: Path, override: str, mes
 
 
 def test_baselines_are_judged_on_the_same_pictures(folder: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[1] / "recipes" / "scripts" / "caption_baselines.py"
+    path = Path(__file__).parents[2] / "recipes" / "scripts" / "caption_baselines.py"
     spec = importlib.util.spec_from_file_location("caption_baselines", path)
     assert spec is not None
     assert spec.loader is not None

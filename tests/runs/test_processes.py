@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from process_recipes import NO_DROPOUT, assert_same_weights, losses, results, write_recipe
-from processes import in_processes
+from support.process_recipes import NO_DROPOUT, assert_same_weights, losses, results, write_recipe
+from support.processes import in_processes
 
 from kit import load_recipe, train
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from processes import in_processes
 from safetensors.torch import load_file
+from support.processes import in_processes
 
 from kit import load_recipe, train
 

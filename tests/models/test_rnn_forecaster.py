@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from support.decoder_proofs import assert_every_parameter_has_a_gradient, overfit
 from torch import Tensor
 from transformers import AutoConfig, AutoModelForTimeSeriesPrediction, Trainer, TrainingArguments
-from writer_proofs import assert_every_parameter_has_a_gradient, overfit
 
 from kit.data.builtin import pendulum
 from kit.models import RNNForecasterConfig, RNNForecasterForPrediction, register_models

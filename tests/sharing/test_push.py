@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import RunKit
-from hub_server import READER, TOKEN, Fault, HubServer
+from support.hub_server import READER, TOKEN, Fault, HubServer
 
 import kit.sharing.proof
 from kit.errors import HubError, KitError, NetworkError
@@ -444,7 +444,7 @@ def test_data_is_shared_and_trained_on(hub: HubServer, tiny_recipe: Path, kit_he
     run = subprocess.run(
         [sys.executable, "-m", "kit", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False,
         stdin=subprocess.DEVNULL,
-        env={**environment(hub, tmp_path), "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**environment(hub, tmp_path), "PYTHONPATH": str(Path(__file__).parents[2])},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
     recipe = (tmp_path / "run" / "recipe.yaml").read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ import pytest
 import torch
 from accelerate.commands.config.config_args import load_config_from_file
 from conftest import RunKit
-from process_recipes import assert_same_weights, go_back_to, losses, weights, write_recipe
-from processes import in_processes
+from support.process_recipes import assert_same_weights, go_back_to, losses, weights, write_recipe
+from support.processes import in_processes
 from torch.distributed.tensor import DTensor
 from transformers import BertConfig, BertForMaskedLM
 
