@@ -23,8 +23,8 @@ from transformers import Trainer, TrainingArguments, set_seed
 from kit import load_recipe
 from kit.cards.markdown import table
 from kit.evaluation.aggregate import with_error
+from kit.recipe.base import Recipe
 from kit.runs.prepare import prepare
-from kit.tasks.registry import Recipe
 from kit.training.layer_swaps import suit
 
 

@@ -33,8 +33,8 @@ from transformers import (
 from kit import load_recipe, train
 from kit.cards.markdown import table
 from kit.data.splits import load_splits
+from kit.recipe.base import Recipe
 from kit.system.console import Reporter
-from kit.tasks.registry import Recipe
 
 
 @dataclass(frozen=True)

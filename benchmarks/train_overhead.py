@@ -20,12 +20,13 @@ from accelerate import Accelerator
 from torch import nn
 
 from kit.data.batching.ragged import IGNORED, Pairs
+from kit.recipe.base import Recipe
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import build_loop
 from kit.system.console import Reporter
 from kit.system.machine import keep_freed_memory
-from kit.tasks.registry import Recipe, load_recipe
+from kit.tasks.registry import load_recipe
 
 RECIPE = """\
 task: translation

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from kit.errors import DataError, HubError, KitError, NetworkError, RecipeError, RunError
     from kit.evaluation.compare import compare_runs
     from kit.pretrained.pipelines import pipeline, register
+    from kit.recipe.base import Recipe
     from kit.runs.evaluate import evaluate
     from kit.runs.train import FinishedRun, train
     from kit.tasks.families.seq2seq.inference import Translator
-    from kit.tasks.registry import Recipe, load_recipe
+    from kit.tasks.registry import load_recipe
 
 _HOMES = {
     "DataError": "kit.errors",

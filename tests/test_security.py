@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from conftest import RunKit
+from support.cards import RESULTS, body, inline, recipe
 from support.hub_server import TOKEN, HubServer
-from test_card import RESULTS, body, inline, recipe
 
 import kit.sharing.folder
 from kit import load_recipe
@@ -120,7 +120,7 @@ def test_no_source_unpickles_evaluates_or_trusts() -> None:
                         found.append((name, str(keyword.arg)))
             if isinstance(node, ast.Dict) and "'trust_remote_code': True" in ast.unparse(node):
                 found.append((name, "trust_remote_code"))
-    assert found == [("sharing/alone.py", "trust_remote_code")]
+    assert found == [("sharing/standalone.py", "trust_remote_code")]
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------

@@ -14,10 +14,12 @@ def recipes(
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
 ) -> None:
     """List the shipped recipes with the figures of their real runs."""
-    from kit.recipe.explain import list_recipes, recipe_schema
+    from kit.recipe.catalog import list_recipes
+    from kit.recipe.schema import recipe_schema
+    from kit.tasks.registry import recipe_classes
 
     if schema:
-        print(json.dumps(recipe_schema(), indent=1))
+        print(json.dumps(recipe_schema(recipe_classes()), indent=1))
         return
     from rich.console import Console
     from rich.table import Table
@@ -33,7 +35,7 @@ def copy(
     destination: Annotated[Path, typer.Argument(help="File or folder to copy it to.")] = Path(),
 ) -> None:
     """Make a shipped recipe yours."""
-    from kit.recipe.explain import copy_recipe
+    from kit.recipe.catalog import copy_recipe
 
     print(copy_recipe(name, destination))
 
@@ -41,8 +43,9 @@ def copy(
 def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_steps, or a section.")] = "") -> None:
     """Explain a key of recipes."""
     from kit.recipe.explain import explain as explain_key
+    from kit.tasks.registry import recipe_classes
 
-    print(explain_key(key))
+    print(explain_key(key, recipe_classes()))
 
 
 def record(

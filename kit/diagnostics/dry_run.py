@@ -15,13 +15,13 @@ from kit.data.rows import keep
 from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
 from kit.data.text.tokenizer import NoText
 from kit.diagnostics.tables import render
+from kit.recipe.base import Recipe
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import build_accelerator
 from kit.system.machine import keep_freed_memory
 from kit.tasks.base import Shown
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.task import Captioning
-from kit.tasks.registry import Recipe
 from kit.tasks.translation.recipe import TranslationRecipe
 from kit.tasks.translation.task import Translation, encode_pairs
 from kit.training.cost import Cost, estimate

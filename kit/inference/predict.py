@@ -23,12 +23,13 @@ from kit.hub.download import local_place
 from kit.prediction.files import ignoring_rest, writing
 from kit.recipe.document import parse_override, write_override
 from kit.recipe.inputs import DataSection
+from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.system.console import Reporter
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData, TaggingData
+from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
 from kit.tasks.families.labeling.task import FineTuning
-from kit.tasks.lookup import task_of
-from kit.tasks.registry import check_sections, load_recipe
+from kit.tasks.registry import create_task, load_recipe
+from kit.tasks.tagging.recipe import TaggingData
 
 ROWS_AT_ONCE = 2000
 OF_FILES = {"data.columns", "data.delimiter", "data.quoting"}
@@ -56,7 +57,7 @@ class Labeller:
         recipe = load_recipe(folder.recipe_file, [*(overrides or []), *self.of_this_file(ran.data)])
         assert isinstance(recipe.data, LabelledData)
         self.data: LabelledData = recipe.data
-        task = task_of(recipe)
+        task = create_task(recipe)
         assert isinstance(task, FineTuning)
         self.task: FineTuning[Any] = task
         self.tokenizers = task.load_tokenizers(folder.model)

@@ -23,7 +23,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from kit.errors import RecipeError, RunError, did_you_mean
-from kit.tasks.registry import PeftSection
+from kit.recipe.training import PeftSection
 
 MODEL_CONFIG = "model_config.json"
 """File of an adapter's folder with the configuration of the model that it belongs to."""

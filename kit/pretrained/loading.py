@@ -25,10 +25,10 @@ from kit.hub.download import local_place
 from kit.models import register_models
 from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, adapter_config_file, base_of, merged_into, with_adapter
 from kit.pretrained.pipelines import code_files, custom_pipelines
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
 from kit.system.files import TEMPORARY, replace_folder
 from kit.system.redaction import mask
-from kit.tasks.registry import Recipe
 
 SAFELY: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
 """How every model is loaded: weights that are numbers and nothing else, and no code from its folder."""

@@ -117,3 +117,13 @@ class Recipe(Section):
             else:
                 found[name] = part
         return found
+
+
+def sections_of(recipe_class: type[Recipe]) -> dict[str, type[Section]]:
+    """The section class of each section of a recipe class."""
+    annotations = {name: field.annotation for name, field in recipe_class.model_fields.items()}
+    return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Section)}
+
+
+SECTIONS = sections_of(Recipe)
+"""The sections that every recipe has; a task's own sections have more keys."""

@@ -1,9 +1,13 @@
-"""Where the recipes and model card templates that come with kit are: in a wheel and in a source tree."""
+"""The recipes and model card templates that ship with kit, in a wheel or in a source tree."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from kit.errors import KitError, RecipeError, did_you_mean
-from kit.recipe.document import printable
+from kit.recipe.document import printable, read_text, read_yaml
+
+Figure = int | float | str
+"""A value of the section `measured`."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 ACCELERATE = "accelerate"
@@ -81,3 +85,66 @@ def _is_folder(path: Path) -> bool:
         return path.is_dir()
     except OSError:
         return False
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """A shipped recipe as `kit recipes` lists it."""
+
+    name: str
+    path: Path
+    title: str
+    task: str
+    measured: dict[str, Figure]
+    """Figures of a real run; empty if there are none."""
+    reason: str
+    """Why there are no figures; empty if there are some."""
+
+    def headline(self) -> str:
+        """The figures that one looks for first: metrics of the test split, and how long it took on what."""
+        told = [
+            f"{name} {value}"
+            for name, value in self.measured.items()
+            if name.startswith("test_") and name.removeprefix("test_") not in ("loss", "perplexity", "examples")
+        ]
+        if "minutes" in self.measured:
+            told.append(f"{self.measured['minutes']} minutes")
+        return ", ".join([*told, *(str(self.measured[key]) for key in ("hardware",) if key in self.measured)])
+
+
+def list_recipes() -> list[RecipeRow]:
+    """The shipped recipes, by name."""
+    rows = []
+    for name, path in shipped_recipes().items():
+        text = read_text(path)
+        value = read_yaml(text, str(path)).value
+        recipe = value if isinstance(value, dict) else {}
+        comments = (line.strip("# \t") for line in text.splitlines() if line.startswith("#"))
+        measured = recipe.get("measured") or {"none": "not measured yet"}
+        rows.append(
+            RecipeRow(
+                name=name,
+                path=path,
+                title=next((comment for comment in comments if comment), ""),
+                task=str(recipe.get("task", "")),
+                measured={} if "none" in measured else measured,
+                reason=str(measured.get("none", "")),
+            )
+        )
+    return rows
+
+
+def copy_recipe(name: str, destination: str | Path) -> Path:
+    """Copy a recipe to a file, or into a folder under its own name; what exists is never overwritten."""
+    source = find_recipe(name)
+    target = Path(destination)
+    if target.is_dir():
+        target = target / source.name
+    try:
+        with open(target, "xb") as file:
+            file.write(source.read_bytes())
+    except FileExistsError:
+        raise RecipeError(f"{printable(target)} exists already: give another name, or remove it first.") from None
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{printable(target)} cannot be written: {error}") from None
+    return target

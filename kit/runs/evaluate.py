@@ -6,10 +6,10 @@ from accelerate import Accelerator
 
 from kit.errors import DataError, RunError, did_you_mean
 from kit.hub.download import local_place
+from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.tasks.base import Encoded, Evaluation
-from kit.tasks.lookup import task_of
-from kit.tasks.registry import check_sections, load_recipe
+from kit.tasks.registry import create_task, load_recipe
 
 
 def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None = None) -> Evaluation:
@@ -28,7 +28,7 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     recipe = load_recipe(folder.recipe_file, changed)
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
-    task = task_of(recipe)
+    task = create_task(recipe)
     tokenizers = task.load_tokenizers(folder.model)
     model = task.load_model(folder.model)
     splits = task.load()

@@ -11,9 +11,10 @@ from filelock import FileLock, Timeout
 from kit import __version__
 from kit.data.text.tokenizer import NoText, Tokenizers
 from kit.errors import RecipeError, RunError
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import show
 from kit.system.files import TEMPORARY, replace_folder, write_text
-from kit.tasks.registry import Recipe, load_recipe
+from kit.tasks.registry import load_recipe
 
 # What may change between the start of a run and its resumption: nothing here decides what is learned.
 FREE_TO_CHANGE = (

@@ -10,13 +10,12 @@ from typing import Any
 import yaml
 
 from kit.errors import RecipeError, RunError
-from kit.recipe.catalog import find_recipe
+from kit.recipe.base import Recipe
+from kit.recipe.catalog import Figure, find_recipe
 from kit.recipe.document import printable, read_nodes, read_text, read_yaml, write_override, write_yaml
 from kit.recipe.model_settings import show
 from kit.system.files import write_text
-from kit.tasks.registry import Recipe, load_recipe
-
-Figure = int | float | str
+from kit.tasks.registry import load_recipe
 
 _NOT_COMPARED = ("measured", "hub.", "data.fingerprints")
 # The same data is a Hub id here and a folder with other names there: said beside the figures instead of refused.

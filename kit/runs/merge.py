@@ -18,7 +18,7 @@ from kit.pretrained.loading import export_model, load_merged, load_model, model_
 from kit.pretrained.positions import position_limit
 from kit.runs.folder import RunFolder
 from kit.system.files import write_text
-from kit.tasks.lookup import task_of
+from kit.tasks.registry import create_task
 from kit.training.objective import decoder_inputs
 
 EXAMPLES = 8
@@ -112,7 +112,7 @@ def logits(model: PreTrainedModel, text: str, tokenizers: Tokenizers) -> list[Te
 def describe(run: RunFolder, output: Path) -> None:
     """Put the card of a run beside its merged model, with the pictures that it shows."""
     recipe = run.recipe()
-    card = write_card(run.path, recipe, run.results(), task_of(recipe).card, merged=True)
+    card = write_card(run.path, recipe, run.results(), create_task(recipe).card, merged=True)
     write_text(output / "README.md", card)
     if run.plots.is_dir():
         shutil.copytree(run.plots, output / "plots", dirs_exist_ok=True)

@@ -18,10 +18,10 @@ from kit.errors import RecipeError
 from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, described_parameters
 from kit.pretrained.loading import model_place
+from kit.recipe.base import Recipe
 from kit.runs.revisions import pinned
 from kit.tasks.base import Encoded, MakeBatch, Task
-from kit.tasks.lookup import task_of
-from kit.tasks.registry import Recipe
+from kit.tasks.registry import create_task
 from kit.training.layerwise import freeze
 
 
@@ -98,9 +98,9 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     register_models()
     is_main = accelerator is None or accelerator.is_main_process
     recipe = broadcast_object_list([pinned(recipe) if is_main else None])[0]
-    splits = task_of(recipe).load()
+    splits = create_task(recipe).load()
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
-    task = task_of(recipe)
+    task = create_task(recipe)
     if tokenizers is None:
         tokenizers = broadcast_object_list([task.build_tokenizers(splits) if is_main else None])[0]
     encoded = task.encode(splits, tokenizers)

@@ -7,7 +7,8 @@ from kit.data.formats.reader import ENDINGS, ending_of
 from kit.errors import HubError, KitError
 from kit.hub.download import COMMIT, HubName, commit_of, download, hub_name
 from kit.hub.names import looks_like_hub_id
-from kit.tasks.registry import Recipe, load_recipe
+from kit.recipe.base import Recipe
+from kit.tasks.registry import load_recipe
 
 NAMED = (("model", "pretrained"), ("tokenizer", "pretrained"))
 """Keys whose values are models on the Hub, or folders."""

@@ -11,13 +11,13 @@ from accelerate.state import AcceleratorState
 
 from kit.errors import RecipeError, RunError
 from kit.evaluation.metrics import greater_is_better
+from kit.recipe.base import Recipe
 from kit.runs.finish import finish, show_evaluation
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.revisions import pinned, with_pins_of
 from kit.system.console import Reporter
 from kit.system.machine import keep_freed_memory
-from kit.tasks.registry import Recipe
 from kit.training import sharding
 from kit.training.layer_swaps import suit
 from kit.training.loop import Loop

@@ -22,9 +22,8 @@ from kit.tasks.families.language_modeling.task import LanguageModel
 from kit.tasks.forecasting import proofs as forecasting
 from kit.tasks.forecasting.task import Forecasting
 from kit.tasks.instruction_tuning.task import InstructionTuning
-from kit.tasks.lookup import task_of
 from kit.tasks.masked_lm.task import MaskedLM
-from kit.tasks.registry import load_recipe
+from kit.tasks.registry import create_task, load_recipe
 from kit.tasks.translation.task import Translation, encode_pairs
 from kit.training.objective import Batch
 from kit.verify import forward, generation, learning, marian, vocabulary
@@ -81,7 +80,7 @@ def verify(target: str | Path) -> list[Check]:
     if folder is not None and not (folder.model / "config.json").is_file():
         raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
     recipe = load_recipe(target) if folder is None else folder.recipe()
-    task = task_of(recipe)
+    task = create_task(recipe)
     model_folder = None if folder is None else folder.model
     if isinstance(task, Forecasting):
         series, origin = forecasting.subject_of(task, model_folder)

@@ -14,10 +14,11 @@ from kit.cards.card import write_card
 from kit.cards.provenance import shared_recipe
 from kit.errors import HubError, RunError
 from kit.hub.download import hub_name
+from kit.recipe.base import Recipe
+from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.system.redaction import holds_secret
-from kit.tasks.lookup import task_of
-from kit.tasks.registry import Recipe, check_sections, load_recipe
+from kit.tasks.registry import create_task, load_recipe
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".h5", ".msgpack", ".joblib")
 """Files that can run code when they are loaded, or hold the weights once more."""
@@ -71,7 +72,7 @@ def build_folder(source: Source, target: Path, repo: str) -> list[str]:
     if source.recipe is not None:
         (target / "recipe.yaml").write_text(shared_recipe(source.recipe), encoding="utf-8")
         results = RunFolder(source.path).results()
-        card = write_card(source.path, source.recipe, results, task_of(source.recipe).card, place=repo)
+        card = write_card(source.path, source.recipe, results, create_task(source.recipe).card, place=repo)
         (target / "README.md").write_text(card, encoding="utf-8")
         plots = source.path / "plots"
         if plots.is_dir():

@@ -22,7 +22,7 @@ from kit.data.splits import Splits, load_splits
 from kit.data.streaming.plan import Making, StreamPlan, Tally, alone
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
-from kit.tasks.registry import Recipe
+from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
 
 MakeBatch = Callable[[np.ndarray, np.random.Generator], Batch]

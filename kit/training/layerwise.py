@@ -7,7 +7,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kit.errors import RecipeError
-from kit.tasks.registry import TrainSection
+from kit.recipe.training import TrainSection
 
 
 def depths(model: PreTrainedModel, key: str) -> tuple[dict[str, int], int]:

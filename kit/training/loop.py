@@ -26,8 +26,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from kit.data.batching.plan import Plan, micro_batch_random, seed_micro_batch
 from kit.errors import DataError, RunError
+from kit.recipe.base import Recipe
 from kit.system.console import Reporter
-from kit.tasks.registry import Recipe
 from kit.training.averaging import MovingAverage, mean_of
 from kit.training.checkpoint import (
     Checkpoint,

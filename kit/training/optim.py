@@ -8,7 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from transformers import get_scheduler
 
 from kit.errors import RecipeError
-from kit.tasks.registry import TrainSection
+from kit.recipe.training import TrainSection
 from kit.training.layerwise import learning_rates
 from kit.training.objective import Objective
 

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 import torch
 
-from kit.tasks.registry import Recipe
+from kit.recipe.base import Recipe
 from kit.training.loop import Loop, TrainingFailed
 
 

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from kit.errors import RecipeError, RunError
-from kit.tasks.registry import Recipe
+from kit.recipe.base import Recipe
 
 if TYPE_CHECKING:
     from kit.training.objective import Objective

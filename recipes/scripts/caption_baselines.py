@@ -19,7 +19,7 @@ from kit.recipe.model_settings import config_class
 from kit.tasks.captioning.images import Pictures, PixelReader
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import root_of
-from kit.tasks.lookup import task_of
+from kit.tasks.registry import create_task
 
 AT_ONCE = 256
 """Pictures that are compared at a time."""
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     recipe = load_recipe(given.recipe, given.overrides)
     if not isinstance(recipe, CaptioningRecipe) or recipe.model.type is None:
         raise RecipeError(f"{given.recipe} is not a recipe of a new captioner")
-    splits = task_of(recipe).load()
+    splits = create_task(recipe).load()
     if given.split not in splits.datasets:
         raise DataError(f"the data has no split {given.split}, only {', '.join(splits.datasets)}")
     train, asked = splits.datasets["train"], splits.datasets[given.split]

@@ -9,7 +9,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTraining
 from kit.data.splits import load_splits
 from kit.data.text.tokenizer import train_tokenizers
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
-from kit.tasks.registry import DataSection, TokenizerSection
+from kit.recipe.inputs import DataSection, TokenizerSection
 
 data = DataSection(
     path="builtin:dates", languages=["en", "de", "fr"], sizes={"train": 8000, "validation": 200, "test": 200}

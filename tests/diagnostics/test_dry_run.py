@@ -25,8 +25,8 @@ from kit.diagnostics import dry_run as inspection_module
 from kit.diagnostics.dry_run import Inspection, count_parameters, find_warnings, inspect_recipe, render
 from kit.diagnostics.tables import visible
 from kit.errors import DataError
+from kit.recipe.base import Recipe
 from kit.runs.prepare import prepare
-from kit.tasks.registry import Recipe
 from kit.tasks.translation.recipe import TranslationRecipe
 from kit.training.cost import Cost, Memory, PeakMemory, estimate, representative_micro_batches
 

@@ -19,11 +19,12 @@ from kit import HubError, RecipeError, RunError, Translator, evaluate, load_reci
 from kit.hub.upload import Destination
 from kit.pretrained.adapters import add_adapter, parameter_counts
 from kit.pretrained.loading import load_model
+from kit.recipe.base import Recipe
+from kit.recipe.training import PeftSection
 from kit.runs.merge import merge
 from kit.runs.prepare import prepare
 from kit.sharing.push import build_and_check
-from kit.tasks.lookup import task_of
-from kit.tasks.registry import PeftSection, Recipe
+from kit.tasks.registry import create_task
 from kit.training.loop import Loop
 
 METHODS = ("lora", "dora", "ia3")
@@ -284,7 +285,7 @@ def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path
     talk = tmp_path / "talk.yaml"
     data = 'data: {path: "builtin:dialogues", target: response, sizes: {train: 4, validation: 2, test: 2}}'
     talk.write_text(f"task: dialogue\nmodel: {{pretrained: {run}}}\n{data}\ntrain: {{max_steps: 1, batch_size: 2}}\n")
-    dialogue = task_of(load_recipe(talk))
+    dialogue = create_task(load_recipe(talk))
     begun = dialogue.build_model(dialogue.build_tokenizers(dialogue.load()))
     assert not any("lora" in name for name, _ in begun.named_parameters())
     assert all(parameter.requires_grad for parameter in begun.parameters())

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 
 from kit.errors import KitError, RecipeError, RunError
 from kit.recipe import catalog as shipped
+from kit.recipe.base import Recipe, sections_of
+from kit.recipe.catalog import copy_recipe, list_recipes
 from kit.recipe.document import read_yaml
-from kit.recipe.explain import copy_recipe, explain, list_recipes, recipe_schema
+from kit.recipe.explain import explain as explain_key
 from kit.recipe.model_settings import model_fields
+from kit.recipe.schema import recipe_schema
 from kit.runs.measured import record, with_measured
-from kit.tasks.registry import RECIPES, Recipe, load_recipe, sections_of
+from kit.tasks.registry import load_recipe, recipe_classes
 
 HEAD = """\
 # Dates in many languages to ISO dates.
@@ -53,6 +57,8 @@ FIGURES = {
     "hardware": "2 cores, no GPU",
     "versions": "kit 0.1.0, torch 2.13.0",
 }
+
+explain = partial(explain_key, recipes=recipe_classes())
 
 
 @pytest.fixture
@@ -115,7 +121,7 @@ def test_a_copy_is_the_same_and_overwrites_nothing(book, tmp_path):
 
 
 def test_every_key_can_be_explained_and_every_section_lists_its_keys():
-    for section, model in (pair for kind in RECIPES.values() for pair in sections_of(kind).items()):
+    for section, model in (pair for kind in recipe_classes().values() for pair in sections_of(kind).items()):
         listing = explain(section)
         fields = model.model_fields | (model_fields("rnn_seq2seq") if section == "model" else {})
         for name, field in fields.items():
@@ -124,7 +130,7 @@ def test_every_key_can_be_explained_and_every_section_lists_its_keys():
             assert words in listing
             assert words in explain(f"{section}.{name}")
     for name in Recipe.model_fields:
-        assert f"  {name} " in explain()
+        assert f"  {name} " in explain("")
     assert "expects: one of" in explain("task")
     assert "translation" in explain("task")
 
@@ -157,10 +163,10 @@ def test_unknown_keys_get_the_nearest(key, hint):
 
 
 def test_the_schema_knows_every_key_and_the_settings_of_the_model():
-    schema = recipe_schema()
+    schema = recipe_schema(recipe_classes())
     json.dumps(schema)
     definitions = schema["$defs"]
-    for section, model in (pair for kind in RECIPES.values() for pair in sections_of(kind).items()):
+    for section, model in (pair for kind in recipe_classes().values() for pair in sections_of(kind).items()):
         assert set(definitions[model.__name__]["properties"]) == set(model.model_fields), section
     conditions = definitions["ModelSection"]["allOf"]
     condition = next(each for each in conditions if each["if"]["properties"]["type"]["const"] == "rnn_seq2seq")

@@ -20,9 +20,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from kit import KitError, load_recipe
+from kit.recipe.base import sections_of
 from kit.recipe.document import write_yaml
 from kit.runs.prepare import prepare
-from kit.tasks.registry import RECIPES, sections_of
+from kit.tasks.registry import recipe_classes
 
 SECONDS = 300
 BERT = {
@@ -155,7 +156,7 @@ def inputs(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, bytes]]:
     name = draw(st.sampled_from(sorted(CASES)))
     recipe, files = copy.deepcopy(CASES[name])
     recipe = whole(recipe)
-    sections = sections_of(RECIPES[recipe["task"]])
+    sections = sections_of(recipe_classes()[recipe["task"]])
     keys = [f"{section}.{key}" for section, kind in sections.items() for key in kind.model_fields]
     keys += [f"model.{key}" for key in recipe["model"]]
     keys = [key for key in keys if key not in ("model.pretrained", "tokenizer.pretrained", "train.report_to")]

@@ -15,8 +15,9 @@ from kit.errors import RecipeError
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from kit.recipe import catalog as shipped
 from kit.recipe import model_settings as recipe_model
+from kit.recipe.base import Recipe, sections_of
 from kit.recipe.document import write_yaml
-from kit.tasks.registry import RECIPES, Recipe, load_recipe, sections_of
+from kit.tasks.registry import load_recipe, recipe_classes
 from kit.tasks.translation.recipe import TranslationRecipe
 
 VALID = """\
@@ -93,7 +94,7 @@ def test_recipes_cannot_be_changed(write):
 def test_every_field_is_explained():
     fields = {
         f"{task}: {section}.{name}": field
-        for task, kind in RECIPES.items()
+        for task, kind in recipe_classes().items()
         for section, model in sections_of(kind).items()
         for name, field in model.model_fields.items()
     }
@@ -460,7 +461,7 @@ scalars = (
 SECTIONS_AND_KEYS = sorted(
     {
         (section, name)
-        for kind in RECIPES.values()
+        for kind in recipe_classes().values()
         for section, model in sections_of(kind).items()
         for name in model.model_fields
     }

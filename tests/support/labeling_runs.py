@@ -8,8 +8,8 @@ from typing import Any
 import yaml
 
 from kit import load_recipe, train
+from kit.recipe.base import Recipe
 from kit.runs.train import FinishedRun
-from kit.tasks.registry import Recipe
 
 TINY: dict[str, Any] = {
     "type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,

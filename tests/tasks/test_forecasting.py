@@ -22,11 +22,11 @@ from kit.data.builtin import pendulum
 from kit.data.text.tokenizer import NoText
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
+from kit.recipe.base import Recipe
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_linear, persistence
 from kit.tasks.forecasting.inference import Forecaster
 from kit.tasks.forecasting.series import Series, windows_of
-from kit.tasks.lookup import task_of
-from kit.tasks.registry import Recipe
+from kit.tasks.registry import create_task
 from kit.training.objective import SamplingSchedule
 
 BUILTIN: dict[str, Any] = {
@@ -102,7 +102,7 @@ def write_series(folder: Path, form: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", ["csv", "steps-jsonl", "rows-jsonl", "steps-parquet", "rows-parquet", "npz"])
 def test_numbers_are_the_same_in_files_of_every_kind(form: str, tmp_path: Path) -> None:
-    task = task_of(recipe(tmp_path / "r", write_series(tmp_path / "d", form)))
+    task = create_task(recipe(tmp_path / "r", write_series(tmp_path / "d", form)))
     splits = task.load()
     rows = splits.datasets["train"]
     assert rows["series"][:] == ["s0", "s1"]
@@ -140,7 +140,7 @@ def write_rows(folder: Path, *rows: dict[str, Any], **data: Any) -> dict[str, An
 def test_what_is_wrong_with_numbers_is_said_with_its_place(
     rows: list[dict[str, Any]], data: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    task = task_of(recipe(tmp_path / "r", write_rows(tmp_path / "d", *rows, **data)))
+    task = create_task(recipe(tmp_path / "r", write_rows(tmp_path / "d", *rows, **data)))
     with pytest.raises(DataError) as error:
         task.encode(task.load(), NoText())
     assert message in str(error.value)
@@ -148,7 +148,7 @@ def test_what_is_wrong_with_numbers_is_said_with_its_place(
 
 def test_missing_values_are_masked_and_series_may_be_of_any_length(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "d", {"v": [1, 2, None, 4]}, {"v": [5, 6]}, {"v": [7, 8, 9]}, missing="mask")
-    task = task_of(recipe(tmp_path / "r", data))
+    task = create_task(recipe(tmp_path / "r", data))
     encoded = task.encode(task.load(), NoText())
     train = encoded.splits["train"]
     assert encoded.left_out == {"short": 1}
@@ -174,13 +174,13 @@ def test_windows_are_all_that_fit(lengths: list[int], history: int, horizon: int
 def test_the_end_of_each_series_can_be_held_out(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("x\n" + "".join(f"{n}\n" for n in range(50)))
     data = {"path": str(tmp_path / "one.csv"), "targets": ["x"], "history": 4, "horizon": 3}
-    splits = task_of(recipe(tmp_path, {**data, "validation_steps": 6, "test_steps": 9})).load()
+    splits = create_task(recipe(tmp_path, {**data, "validation_steps": 6, "test_steps": 9})).load()
     ends = {name: [step[0] for step in rows["values"][0]] for name, rows in splits.datasets.items()}
     assert (ends["train"][0], ends["train"][-1]) == (0, 34)
     assert (ends["validation"][0], ends["validation"][-1]) == (31, 40)  # four steps to read, and six of its own
     assert (ends["test"][0], ends["test"][-1]) == (37, 49)
     with pytest.raises(DataError, match="no validation split"):
-        task_of(recipe(tmp_path, data)).load()
+        create_task(recipe(tmp_path, data)).load()
 
 
 def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:

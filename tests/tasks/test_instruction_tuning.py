@@ -21,10 +21,10 @@ from kit.data.batching.ragged import IGNORED
 from kit.data.builtin import load_builtin
 from kit.data.builtin.date_instructions import KINDS
 from kit.data.builtin.dates import days_of_splits
+from kit.recipe.base import Recipe
 from kit.runs.merge import merge
 from kit.runs.prepare import prepare
 from kit.runs.verify import verify
-from kit.tasks.registry import Recipe
 
 ROWS = [
     {"prompt": "say a", "answer": "a"},

@@ -22,8 +22,8 @@ from kit.diagnostics.dry_run import inspect_recipe
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import prepare
 from kit.runs.verify import verify
+from kit.tasks.causal_lm.recipe import CausalData
 from kit.tasks.families.language_modeling.documents import cut_end, load_documents
-from kit.tasks.families.language_modeling.recipe import CausalData
 from kit.training.lm_objectives import MaskedLMObjective
 
 CAUSAL = """\

@@ -21,6 +21,7 @@ from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluator import evaluate_writing
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.pretrained.loading import load_config, load_model
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
@@ -29,7 +30,6 @@ from kit.tasks.captioning.plots import draw_caption
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, root_of
 from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
-from kit.tasks.registry import Recipe
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 

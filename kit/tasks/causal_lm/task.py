@@ -22,10 +22,10 @@ from kit.data.splits import Splits
 from kit.data.streaming.plan import StreamPlan
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
+from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
-from kit.tasks.families.language_modeling.recipe import CausalLMRecipe
+from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity, summed_over
-from kit.tasks.registry import Recipe
 from kit.training.lm_objectives import CarryingLMObjective, CausalLMObjective
 from kit.training.objective import Batch, Objective
 

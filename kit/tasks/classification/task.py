@@ -19,12 +19,12 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
+from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, Evaluation
+from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
-from kit.tasks.families.labeling.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
-from kit.tasks.registry import Recipe
 from kit.training.objective import Batch, Objective
 
 MULTI = "multi_label_classification"

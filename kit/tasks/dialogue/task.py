@@ -27,13 +27,13 @@ from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import HIERARCHICAL, SETTINGS, TASK, recent_turns
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
 from kit.tasks.dialogue.data import Conversations, in_replies
 from kit.tasks.dialogue.inference import Responder, draw_history
 from kit.tasks.dialogue.recipe import DialogueRecipe
 from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
-from kit.tasks.registry import Recipe
 from kit.tasks.translation.task import suit_tokenizers
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 

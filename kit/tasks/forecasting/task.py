@@ -22,6 +22,7 @@ from kit.data.splits import SPLITS, Splits, check_fingerprints, choose_training_
 from kit.data.text.tokenizer import NoText, Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.pretrained.loading import export_model, load_config, load_model
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown, Task
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_linear, persistence
@@ -30,7 +31,6 @@ from kit.tasks.forecasting.plots import draw_errors, draw_forecast
 from kit.tasks.forecasting.recipe import ForecastingRecipe
 from kit.tasks.forecasting.series import Array, Windows, as_rows, from_rows, read_series, windows_of
 from kit.tasks.forecasting.splits import hold_out_series
-from kit.tasks.registry import Recipe
 from kit.training.objective import Batch, Objective
 
 SETTINGS = "forecasting"

@@ -29,11 +29,11 @@ from kit.evaluation.metrics import compute_metrics
 from kit.pretrained.adapters import virtual_tokens
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown, Task
 from kit.tasks.families.language_modeling.task import PLAIN, perplexity, summed_over, vocabulary_settings
 from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
-from kit.tasks.registry import Recipe
 from kit.training.lm_objectives import AnswerObjective
 from kit.training.objective import Batch, Objective
 

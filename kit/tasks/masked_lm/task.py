@@ -23,12 +23,12 @@ from kit.data.streaming.plan import StreamPlan
 from kit.data.text.sentences import split_sentences, splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
+from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
-from kit.tasks.families.language_modeling.recipe import MaskedLMRecipe
 from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity, summed_over
 from kit.tasks.masked_lm.masking import Masking
+from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.tasks.masked_lm.sentence_pairs import make_pairs
-from kit.tasks.registry import Recipe
 from kit.training.lm_objectives import MaskedLMObjective
 from kit.training.objective import Batch, Objective
 

@@ -28,13 +28,13 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, Window, find_answers
+from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, Evaluation
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
-from kit.tasks.families.labeling.recipe import QuestionAnsweringRecipe
 from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
+from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from kit.tasks.question_answering.windows import label_question
-from kit.tasks.registry import Recipe
 from kit.training.objective import Batch, Objective
 
 LOST, NOT_THERE = "windows", "answers"

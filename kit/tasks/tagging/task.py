@@ -27,12 +27,12 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
 from kit.evaluation.metrics import compute_metrics, load_metric
 from kit.plots.labels import draw_confusion, draw_types
+from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, Evaluation
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
-from kit.tasks.families.labeling.recipe import TaggingRecipe
 from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
-from kit.tasks.registry import Recipe
+from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.training.objective import Batch, Objective
 
 Sentences = list[list[str]]

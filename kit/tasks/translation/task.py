@@ -24,11 +24,11 @@ from kit.inference.plot import draw_sentence, first_question
 from kit.pipelines.text_to_text import PIPELINES
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
 from kit.tasks.families.seq2seq.inference import Translator
 from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
-from kit.tasks.registry import Recipe
 from kit.tasks.translation.bpe_dropout import CutAnew
 from kit.tasks.translation.recipe import TranslationRecipe
 from kit.training.objective import Batch, Objective, Seq2SeqObjective

@@ -8,7 +8,9 @@ from typing import Any
 from kit.cards.markdown import clean, quoted, table
 from kit.cards.metadata import PIPELINE_TAGS
 from kit.cards.tables import figures_of, predicted_rows
-from kit.tasks.families.labeling.recipe import ClassificationRecipe, FineTuningRecipe, QuestionAnsweringRecipe
+from kit.tasks.classification.recipe import ClassificationRecipe
+from kit.tasks.families.labeling.recipe import FineTuningRecipe
+from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
 
 
 def of_fine_tuning(recipe: FineTuningRecipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:

@@ -24,10 +24,12 @@ from kit.pretrained.loading import export_model, load_config, load_model, new_or
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, Task
+from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective
-from kit.tasks.families.labeling.recipe import ClassificationRecipe, QuestionAnsweringRecipe, TaggingRecipe
 from kit.tasks.families.language_modeling.task import vocabulary_settings
+from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.training.objective import Batch
 
 READ_TO_THE_LAST = ("xlnet",)

@@ -1,14 +1,13 @@
-"""The keys of recipes that pretrain language models: on documents, without any labels."""
+"""The recipe keys that masked and causal language modeling share."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Gt, Le, Lt
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from annotated_types import Gt, Lt
+from pydantic import PositiveInt
 
 from kit.recipe.base import Recipe
 from kit.recipe.inputs import OF_CELLS, DataSection
-from kit.recipe.training import EvalSection
 
 Share = Annotated[float, Gt(0), Lt(1)]
 
@@ -73,80 +72,6 @@ class TextData(DataSection):
         return super().needing_all_data() + [name for name, there in given.items() if there]
 
 
-class CausalData(TextData):
-    """The text: where it is, what a document is, and how it is cut into blocks."""
-
-    separate_documents: bool = False
-    """No token sees what stands before its own document, though a block holds several; false lets the model read on
-    over the end of a document, which is marked."""
-
-    carry_state: bool = False
-    """Read the text in order, in as many streams as a step has blocks, and let a recurrent model go on from the state
-    in which it left the block before: it remembers more than a block (truncated backpropagation through time)."""
-
-    def needing_all_data(self) -> list[str]:
-        return super().needing_all_data() + ["carry_state"] * self.carry_state
-
-
-class MaskedData(TextData):
-    """The text: where it is, what a document is, how it is cut into examples, and what of them is masked."""
-
-    pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
-    """Whether examples are two segments: of which the second follows or comes from another document (next_sentence, as
-    in BERT), or which stand in their order or not (sentence_order, as in ALBERT). Otherwise blocks are packed full."""
-
-    pair_passes: PositiveInt = 5
-    """How often the training text is cut into pairs, each time in another way; an epoch has them all."""
-
-    language: str = "en"
-    """Language whose rules split documents into sentences; with data.pairs."""
-
-    mask_probability: Annotated[float, Gt(0), Le(0.5)] = 0.15
-    """Share of the tokens that the model has to predict. They are chosen anew each time a text is seen; 80 % of them
-    are masked, 10 % become a random token and 10 % stay."""
-
-    whole_words: bool = False
-    """Choose all tokens of a word or none, so that a part of a word does not give away the rest."""
-
-    def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
-        if self.pairs == "none":
-            idle |= dict.fromkeys(("pair_passes", "language"), "without data.pairs")
-        return idle
-
-
-class MaskedEval(EvalSection):
-    """Evaluation: when. Loss, perplexity and accuracy are always measured."""
-
-    metrics: list[Literal["masked_accuracy", "pair_accuracy"]] = []  # type: ignore[assignment]  # noqa: RUF012
-    """Figures that may select the best step besides the loss; they are measured in any case."""
-
-    select_by: Literal["loss", "masked_accuracy", "pair_accuracy"] = "loss"
-    """What makes a checkpoint the best one."""
-
-
-class CausalEval(EvalSection):
-    """Evaluation: when, and how samples are written. Loss and perplexity are always measured."""
-
-    metrics: list[Literal["bits_per_byte"]] = []  # type: ignore[assignment]  # noqa: RUF012
-    """Figures that may select the best step besides the loss; they are measured in any case."""
-
-    select_by: Literal["loss", "bits_per_byte"] = "loss"
-    """What makes a checkpoint the best one."""
-
-    prompt_tokens: NonNegativeInt = 8
-    """Length of the beginnings of validation blocks that the samples go on from; 0 lets them start from nothing."""
-
-    max_new_tokens: PositiveInt = 60
-    """Length of a sample, in tokens."""
-
-    temperature: PositiveFloat = 0.8
-    """How adventurous samples are: 1 follows the model's probabilities, less prefers what is likely."""
-
-    top_p: Annotated[float, Gt(0), Le(1)] = 0.95
-    """Samples draw from the likeliest tokens that together have this probability."""
-
-
 class LanguageModelRecipe(Recipe):
     """What recipes of masked and of causal language models have in common."""
 
@@ -155,38 +80,3 @@ class LanguageModelRecipe(Recipe):
         for name, plain in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):
             if getattr(self.train, name) != plain:
                 yield f"train.{name}", f"it has no effect on {self.task}. Leave it out."
-
-
-class MaskedLMRecipe(LanguageModelRecipe):
-    """Fill in what is masked, as BERT learns."""
-
-    mapping: ClassVar[str | None] = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
-
-    task: Literal["masked_lm"]
-    """Fill in masked tokens, and tell whether two segments belong together: BERT's pretraining."""
-
-    data: MaskedData
-    """The text: where it is and what to use of it."""
-
-    eval: MaskedEval = MaskedEval()
-    """Evaluation: when."""
-
-
-class CausalLMRecipe(LanguageModelRecipe):
-    """Predict the next token, as GPT learns."""
-
-    own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
-    mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3")
-
-    task: Literal["causal_lm"]
-    """Predict the next token: GPT's pretraining, and recurrent language models."""
-
-    data: CausalData
-    """The text: where it is and what to use of it."""
-
-    eval: CausalEval = CausalEval()
-    """Evaluation: when, and how samples are written."""
-
-
-__all__ = ["CausalLMRecipe", "MaskedLMRecipe", "TextData"]

@@ -30,8 +30,9 @@ from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
 from kit.tasks.base import Encoded, Task
+from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.documents import load_documents
-from kit.tasks.families.language_modeling.recipe import CausalLMRecipe, MaskedLMRecipe
+from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.training.objective import Objective
 
 PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}

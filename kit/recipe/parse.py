@@ -1,0 +1,106 @@
+"""Read a recipe: YAML and `key=value` overrides in, a checked `Recipe` out, or one message with every mistake."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from kit.errors import RecipeError, did_you_mean
+from kit.recipe import model_settings
+from kit.recipe.base import SECTIONS, Recipe
+from kit.recipe.catalog import find_recipe
+from kit.recipe.document import parse_override, printable, read_text, read_yaml
+from kit.recipe.inputs import ModelSection
+from kit.recipe.model_settings import Problem, field_problems, show
+
+
+def parse_recipe(
+    path_or_name: str | Path, overrides: Sequence[str], recipe_classes: Mapping[str, type[Recipe]]
+) -> Recipe:
+    """Read a recipe file, or a shipped recipe by name, and apply `key=value` overrides, which take precedence.
+
+    `recipe_classes` has the recipe class of each task. Raises one RecipeError that lists every mistake, one per line.
+    Checking the model's settings imports transformers.
+    """
+    path = find_recipe(path_or_name)
+    document = read_yaml(read_text(path), printable(path))
+    if document.value is None:
+        raise RecipeError(f"{document.filename} is empty. `kit copy` makes a shipped recipe yours to start from.")
+    if not isinstance(document.value, dict):
+        raise RecipeError(
+            f"{document.filename}: a recipe is made of sections (task:, model:, …), not a list or a text."
+        )
+    for argument in overrides:
+        document.override(argument)
+    # a section of which every line is commented out reads as null
+    value = {name: {} if part is None and name in SECTIONS else part for name, part in document.value.items()}
+
+    kind, problems = _recipe_class(value, recipe_classes)
+    recipe = None
+    try:
+        recipe = kind.model_validate(value)
+    except ValidationError as error:
+        problems += [problem for problem in field_problems(error, kind, value) if problem[0] != ("task",)]
+    settings, more = _model_settings(value["model"], kind) if isinstance(value.get("model"), dict) else ({}, [])
+    problems += more
+    if recipe is not None and recipe.model.type is not None and not problems:
+        config = model_settings.config_class(recipe.model.type, kind.own_types, kind.mapping)
+        complaint = model_settings.combination_problem(config, settings, recipe.tokenizer.one_vocabulary)
+        problems = [(("model",), f"model: {complaint}")] if complaint else []
+    if recipe is None or problems:
+        problems.sort(key=lambda problem: document.order(problem[0]))
+        raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
+    model = ModelSection.model_validate({**recipe.model.model_dump(), **settings})
+    return recipe.model_copy(update={"model": model})
+
+
+def check_sections(overrides: Sequence[str], *sections: str, example: str) -> None:
+    """Refuse overrides of other sections of a finished run's recipe, as they would have no effect."""
+    for argument in overrides:
+        key, _ = parse_override(argument)
+        if key.partition(".")[0] not in sections:
+            raise RecipeError(
+                f"on the command line: {key} has no effect on a finished run. Only {' and '.join(sections)} can be "
+                f"changed here, such as {example}."
+            )
+
+
+def _recipe_class(
+    value: dict[str, Any], recipe_classes: Mapping[str, type[Recipe]]
+) -> tuple[type[Recipe], list[Problem]]:
+    """The recipe class of the task, and what is wrong with `task`.
+
+    An unknown task is checked as the first class, so that the other mistakes are reported too.
+    """
+    task = value.get("task")
+    if isinstance(task, str) and task in recipe_classes:
+        return recipe_classes[task], []
+    expected = (
+        f"expected one of {', '.join(recipe_classes)}"
+        if len(recipe_classes) > 1
+        else f"expected {next(iter(recipe_classes))}"
+    )
+    if "task" not in value:
+        problem = f"task is missing: {expected}."
+    else:
+        problem = f"task: {expected}, got {show(task)}.{did_you_mean(str(task), recipe_classes)}"
+    return next(iter(recipe_classes.values())), [(("task",), problem)]
+
+
+def _model_settings(section: dict[str, Any], kind: type[Recipe]) -> tuple[dict[str, Any], list[Problem]]:
+    """The settings of a `model` section in the types of its config class, and what is wrong with them.
+
+    The class of a pretrained model on the Hub is known only once it is loaded: whoever loads it checks then.
+    """
+    model_type, pretrained = section.get("type"), section.get("pretrained")
+    settings = {key: value for key, value in section.items() if key not in ModelSection.model_fields}
+    if isinstance(pretrained, str) and model_type is None:
+        model_type = model_settings.pretrained_type(pretrained)
+    if not isinstance(model_type, str):
+        return settings, []
+    try:
+        config = model_settings.config_class(model_type, kind.own_types, kind.mapping)
+    except RecipeError as error:
+        return settings, [(("model", "type"), str(error))]
+    return model_settings.check_settings(config, settings)

@@ -1,0 +1,40 @@
+"""The JSON schema of recipes, for editors to check and complete."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kit.recipe import model_settings
+from kit.recipe.base import Recipe
+
+
+def recipe_schema(recipes: Mapping[str, type[Recipe]]) -> dict[str, Any]:
+    """The JSON schema of a recipe, with the settings of kit's model types, for editors to check and complete."""
+    schema: dict[str, Any] = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "kit recipe",
+        "type": "object",
+        "properties": {"task": {"enum": [*recipes], "description": Recipe.model_fields["task"].description}},
+        "required": ["task"],
+        "allOf": [],
+        "$defs": {},
+    }
+    for task, kind in recipes.items():
+        own = kind.model_json_schema()
+        schema["$defs"] |= own.pop("$defs")
+        schema["allOf"].append({"if": {"properties": {"task": {"const": task}}, "required": ["task"]}, "then": own})
+    model = schema["$defs"]["ModelSection"]
+    model["properties"]["type"] = {**model["properties"]["type"], "examples": [*model_settings.CONFIG_CLASSES]}
+    model["allOf"] = []
+    for model_type in model_settings.CONFIG_CLASSES:
+        settings = model_settings.settings_model(model_settings.config_class(model_type)).model_json_schema()
+        schema["$defs"] |= settings.pop("$defs", {})
+        model["allOf"].append(
+            {
+                "if": {"properties": {"type": {"const": model_type}}, "required": ["type"]},
+                "then": {
+                    "properties": {"type": {}, "pretrained": {}, **settings["properties"]},
+                    "additionalProperties": False,
+                },
+            }
+        )
+    return schema

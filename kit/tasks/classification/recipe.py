@@ -1,0 +1,127 @@
+"""The recipe of text classification: one label, several labels, or a number per text or text pair."""
+
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import MinLen
+from pydantic import PositiveFloat
+
+from kit.recipe.training import EvalSection
+from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
+
+LabelMetric = Literal[
+    "accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "precision", "precision_macro", "precision_micro",
+    "precision_weighted", "recall", "recall_macro", "recall_micro", "recall_weighted", "matthews", "roc_auc",
+    "pearson", "spearman", "mse",
+]  # fmt: skip
+
+OF_NUMBERS = ("pearson", "spearman", "mse")
+OF_ONE_LABEL = ("f1", "precision", "recall", "matthews")
+"""Metrics that are not defined for examples of several labels."""
+
+
+class ClassificationData(LabelledData):
+    """The data: where it is, which columns hold the texts and their label, and what kind of label that is."""
+
+    text: str = "text"
+    """Column of the text."""
+
+    text_pair: str | None = None
+    """Column of a second text, where the label is about two: do they say the same, does one answer the other."""
+
+    label: str = "label"
+    """Column of the label: a name, a number, or, with several labels for a text, a list of these."""
+
+    problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] = (
+        "single_label_classification"
+    )
+    """What is learned: one label out of several, any number of labels (multi_label_classification), or a number
+    (regression)."""
+
+    label_names: Annotated[list[str], MinLen(1)] | None = None
+    """Names of the labels. Labels that are numbers mean places in this list, from 0. By default the names that a Hub
+    dataset has; where there are none, all labels that occur in the training data, in order."""
+
+    label_separator: Annotated[str, MinLen(1)] | None = None
+    """What stands between the labels of a text, in files whose cells hold no lists; multi_label_classification only."""
+
+    class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
+    """How much examples of each label weigh in the loss, {spam: 5.0}, 1 for those that are not named; balanced lets all
+    labels weigh the same, however rare they are. Losses that are reported are without weights."""
+
+    @property
+    def text_columns(self) -> dict[str, str]:
+        pair = {} if self.text_pair is None else {self.text_pair: "text_pair"}
+        return {self.text: "text", **pair}
+
+    @property
+    def value_columns(self) -> dict[str, str]:
+        return {self.label: "label"}
+
+    @property
+    def learned_columns(self) -> tuple[str, ...]:
+        return (self.label,)
+
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.problem_type != "multi_label_classification":
+            idle["label_separator"] = f"with data.problem_type: {self.problem_type}"
+        if self.problem_type != "single_label_classification":
+            idle["class_weights"] = f"with data.problem_type: {self.problem_type}"
+        if self.problem_type == "regression":
+            idle["label_names"] = "with data.problem_type: regression"
+        return idle
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions()
+        if self.text == self.text_pair:
+            yield "text_pair", f'text and text_pair are both "{self.text}": there are not two texts.'
+        if self.label in (self.text, self.text_pair):
+            yield "label", f'"{self.label}" is the column of a text already: the label would be given away.'
+        if self.text_pair is None and self.truncation == "only_second":
+            yield "truncation", "there is no second text without data.text_pair. Leave it out."
+        names = self.label_names or []
+        if len(set(names)) < len(names):
+            yield "label_names", "a name is there twice. Give each label its own."
+        for name in self.class_weights if isinstance(self.class_weights, dict) else ():
+            if names and name not in names:
+                yield "class_weights", f'"{name}" is not among data.label_names.'
+
+
+class ClassificationEval(EvalSection):
+    """Evaluation: when, and by which metrics."""
+
+    metrics: list[LabelMetric] = []  # type: ignore[assignment]  # noqa: RUF012
+    """What is computed on the predicted labels, besides the loss."""
+
+    select_by: str = "loss"
+    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+
+    positive_label: str | None = None
+    """Which of two labels f1, precision, recall and roc_auc look for; by default the second."""
+
+
+class ClassificationRecipe(FineTuningRecipe):
+    """Give a text, or a pair of texts, a label, several labels or a number."""
+
+    mapping: ClassVar[str | None] = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
+
+    task: Literal["classification"]
+    """Tell the label of a text or of a pair of texts."""
+
+    data: ClassificationData
+    """The data: where it is and what to use of it."""
+
+    eval: ClassificationEval = ClassificationEval()
+    """Evaluation: when, and by which metrics."""
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions()
+        kind = self.data.problem_type
+        for name in self.eval.metrics:
+            if (name in OF_NUMBERS) != (kind == "regression"):
+                yield "eval.metrics", f"{name} cannot be computed with data.problem_type: {kind}."
+            elif name in OF_ONE_LABEL and kind == "multi_label_classification":
+                yield "eval.metrics", f"{name} is for one label each: use f1_macro, f1_micro or f1_weighted."
+        if self.train.label_smoothing_factor and kind != "single_label_classification":
+            yield "train.label_smoothing_factor", f"it has no effect with data.problem_type: {kind}. Leave it out."

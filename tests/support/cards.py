@@ -1,0 +1,81 @@
+"""A recipe with results for the tests of model cards, and the card's Markdown as tokens."""
+
+import math
+from typing import Any
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from kit.recipe.base import Recipe
+from kit.tasks.translation.recipe import TranslationRecipe
+
+
+def recipe(**changes: Any) -> Recipe:
+    sections: dict[str, Any] = {
+        "task": "translation",
+        "model": {"type": "rnn_seq2seq", "cell": "gru"},
+        "data": {"path": "builtin:dates", "fingerprints": {"train": "f1", "validation": "f2", "test": "f3"}},
+        "train": {"max_steps": 10, "batch_size": 4},
+        "eval": {"metrics": ["bleu", "exact_match"], "group_by": ["language"], "num_beams": 5, "examples": 8},
+        "hub": {"license": "apache-2.0", "language": ["de", "no"], "tags": ["dates"], "datasets": ["owner/dates"]},
+    }
+    return TranslationRecipe.model_validate(
+        {key: value | changes.get(key, {}) if isinstance(value, dict) else value for key, value in sections.items()}
+    )
+
+
+def figures(bleu: float) -> dict[str, Any]:
+    groups = {
+        "de": {"count": 7, "bleu": 41.5, "exact_match": 0.5},
+        "fr|x": {"count": 1, "bleu": 3.0, "exact_match": 0.0},
+    }
+    return {
+        "loss": 0.25,
+        "perplexity": math.inf,
+        "examples": 8,
+        "bleu": bleu,
+        "bleu_signature": "nrefs:1|case:mixed|eff:no|tok:13a",
+        "exact_match": 0.987654,
+        "by": {"language": groups},
+    }
+
+
+RESULTS = {
+    "validation": figures(31.25),
+    "test": figures(29.123456),
+    "train": {"seconds": 61.5, "steps": 10, "tokens_per_second": 23456.7, "stopped": True},
+    "data": {
+        "examples": {"train": 1200, "validation": 8, "test": 8},
+        "left_out": {"max_length": 1034, "min_length": 0},
+        "notes": ["train: 2234 rows, 3 left out (<empty>)"],
+        "fingerprints": {"train": "other"},
+    },
+    "versions": {"torch": "2.13.0", "kit": "0.1.0"},
+    "parameters": 1234567,
+    "hardware": "2 cores of a <b>fast</b> CPU",
+}
+
+
+def parse(text: str) -> list[Token]:
+    return MarkdownIt("commonmark").enable("table").enable("strikethrough").parse(text)
+
+
+def body(card: str) -> list[Token]:
+    return parse(card.split("\n---\n", 1)[1])
+
+
+def tables(tokens: list[Token]) -> list[list[list[str]]]:
+    """Every table as rows of the text that a reader sees in each cell."""
+    found: list[list[list[str]]] = []
+    for place, token in enumerate(tokens):
+        if token.type == "table_open":
+            found.append([])
+        elif token.type == "tr_open":
+            found[-1].append([])
+        elif token.type in ("th_open", "td_open"):
+            found[-1][-1].append("".join(child.content for child in tokens[place + 1].children or ()))
+    return found
+
+
+def inline(tokens: list[Token]) -> list[Token]:
+    return [child for token in tokens for child in token.children or ()]
