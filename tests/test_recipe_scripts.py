@@ -1,14 +1,16 @@
 """The scripts beside the recipes, run on made-up text for a moment."""
 
+import gzip
 import importlib.util
 import json
+from collections import Counter
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from kit.cards.markdown import escape
-from kit.errors import RunError
+from kit.errors import DataError, RunError
 from kit.runs.folder import RunFolder
 
 SCRIPTS = Path(__file__).parents[1] / "recipes" / "scripts"
@@ -52,13 +54,14 @@ def test_the_length_experiment_trains_five_models_and_draws_them(folder: Path, t
     assert capsys.readouterr().out == table
     assert (tmp_path / "out" / "length.png").read_bytes().startswith(b"\x89PNG")
 
-    runs = {path.name: RunFolder.existing(path) for path in (tmp_path / "out").iterdir() if path.is_dir()}
+    folders = [path for path in (tmp_path / "out").iterdir() if path.is_dir() and path.name != "data"]
+    runs = {path.name: RunFolder.existing(path) for path in folders}
     assert set(runs) == {
         "no_attention", "no_attention_reversed", "fixed_context", "attention", "attention_reversed",
     }  # fmt: skip
     recipes = {name: run.recipe() for name, run in runs.items()}
     for name, recipe in recipes.items():
-        assert recipe.data.join == 5
+        assert recipe.data.path == str(tmp_path / "out" / "data")
         assert recipe.train.max_minutes == 5
         assert recipe.model.settings["reverse_source"] == name.endswith("_reversed")
         differing = set(recipe.differences(recipes["attention"]))
@@ -84,6 +87,37 @@ def test_the_length_experiment_trains_five_models_and_draws_them(folder: Path, t
     experiment.main(arguments)
     assert (tmp_path / "out" / "length.md").read_text() == table
     assert written == {name: run.results_file.stat().st_mtime_ns for name, run in runs.items()}
+
+
+def test_the_length_experiment_joins_every_caption_once_and_both_languages_alike(tmp_path: Path) -> None:
+    experiment = script("length_experiment")
+    source, output = tmp_path / "multi30k", tmp_path / "out"
+    source.mkdir()
+    for name, size in (("train", 6000), ("val", 7), ("test_2016_flickr", 1)):
+        for language in ("de", "en"):
+            text = "".join(f"{language}{n}\n" for n in range(size)).encode()
+            (source / f"{name}.{language}.gz").write_bytes(gzip.compress(text))
+    experiment.main([str(source), "--data-only", "--output", str(output)])
+    assert [path.name for path in output.iterdir()] == ["data"]
+    for split, size in (("train", 6000), ("validation", 7), ("test", 1)):
+        german, english = (
+            [[int(word[2:]) for word in line.split()] for line in (output / f"data/{split}.{language}").open()]
+            for language in ("de", "en")
+        )
+        assert german == english
+        assert [number for part in german for number in part] == list(range(size))
+    counts = Counter(len(line.split()) for line in (output / "data/train.de").open())
+    assert set(counts) == {1, 2, 3, 4, 5}
+    # each size holds 1,200 of the 6,000 captions; the standard deviation of the largest is about 72
+    assert all(abs(size * count - 1200) < 300 for size, count in counts.items())
+
+    (source / "val.en").write_text("en0\n")
+    with pytest.raises(DataError, match=r"the files of val differ in their number of lines: {'de': 7, 'en': 1}"):
+        experiment.main([str(source), "--data-only", "--output", str(output)])
+    (source / "val.en").unlink()
+    (source / "val.en.gz").unlink()
+    with pytest.raises(DataError, match=r"has no file val\.en or val\.en\.gz"):
+        experiment.main([str(source), "--data-only", "--output", str(output)])
 
 
 def test_settings_are_compared_over_seeds_and_by_horizon(tmp_path: Path, capsys) -> None:

@@ -32,8 +32,7 @@ from kit.recipe.inputs import OF_TEXT_FILES
 from kit.tasks.captioning.recipe import has_pictures
 from kit.tasks.captioning.rows import known_names, metadata_files, one_row_a_picture, within
 from kit.tasks.translation.directions import in_directions, limit_directions, linked_rows, repeat_directions
-from kit.tasks.translation.joining import join_examples
-from kit.tasks.translation.recipe import TranslationData, has_directions
+from kit.tasks.translation.recipe import has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -103,8 +102,6 @@ def load_splits(data: "DataSection") -> Splits:
         hold_out_missing(found, data, report)
     found["train"] = choose_training_rows(found["train"], data, report.splits["train"])
     found = {split: found[split] for split in SPLITS if split in found}
-    if isinstance(data, TranslationData) and data.join > 1:
-        found = {split: join_examples(rows, data, split, report) for split, rows in found.items()}
     if has_directions(data) and data.direction_repeats is not None:
         found["train"] = repeat_directions(found["train"], data, report.splits["train"])
     keep_common_columns(found, data.roles, report)

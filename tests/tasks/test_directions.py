@@ -1,9 +1,8 @@
-"""Several directions for one model (data.directions), and longer examples out of short ones (data.join)."""
+"""Several directions for one model (data.directions)."""
 
 import gzip
 import json
 from collections import Counter
-from itertools import pairwise
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -51,7 +50,7 @@ def pairs_by_direction(splits: Splits, split: str = "train") -> dict[str, list[t
 def accounted(splits: Splits) -> bool:
     told = splits.report.splits
     return all(
-        told[split].read + told[split].repeated == len(rows) + told[split].joined + told[split].dropped.total()
+        told[split].read + told[split].repeated == len(rows) + told[split].dropped.total()
         for split, rows in splits.datasets.items()
     )
 
@@ -189,7 +188,7 @@ def test_the_size_of_a_direction_limits_its_training_examples_only(folder):
 
 
 def test_a_direction_is_repeated_in_train_only(folder):
-    keys = {"direction_sizes": {"fr-en": 3}, "drop_duplicates": True, "join": 2}
+    keys = {"direction_sizes": {"fr-en": 3}, "drop_duplicates": True}
     once = load(folder, "de-en", "fr-en", **keys)
     often = load(folder, "de-en", "fr-en", **keys, direction_repeats={"fr-en": 4})
     pairs, before = pairs_by_direction(often), pairs_by_direction(once)
@@ -275,7 +274,7 @@ BASE = ["data.path=somewhere"]
             ["data.directions=[de-en]", "data.columns=[de, fr]"],
             r'data\.directions: "en" is not among data\.columns',
         ),
-        (["data.join=0"], r"data\.join"),
+        (["data.join=3"], r"data\.join is not a key of"),
     ],
 )
 def test_contradictions_are_named(tiny_recipe, arguments, message):
@@ -285,106 +284,24 @@ def test_contradictions_are_named(tiny_recipe, arguments, message):
 
 
 def test_directions_come_back_from_their_own_yaml(tiny_recipe, tmp_path):
-    arguments = ["data.directions=[de-en, en-de]", "data.direction_sizes={de-en: 5}", "data.join=3"]
+    arguments = ["data.directions=[de-en, en-de]", "data.direction_sizes={de-en: 5}"]
     recipe = load_recipe(tiny_recipe, [*BASE, "data.languages=null", "data.sizes=null", *arguments])
     (tmp_path / "again.yaml").write_text(recipe.to_yaml())
     assert load_recipe(tmp_path / "again.yaml") == recipe
-    assert (recipe.data.directions, recipe.data.direction_sizes, recipe.data.join) == (
-        ["de-en", "en-de"],
-        {"de-en": 5},
-        3,
-    )
-
-
-# ---- joined examples ---------------------------------------------------------------------------------------------
-
-
-def parts_of(splits: Splits, split: str, role: str) -> list[list[str]]:
-    """The numbers of the rows that each example was made of."""
-    rows = splits.datasets[split][role]
-    return [line.split()[1::3] for line in rows]
-
-
-@in_folder
-@given(most=st.integers(1, 7), seed=st.integers(0, 99))
-def test_joined_examples_hold_every_row_once_and_in_order(folder, most, seed):
-    splits = load_splits(TranslationData(path=str(folder), source="de", target="en", join=most, seed=seed))
-    for split, name in (("train", "train"), ("validation", "val"), ("test", "test")):
-        parts = parts_of(splits, split, "source")
-        assert [number for part in parts for number in part] == [str(n) for n in range(SIZES[name])]
-        assert all(1 <= len(part) <= most for part in parts)
-        assert parts == parts_of(splits, split, "target")
-        told = splits.report.splits[split]
-        assert told.joined == SIZES[name] - len(parts)
-        assert told.noted["others joined to them"] == sum(len(part) > 1 for part in parts)
-    assert accounted(splits)
-
-
-def test_all_numbers_of_parts_have_the_same_share_of_the_rows(tmp_path):
-    for split in ("train", "validation"):
-        (tmp_path / f"{split}.tsv").write_text("source\ttarget\n" + "".join(f"x {n} y\tx {n} z\n" for n in range(6000)))
-    splits = load_splits(TranslationData(path=str(tmp_path), join=4))
-    counts = Counter(map(len, parts_of(splits, "train", "source")))
-    assert set(counts) == {1, 2, 3, 4}
-    # 3,125 draws, of which 375 make the largest parts, give or take 18 (one standard deviation): 72 rows of 1,500
-    assert all(abs(size * count - 1500) < 300 for size, count in counts.items())
-    assert counts != Counter(map(len, parts_of(splits, "validation", "source")))
-
-
-def test_joining_follows_the_seed_and_changes_the_fingerprint(folder):
-    def prints(**keys):
-        return load_splits(TranslationData(path=str(folder), source="de", target="en", **keys)).fingerprints["train"]
-
-    assert prints(join=3) == prints(join=3)
-    assert len({prints(), prints(join=3), prints(join=4), prints(join=3, seed=1)}) == 4
-
-
-def test_directions_are_joined_alike_and_never_with_each_other(folder):
-    splits = load(folder, "de-en", "en-de", "fr-en", join=3)
-    assert splits.datasets["train"].column_names == COLUMNS
-    found = pairs_by_direction(splits)
-    parts = {direction: [source.split()[1::3] for source, _ in pairs] for direction, pairs in found.items()}
-    assert parts["de-en"] == parts["en-de"] == parts["fr-en"]
-    assert [number for part in parts["fr-en"] for number in part] == [str(n) for n in range(SIZES["train"])]
-    assert found["en-de"] == [(en, de) for de, en in found["de-en"]]
-    assert all(set(source.split()[2::3]) == {"fr"} for source, _ in found["fr-en"])
-    order = [row["direction"] for row in splits.datasets["train"]]
-    assert sum(one != other for one, other in pairwise(order)) == 2
-    assert accounted(splits)
-
-
-def test_held_out_rows_and_chosen_rows_are_joined_afterwards(folder):
-    data = TranslationData(
-        path=str(folder / "train.tsv"), source="de", target="en", join=5, validation_size=10, max_examples=20
-    )
-    rows = [("de", "en"), *((text("x", n, "de"), text("x", n, "en")) for n in range(50))]
-    (folder / "train.tsv").write_text("".join("\t".join(row) + "\n" for row in rows))
-    splits = load_splits(data)
-    numbers = {split: [n for part in parts_of(splits, split, "source") for n in part] for split in splits.datasets}
-    assert {split: len(found) for split, found in numbers.items()} == {"train": 20, "validation": 10}
-    assert not set(numbers["train"]) & set(numbers["validation"])
-    assert accounted(splits)
-
-
-def test_columns_of_single_examples_are_left_out_of_joined_ones():
-    sizes = {"train": 30, "validation": 5, "test": 5}
-    splits = load_splits(TranslationData(path="builtin:dates", sizes=sizes, join=2))
-    assert splits.datasets["train"].column_names == ["source", "target"]
-    assert "left out, since joined examples have several of it: column language" in splits.report.notes
+    assert (recipe.data.directions, recipe.data.direction_sizes) == (["de-en", "en-de"], {"de-en": 5})
 
 
 # ---- the way through kit -----------------------------------------------------------------------------------------
 
 
-def test_an_inspection_shows_directions_and_joined_examples(folder, tiny_recipe):
+def test_an_inspection_shows_directions(folder, tiny_recipe):
     from kit.diagnostics.dry_run import inspect_recipe
 
     own = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
-    found = inspect_recipe(load_recipe(tiny_recipe, [*own, "data.join=3", "data.direction_sizes={en-fr: 9}"]))
+    found = inspect_recipe(load_recipe(tiny_recipe, [*own, "data.direction_sizes={en-fr: 9}"]))
     train = found.splits["train"]
     assert train.read == 2 * SIZES["train"]
     assert train.left_out == {"beyond data.direction_sizes": SIZES["train"] - 9}
-    assert train.noted["others joined to them"] > 0
     tags = {example["source"].tokens[0] for example in found.examples}
     assert tags <= {"<2de>", "<2fr>"}
     assert tags

@@ -88,11 +88,6 @@ class TranslationData(DataSection):
     max_length_ratio: Annotated[float, Ge(1)] | None = None
     """Leave out training examples of which one side is more than this many times as long as the other."""
 
-    join: PositiveInt = 1
-    """Join up to this many consecutive examples into one, with a space between, to get longer texts: how many is drawn
-    anew, by data.seed, from 1 to this number for each, so that each number gets the same share of the examples. It
-    applies to train, validation and test alike, after all other choices of rows; 1 joins none."""
-
     @property
     def text_columns(self) -> dict[str, str]:
         """Columns (or file suffixes) that hold text, each with the key of the recipe that asks for it."""
@@ -139,7 +134,6 @@ class TranslationData(DataSection):
         given = {
             "direction_sizes": self.direction_sizes is not None,
             "direction_repeats": self.direction_repeats is not None,
-            "join": self.join > 1,
         }
         return super().needing_all_data() + [name for name, there in given.items() if there]
 
