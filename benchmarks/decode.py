@@ -24,8 +24,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kit.data.batching.plan import reading_batches
-from kit.data.batching.ragged import Pairs, TokenLists
+from kit.data.batching.plan import length_sorted_batches
+from kit.data.batching.ragged import RaggedTokens, TokenPairs
 from kit.decoding.search import SearchSettings, search
 from kit.evaluation.metrics import compute_metrics
 from kit.tasks.families.seq2seq.inference import Translator
@@ -43,7 +43,9 @@ def in_order(texts: dict[int, str]) -> list[str]:
     return [texts[number] for number in range(len(texts))]
 
 
-def kit_side(translator: Translator, pairs: Pairs, settings: SearchSettings, batches: Sequence[np.ndarray]) -> Side:
+def kit_side(
+    translator: Translator, pairs: TokenPairs, settings: SearchSettings, batches: Sequence[np.ndarray]
+) -> Side:
     def translate() -> list[str]:
         texts = {}
         for indices in batches:
@@ -55,7 +57,9 @@ def kit_side(translator: Translator, pairs: Pairs, settings: SearchSettings, bat
     return translate
 
 
-def marian_side(translator: Translator, pairs: Pairs, settings: SearchSettings, batches: Sequence[np.ndarray]) -> Side:
+def marian_side(
+    translator: Translator, pairs: TokenPairs, settings: SearchSettings, batches: Sequence[np.ndarray]
+) -> Side:
     marian = as_marian(translator.model)
     config = settings.generation_config(translator.model)
 
@@ -75,7 +79,7 @@ def marian_side(translator: Translator, pairs: Pairs, settings: SearchSettings, 
 
 
 def ctranslate2_side(
-    translator: Translator, pairs: Pairs, settings: SearchSettings, batch: int, folder: str
+    translator: Translator, pairs: TokenPairs, settings: SearchSettings, batch: int, folder: str
 ) -> Side | None:
     """The same weights in CTranslate2, or None where it is not installed."""
     try:
@@ -135,13 +139,13 @@ def main() -> None:
     sources, references = lines_of(given.source), lines_of(given.reference)
     translator = Translator(given.run)
     settings = translator.settings(num_beams=given.beams)
-    pairs = Pairs(TokenLists(translator.tokenizers.encode_source(sources)), TokenLists([] for _ in sources))
+    pairs = TokenPairs(RaggedTokens(translator.tokenizers.encode_source(sources)), RaggedTokens([] for _ in sources))
     in_file_order = [
         np.arange(start, min(start + given.batch, len(pairs))) for start in range(0, len(pairs), given.batch)
     ]
     by_length = np.argsort(-pairs.source.lengths, kind="stable")
     in_sorted_order = [by_length[batch] for batch in in_file_order]
-    by_tokens = reading_batches(pairs.source.lengths, 8192 // given.beams)
+    by_tokens = length_sorted_batches(pairs.source.lengths, 8192 // given.beams)
     sides: dict[str, Side | None] = {
         "kit": kit_side(translator, pairs, settings, in_sorted_order),
         "kit, as it ships": kit_side(translator, pairs, settings, by_tokens),

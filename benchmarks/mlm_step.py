@@ -19,7 +19,7 @@ from transformers import (
     set_seed,
 )
 
-from kit.data.batching.ragged import TokenLists
+from kit.data.batching.ragged import RaggedTokens
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.task import MaskedExamples
 from kit.training.layer_swaps import suit
@@ -52,7 +52,7 @@ def kit_side(model: BertForPreTraining, ids: np.ndarray, follows: np.ndarray, ra
     suit(model, torch.device("cpu"), mixed_precision=False)  # as `kit train` does
     objective = MaskedLMObjective(model)
     examples = MaskedExamples(
-        TokenLists((ids << 1) + 1),
+        RaggedTokens((ids << 1) + 1),
         first_lengths=np.full(len(ids), LENGTH // 2 + 1),
         pair_labels=follows,
         masking=Masking(MASK, np.arange(len(SPECIAL), VOCABULARY)),

@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator
 from torch import nn
 
-from kit.data.batching.ragged import IGNORED, Pairs
+from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.recipe.base import Recipe
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import Prepared, prepare
@@ -57,16 +57,16 @@ def bare_steps(model: nn.Module, optimizer: torch.optim.Optimizer, batches: list
             decoder_input_ids=model.prepare_decoder_input_ids_from_labels(labels),  # type: ignore[operator]
             use_cache=False,
         ).logits
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=IGNORE_INDEX)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        tokens += int((labels != IGNORED).sum())
+        tokens += int((labels != IGNORE_INDEX).sum())
     return tokens
 
 
-def random_batches(pairs: Pairs, budget: int, count: int, seed: int, pad: int) -> list[dict[str, torch.Tensor]]:
+def random_batches(pairs: TokenPairs, budget: int, count: int, seed: int, pad: int) -> list[dict[str, torch.Tensor]]:
     """Batches in random order, filled up to the same budget of padded tokens of the longer side."""
     order = np.random.default_rng(seed).permutation(len(pairs))
     longer = np.maximum(pairs.source.lengths, pairs.target.lengths)

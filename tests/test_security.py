@@ -19,7 +19,7 @@ from kit.cards.card import write_card
 from kit.errors import HubError, KitError, RunError
 from kit.hub import download as places
 from kit.runs.revisions import recipe_of
-from kit.system.redaction import mask
+from kit.system.redaction import redact
 
 SOURCES = sorted(Path(kit.sharing.folder.__file__).parents[1].rglob("*.py"))
 NAME = "tester/dates"
@@ -136,9 +136,9 @@ def test_a_recipe_from_the_hub_stays_in_its_place(hub: HubServer, trained: Path,
     changes = {"data__path": path, "data__languages": "null", "data__sizes": "null"}
     hub.put(NAME, {"recipe.yaml": hub_recipe(trained, **changes)})
     with pytest.raises(HubError, match=r"names a place on this machine, data\.path"):
-        recipe_of(places.HubName(NAME), ["train.max_steps=1"])
-    assert recipe_of(places.HubName(NAME), [f"data.path={path}"]).data.path == path
-    assert recipe_of(places.HubName(NAME), ["data.path=mine"]).data.path == "mine"
+        recipe_of(places.RepoRef(NAME), ["train.max_steps=1"])
+    assert recipe_of(places.RepoRef(NAME), [f"data.path={path}"]).data.path == path
+    assert recipe_of(places.RepoRef(NAME), ["data.path=mine"]).data.path == "mine"
 
 
 def test_a_recipe_from_the_hub_is_data(hub: HubServer, kit_here: RunKit, tmp_path: Path) -> None:
@@ -204,12 +204,12 @@ def test_tokens_are_masked_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
         "before https://user:hunter2@host/x after",
         "before https://s3/x?X-Amz-Signature=abc123 after",
     ):
-        shown = mask(text)
+        shown = redact(text)
         assert shown.startswith("before ")
         assert shown.endswith(" after")
         for secret in ("a secret of any form", TOKEN, "hunter2", "abc123"):
             assert secret not in shown
-    assert mask("no secret: hf_short, https://host/x?y=1") == "no secret: hf_short, https://host/x?y=1"
+    assert redact("no secret: hf_short, https://host/x?y=1") == "no secret: hf_short, https://host/x?y=1"
 
 
 def test_an_unforeseen_error_shows_no_token(kit_here: RunKit, monkeypatch: pytest.MonkeyPatch, trained: Path) -> None:

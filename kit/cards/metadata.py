@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kit.cards.provenance import short_path
 from kit.cards.tables import SPLITS, TITLES, figures_of
 from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
-from kit.hub.download import hub_name
+from kit.hub.download import parse_repo_id
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData
@@ -91,5 +91,5 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
 
 def hub_id(path: str | None) -> str | None:
     """The id on the Hub that a path is, without its revision."""
-    name = hub_name(path) if path else None
+    name = parse_repo_id(path) if path else None
     return name.repo if name is not None and "/" in name.repo else None

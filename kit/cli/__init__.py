@@ -16,7 +16,7 @@ from kit.cli.infer import chat, embed, generate, plot, predict
 from kit.cli.push import push
 from kit.cli.train import average, data, merge, train
 from kit.errors import KitError
-from kit.system.redaction import mask
+from kit.system.redaction import redact
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -79,7 +79,7 @@ def main() -> NoReturn:
     try:
         app()
     except KitError as error:
-        fail(f"kit: {mask(str(error))}", error.exit_code)
+        fail(f"kit: {redact(str(error))}", error.exit_code)
     except OSError as error:
         if error.errno not in NOT_WRITABLE:
             end_with_traceback()

@@ -4,7 +4,7 @@ import os
 import sys
 from typing import NoReturn
 
-from kit.system.redaction import mask
+from kit.system.redaction import redact
 
 
 def is_main_process() -> bool:
@@ -19,7 +19,7 @@ def end_with_traceback() -> NoReturn:
     from kit.training.launch import tell
 
     if not tell(None, 1):
-        print(mask(traceback.format_exc()), end="", file=sys.stderr)
+        print(redact(traceback.format_exc()), end="", file=sys.stderr)
     sys.exit(1)
 
 

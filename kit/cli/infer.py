@@ -74,9 +74,9 @@ def generate(
     )
     write = partial(write_outputs, details=details, as_json=as_json)
     try:
-        translate_file(writer_for(run, wishes, reporter.say), file, output, write, reporter)
+        translate_file(writer_for(run, wishes, reporter.print), file, output, write, reporter)
     except KeyboardInterrupt:
-        reporter.say("interrupted" if output is None else f"interrupted: {output} is as it was before")
+        reporter.print("interrupted" if output is None else f"interrupted: {output} is as it was before")
         raise typer.Exit(130) from None
 
 
@@ -154,7 +154,7 @@ def plot(
 
     pictures = draw(
         run, sentence=sentence, target=target, kind=kind, layer=layer, head=head, output=output,
-        source_language=source_language, target_language=target_language, image=image, say=Reporter().say,
+        source_language=source_language, target_language=target_language, image=image, say=Reporter().print,
     )  # fmt: skip
     for picture in pictures:
         print(picture)

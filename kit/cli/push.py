@@ -29,13 +29,13 @@ def push(
 
     reporter = Reporter()
     to = Destination(repo, "dataset" if data else "model", public)
-    done = share(source, to, overrides or [], dry_run, reporter.say)
+    done = share(source, to, overrides or [], dry_run, reporter.print)
     if isinstance(done, Path):
         print("\n".join(table(done)))
-        reporter.say(f"nothing was sent; the folder that would be is {done}")
+        reporter.print(f"nothing was sent; the folder that would be is {done}")
         return
     for name in done.removed:
-        reporter.say(f"removed there: {name}, left over from an older push")
+        reporter.print(f"removed there: {name}, left over from an older push")
     who = "for everybody to see" if public else "private"
-    reporter.say(f"{'there already' if done.was_there else 'sent'}, {who}; commit {done.commit}")
+    reporter.print(f"{'there already' if done.unchanged else 'sent'}, {who}; commit {done.commit}")
     print(done.url)

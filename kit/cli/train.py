@@ -55,10 +55,10 @@ def train(
 
 def _run_on_hub(recipe: str) -> Any:
     """The run on the Hub that is meant by OWNER/NAME[@REVISION], unless it is a recipe that is here."""
-    from kit.hub.download import hub_name
+    from kit.hub.download import parse_repo_id
     from kit.recipe.catalog import names_recipe
 
-    name = hub_name(recipe)
+    name = parse_repo_id(recipe)
     return name if name is not None and "/" in name.repo and not names_recipe(recipe) else None
 
 
@@ -72,12 +72,12 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
     try:
         finished = run_training(recipe, output, resume, reporter)
     except TrainingInterrupted as stop:
-        reporter.say(f"stopped after step {stop.step}; {go_on}")
+        reporter.print(f"stopped after step {stop.step}; {go_on}")
         raise typer.Exit(128 + stop.signal_number) from None
     except TrainingFailed as failure:
         fail(f"training failed: {failure}", 1)
     except KeyboardInterrupt:  # before the first step or after the last, when there is nothing new to save
-        reporter.say(f"interrupted; {go_on}" if (output / "recipe.yaml").is_file() else "interrupted")
+        reporter.print(f"interrupted; {go_on}" if (output / "recipe.yaml").is_file() else "interrupted")
         raise typer.Exit(130) from None
     _show_results(finished, reporter)
 
@@ -85,9 +85,9 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
 def _show_results(finished: Any, reporter: Any) -> None:
     """Say where a run is, and print its figures."""
     if finished.was_there:
-        reporter.say(f"{finished.folder} is already there, finished, and left as it is (name another with --output):")
+        reporter.print(f"{finished.folder} is already there, finished, and left as it is (name another with --output):")
     else:
-        reporter.say(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")
+        reporter.print(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")
     if is_main_process():
         for split in ("validation", "test"):
             if split in finished.results:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import in_memory, keep
+from kit.data.rows import filter_rows, to_dataset
 from kit.errors import DataError, did_you_mean
 from kit.tasks.translation.recipe import has_directions
 
@@ -90,7 +90,7 @@ def joined_paragraphs(rows: "Dataset", column: str) -> "Dataset":
     table = rows.with_format("arrow")[:]
     texts = [None if cell is None else PARAGRAPHS.join(filter(None, cell)) for cell in table[column].to_pylist()]
     place = table.column_names.index(column)
-    return in_memory(table.set_column(place, column, pa.array(texts, pa.string())))
+    return to_dataset(table.set_column(place, column, pa.array(texts, pa.string())))
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -113,7 +113,7 @@ def drop_missing(dataset: "Dataset", roles: Sequence[str], told: SplitReport) ->
         there = ~missing(dataset, role)
         told.dropped += Counter({f"no {role}": int((whole & ~there).sum())})
         whole &= there
-    return dataset if whole.all() else keep(dataset, whole)
+    return dataset if whole.all() else filter_rows(dataset, whole)
 
 
 def missing(dataset: "Dataset", column: str) -> np.ndarray:

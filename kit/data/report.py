@@ -23,7 +23,7 @@ class SplitReport:
     repeated: int = 0
     """Rows that were handed on once more."""
 
-    noted: Counter[str] = field(default_factory=Counter)
+    flagged: Counter[str] = field(default_factory=Counter)
     """Rows that were kept but are worth knowing about, such as those with an empty target."""
 
     def add(self, other: "SplitReport") -> None:
@@ -33,7 +33,7 @@ class SplitReport:
         self.dropped += other.dropped
         self.joined += other.joined
         self.repeated += other.repeated
-        self.noted += other.noted
+        self.flagged += other.flagged
 
 
 @dataclass
@@ -51,7 +51,7 @@ class DataReport:
         told = []
         for name, split in self.splits.items():
             parts = [f"{count} left out ({why})" for why, count in split.dropped.items()]
-            parts += [f"{count} with {what}" for what, count in split.noted.items()]
+            parts += [f"{count} with {what}" for what, count in split.flagged.items()]
             if parts:
                 told.append(f"{name}: {', '.join(parts)}")
         return told + self.notes

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 BATCH_ROWS = 10_000
-PICTURE = "picture"
+IMAGE_BYTES = "picture"
 """Column of the bytes of pictures, where they are not in files of their own; another column has a digest of each."""
 
 
 @dataclass(frozen=True)
-class Texts:
+class ColumnView:
     """The texts of a column, read in large pieces: some sixty times as fast as going through the column itself."""
 
     dataset: "Dataset"
@@ -32,7 +32,7 @@ class Texts:
             yield from batch[self.column].to_pylist()
 
 
-def in_memory(table: pa.Table) -> "Dataset":
+def to_dataset(table: pa.Table) -> "Dataset":
     """A dataset of a table."""
     from datasets import Dataset
     from datasets.fingerprint import generate_random_fingerprint
@@ -42,32 +42,32 @@ def in_memory(table: pa.Table) -> "Dataset":
     return Dataset(InMemoryTable(table), fingerprint=generate_random_fingerprint())
 
 
-def keep(dataset: "Dataset", wanted: np.ndarray) -> "Dataset":
+def filter_rows(dataset: "Dataset", wanted: np.ndarray) -> "Dataset":
     """The rows for which a mask is true, in order."""
     from datasets.table import InMemoryTable
 
     if isinstance(dataset.data, InMemoryTable):
         # Without a list of places to look rows up in, all later reading is several times as fast.
-        return in_memory(dataset.data.table.filter(pa.array(wanted)))
+        return to_dataset(dataset.data.table.filter(pa.array(wanted)))
     return dataset.select(np.flatnonzero(wanted))
 
 
-def digests(dataset: "Dataset", columns: Sequence[str], seed: int = 0) -> np.ndarray:
+def row_digests(dataset: "Dataset", columns: Sequence[str], seed: int = 0) -> np.ndarray:
     """A number for each row: equal cells, equal number. The seed decides how the numbers are ordered."""
     key = str(seed).encode()
-    rows = zip(*(map(written, Texts(dataset, name)) for name in columns), strict=True)
+    rows = zip(*(map(cell_text, ColumnView(dataset, name)) for name in columns), strict=True)
     # Length first, so that ("ab", "c") is not ("a", "bc").
     joined = ("".join(f"{len(cell)}:{cell}" for cell in row).encode() for row in rows)
     hashes = b"".join(hashlib.blake2b(row, digest_size=8, key=key).digest() for row in joined)
     return np.frombuffer(hashes, dtype="<u8")
 
 
-def written(cell: Any) -> str:
+def cell_text(cell: Any) -> str:
     """A cell as text: text as it is, anything else as JSON."""
     return cell if isinstance(cell, str) else json.dumps(cell, sort_keys=True, default=repr)
 
 
-def hold_out(groups: np.ndarray, size: int, key: str, what: str) -> np.ndarray:
+def held_out_mask(groups: np.ndarray, size: int, key: str, what: str) -> np.ndarray:
     """A mask of `size` rows such that rows of the same group are all inside or all outside; `what` they have in common
     makes them one.
 
@@ -102,7 +102,7 @@ def first_occurrences(rows: np.ndarray) -> np.ndarray:
 
 def fingerprint(dataset: "Dataset") -> str:
     """Sixteen hexadecimal digits that stand for all columns of all rows, in order, however they lie in memory."""
-    names = sorted(name for name in dataset.column_names if name != PICTURE)
+    names = sorted(name for name in dataset.column_names if name != IMAGE_BYTES)
     # Lengths and contents apart, so that both can be fed as they lie in memory, chunk after chunk.
     lengths = {name: hashlib.sha256() for name in names}
     contents = {name: hashlib.sha256() for name in names}

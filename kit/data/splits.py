@@ -21,13 +21,21 @@ from kit.data.columns import (
     name_columns,
     plain_text,
 )
-from kit.data.formats.folders import ShardFiles, folder_files, missing_suffix, read_shards, split_files, splits_of
-from kit.data.formats.reader import ENDINGS, Layout, ending_of
+from kit.data.formats.folders import ShardFiles, list_data_files, missing_file, read_shards, split_files, splits_of
+from kit.data.formats.reader import EXTENSIONS, Layout, file_extension
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import Texts, digests, fingerprint, first_occurrences, hold_out, in_memory, keep
+from kit.data.rows import (
+    ColumnView,
+    filter_rows,
+    fingerprint,
+    first_occurrences,
+    held_out_mask,
+    row_digests,
+    to_dataset,
+)
 from kit.errors import DataError, NetworkError, did_you_mean
-from kit.hub.names import looks_like_hub_id, reason
-from kit.hub.retry import may_pass
+from kit.hub.names import looks_like_hub_id, one_line
+from kit.hub.retry import is_transient
 from kit.recipe.inputs import OF_TEXT_FILES
 from kit.tasks.captioning.recipe import has_pictures
 from kit.tasks.captioning.rows import known_names, metadata_files, one_row_a_picture, within
@@ -115,7 +123,7 @@ def refuse_empty(found: "dict[str, Dataset]", data: "DataSection", report: DataR
     """Raise DataError for a split without rows; note a direction that has none."""
     for split, dataset in found.items():
         asked = set(data.directions or ()) if has_directions(data) else set()
-        missing = asked - set(Texts(dataset, "direction") if asked else ())
+        missing = asked - set(ColumnView(dataset, "direction") if asked else ())
         if missing and dataset:
             report.notes.append(f"{split}: no example in the direction {', '.join(sorted(missing))}")
         if not dataset:
@@ -131,7 +139,7 @@ def read_splits(data: "DataSection") -> dict[str, Read]:
         sizes: dict[str, int] = dict((data.sizes or {}).items())
         name = data.path.removeprefix(BUILTIN)
         tables = load_builtin(name, data.languages, sizes, data.seed, list(data.text_columns))
-        return {split: all_of(in_memory(tables[name])) for split, name in split_names(data, tables).items()}
+        return {split: all_of(to_dataset(tables[name])) for split, name in split_names(data, tables).items()}
     if kind == "Hub":
         hub = load_from_hub(data, path)
         return {split: all_of(hub[name]) for split, name in split_names(data, hub).items()}
@@ -160,10 +168,10 @@ def local_files(path: Path, data: "DataSection") -> dict[str, list[ShardFiles]]:
         return {split: [tables[name]] for split, name in split_names(data, tables).items()}
     if path.is_file():
         return {name: [path] for name in split_names(data, ["train"])}
-    there = folder_files(path, suffixes)
+    there = list_data_files(path, suffixes)
     if data.train in there and data.train not in splits_of(there, suffixes):
         suffix, key = next(iter(suffixes.items()))
-        raise missing_suffix(path, data.train, key, suffix, there[data.train])
+        raise missing_file(path, data.train, key, suffix, there[data.train])
     names = split_names(data, splits_of(there, suffixes))
     layout = layout_of(data)
     return {split: split_files(path, name, there, suffixes, layout) for split, name in names.items()}
@@ -176,10 +184,10 @@ def layout_of(data: "DataSection") -> Layout:
 def read_files(shards: list[ShardFiles], data: "DataSection") -> Read:
     """All rows of the files of a split."""
     file = read_shards(shards, layout_of(data))
-    rows = in_memory(plain_text(file.table))
+    rows = to_dataset(plain_text(file.table))
     if has_pictures(data) and isinstance(shards[0], Path):
         rows = within(known_names(rows, data), data.image, shards[0], data)
-    return rows, SplitReport(len(rows) + file.dropped.total(), dropped=file.dropped, noted=file.noted)
+    return rows, SplitReport(len(rows) + file.dropped.total(), dropped=file.dropped, flagged=file.flagged)
 
 
 def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> Any:
@@ -187,7 +195,7 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
     Whatever goes wrong, the message says that both a path and a Hub id were tried.
     """
-    if not looks_like_hub_id(data.path) or ending_of(path) in ENDINGS:
+    if not looks_like_hub_id(data.path) or file_extension(path) in EXTENSIONS:
         raise DataError(f"data.path: there is no file or folder {path.absolute()}.")
     from datasets import load_dataset
 
@@ -195,10 +203,10 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
         return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
     # The libraries below raise dozens of kinds; each means that the data is not to be had.
     except Exception as error:
-        kind = NetworkError if may_pass(error) else DataError
+        kind = NetworkError if is_transient(error) else DataError
         raise kind(
             f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "
-            f"{reason(error)}"
+            f"{one_line(error)}"
         ) from error
 
 
@@ -225,9 +233,9 @@ def hold_out_missing(found: "dict[str, Dataset]", data: "DataSection", report: D
     """Take validation and test out of train where the data has none and the recipe gives a size."""
     data = data.with_sizes(len(found["train"])) if has_pictures(data) else data
     for split, size in missing_splits(found, data).items():
-        held = hold_out(hold_out_groups(found["train"], data), size, f"{split}_size", data.held_out_by[0])
-        found[split] = keep(found["train"], held)
-        found["train"] = keep(found["train"], ~held)
+        held = held_out_mask(hold_out_groups(found["train"], data), size, f"{split}_size", data.held_out_by[0])
+        found[split] = filter_rows(found["train"], held)
+        found["train"] = filter_rows(found["train"], ~held)
         report.splits[split] = SplitReport(int(held.sum()))
         report.splits["train"].dropped[f"held out for {split}"] = int(held.sum())
 
@@ -250,36 +258,36 @@ def hold_out_groups(train: "Dataset", data: "DataSection") -> np.ndarray:
     """A number for each row: rows of one number are held out together, or not at all."""
     if has_directions(data):
         return linked_rows(train, list(data.text_columns), data.seed)
-    return digests(train, data.held_out_by, data.seed)
+    return row_digests(train, data.held_out_by, data.seed)
 
 
 def choose_training_rows(train: "Dataset", data: "DataSection", told: SplitReport) -> "Dataset":
     """Apply drop_duplicates, then direction_sizes, then max_examples."""
     if data.drop_duplicates:
-        first = first_occurrences(digests(train, identity(data)))
+        first = first_occurrences(row_digests(train, identity(data)))
         told.dropped += Counter({"duplicate": int((~first).sum())})
-        train = keep(train, first)
+        train = filter_rows(train, first)
     if has_directions(data) and data.direction_sizes is not None:
         train = limit_directions(train, data, told)
     if data.max_examples is not None and data.max_examples < len(train):
         told.dropped["beyond data.max_examples"] = len(train) - data.max_examples
-        train = keep(train, np.random.default_rng(data.seed).permutation(len(train)) < data.max_examples)
+        train = filter_rows(train, np.random.default_rng(data.seed).permutation(len(train)) < data.max_examples)
     return train
 
 
 def count_rows(found: "dict[str, Dataset]", roles: Sequence[str], report: DataReport) -> None:
     """Complete the report by what was kept, split by split."""
     first = roles[0]
-    trained = digests(found["train"], [first]) if "train" in found else np.empty(0)  # as of a stream
+    trained = row_digests(found["train"], [first]) if "train" in found else np.empty(0)  # as of a stream
     for split, dataset in found.items():
         told = report.splits[split]
         told.rows = len(dataset)
         for role in roles:
-            told.noted += Counter({f"empty {role}": sum(cell == "" for cell in Texts(dataset, role))})
+            told.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(dataset, role))})
         if split != "train":
-            known = np.isin(digests(dataset, [first]), trained).sum()
+            known = np.isin(row_digests(dataset, [first]), trained).sum()
             article = "an" if first[0] in "aeiou" else "a"
-            told.noted += Counter({f"{article} {first} that is in train": int(known)})
+            told.flagged += Counter({f"{article} {first} that is in train": int(known)})
     report.splits = {split: report.splits[split] for split in found}
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kit.data.batching.ragged import TokenLists
-from kit.data.rows import digests, first_occurrences, written
+from kit.data.batching.ragged import RaggedTokens
+from kit.data.rows import cell_text, first_occurrences, row_digests
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -19,12 +19,12 @@ TEXTS_SEARCHED = 1000
 
 LISTS_AT_ONCE = 10_000
 
-Pair = tuple[str, ...]
+ExampleTexts = tuple[str, ...]
 """The texts of an example."""
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthStats:
     """How long texts are, in tokens, the end marker not counted: as `data.max_length` counts."""
 
     shortest: int
@@ -34,14 +34,14 @@ class Lengths:
     longest: int
 
     @classmethod
-    def of(cls, lengths: np.ndarray) -> "Lengths":
+    def of(cls, lengths: np.ndarray) -> "LengthStats":
         """Figures of at least one text."""
         median, most = np.percentile(lengths, [50, 95])
         return cls(int(lengths.min()), float(median), float(lengths.mean()), float(most), int(lengths.max()))
 
 
 @dataclass(frozen=True)
-class Unknown:
+class UnknownTokens:
     """Tokens that stand for something the vocabulary does not have."""
 
     count: int
@@ -61,8 +61,8 @@ class Overlap:
     examples: int  # of the split
     sources: int
     pairs: int
-    source_example: Pair | None  # an example of this split whose source is in train
-    pair_example: Pair | None
+    source_example: ExampleTexts | None  # an example of this split whose source is in train
+    pair_example: ExampleTexts | None
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Duplicates:
     """Training examples, source and target, that are equal to an earlier one."""
 
     count: int
-    example: Pair | None
+    example: ExampleTexts | None
 
 
 def unknown_id(tokenizer: "PreTrainedTokenizerBase") -> int | None:
@@ -85,11 +85,11 @@ def unknown_id(tokenizer: "PreTrainedTokenizerBase") -> int | None:
 
 def count_unknown(
     tokenizer: "PreTrainedTokenizerBase",
-    lists: TokenLists,
+    lists: RaggedTokens,
     text_of: Callable[[int], str],
     as_target: bool,
     examples: int = 8,
-) -> Unknown:
+) -> UnknownTokens:
     """Unknown tokens of one side of a split; `text_of(i)` is the text that the i-th list was made from."""
     unknown = unknown_id(tokenizer)
     special = np.array([token for token in tokenizer.all_special_ids if token != unknown], dtype=np.int64)
@@ -105,7 +105,7 @@ def count_unknown(
     texts = [text_of(int(i)) for i in affected[:TEXTS_SEARCHED]]
     pieces = Counter(unknown_pieces(tokenizer, texts, as_target)) if texts else Counter[str]()
     shown = tuple(piece for piece, _ in pieces.most_common(examples))
-    return Unknown(int(counts.sum()), tokens, len(affected), shown)
+    return UnknownTokens(int(counts.sum()), tokens, len(affected), shown)
 
 
 def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], as_target: bool) -> list[str]:
@@ -123,19 +123,19 @@ def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], a
     return [piece for piece in pieces if piece]
 
 
-def find_repeated(
+def find_duplicates(
     train: "Dataset", others: "dict[str, Dataset]", columns: Sequence[str] = ("source", "target")
 ) -> tuple[Duplicates, dict[str, Overlap]]:
     """The training examples that say nothing new, and those of the other splits that training has seen.
 
     Examples are the same if they are equal in `columns`, of which the first is what a model reads.
     """
-    sources, pairs = digests(train, columns[:1]), digests(train, columns)
+    sources, pairs = row_digests(train, columns[:1]), row_digests(train, columns)
     repeated = np.flatnonzero(~first_occurrences(pairs))
     overlaps = {}
     for split, other in others.items():
-        same_source = np.flatnonzero(np.isin(digests(other, columns[:1]), sources))
-        same_pair = np.flatnonzero(np.isin(digests(other, columns), pairs))
+        same_source = np.flatnonzero(np.isin(row_digests(other, columns[:1]), sources))
+        same_pair = np.flatnonzero(np.isin(row_digests(other, columns), pairs))
         # where there is one, show a source that has another target in train: a whole pair is shown as such
         only_source = np.setdiff1d(same_source, same_pair)
         shown = only_source if len(only_source) else same_source
@@ -143,14 +143,14 @@ def find_repeated(
             len(other),
             len(same_source),
             len(same_pair),
-            first_pair(other, shown, columns),
-            first_pair(other, same_pair, columns),
+            example_texts(other, shown, columns),
+            example_texts(other, same_pair, columns),
         )
-    return Duplicates(len(repeated), first_pair(train, repeated, columns)), overlaps
+    return Duplicates(len(repeated), example_texts(train, repeated, columns)), overlaps
 
 
-def first_pair(dataset: "Dataset", indices: np.ndarray, columns: Sequence[str]) -> Pair | None:
+def example_texts(dataset: "Dataset", indices: np.ndarray, columns: Sequence[str]) -> ExampleTexts | None:
     if not len(indices):
         return None
     row = dataset.select_columns([*columns])[int(indices[0])]
-    return tuple(written(row[name]) for name in columns if name != "direction")
+    return tuple(cell_text(row[name]) for name in columns if name != "direction")

@@ -12,7 +12,7 @@ import pyarrow as pa
 from kit.data.columns import drop_missing, keep_common_columns, name_columns, plain_text, unfold
 from kit.data.formats.tables import check_names
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import fingerprint, in_memory
+from kit.data.rows import fingerprint, to_dataset
 from kit.data.splits import (
     Read,
     Splits,
@@ -29,9 +29,9 @@ from kit.data.splits import (
     split_names,
 )
 from kit.data.streaming.shards import FileShard, HubShard, Shard, usable_tables
-from kit.data.streaming.stream import Chunk, Part, Stream
+from kit.data.streaming.stream import Chunk, ShardPart, Stream
 from kit.errors import DataError
-from kit.hub.names import reason
+from kit.hub.names import one_line
 from kit.tasks.translation.directions import in_directions
 from kit.tasks.translation.recipe import has_directions
 
@@ -57,11 +57,11 @@ def load_streamed(data: "DataSection") -> Splits:
         rows = name_columns(dataset, data, split, report)
         found[split] = drop_missing(in_directions(rows, data, told) if has_directions(data) else rows, data.roles, told)
     check_columns(shards[0], data, report)
-    stream = Stream([Part(shard) for shard in shards], partial(rows_of, data))
+    stream = Stream([ShardPart(shard) for shard in shards], partial(rows_of, data))
     stream = hold_out_head(stream, found, data, report)
     if data.max_examples is not None:
         of_each_row = len(data.directions or ()) if has_directions(data) else 1
-        stream = stream.only_head(max(1, data.max_examples // of_each_row))
+        stream = stream.limit_to_head(max(1, data.max_examples // of_each_row))
     refuse_empty(found, data, report)
     keep_common_columns(found, data.roles, report)
     count_rows(found, data.roles, report)
@@ -92,7 +92,7 @@ def hub_commit(data: "DataSection") -> str:
     try:
         return str(HfApi().dataset_info(data.path, revision=data.revision).sha)
     except Exception as error:
-        raise DataError(f"data.path: the Hub does not tell the commit of {data.path}: {reason(error)}") from error
+        raise DataError(f"data.path: the Hub does not tell the commit of {data.path}: {one_line(error)}") from error
 
 
 def read_whole(split: "Dataset", data: "DataSection") -> "Dataset":
@@ -100,8 +100,8 @@ def read_whole(split: "Dataset", data: "DataSection") -> "Dataset":
     try:
         tables = [table for table, _ in usable_tables(split)]
     except Exception as error:
-        raise DataError(f"data.path: a split of {data.path} could not be read: {reason(error)}") from error
-    return in_memory(plain_text(pa.concat_tables(tables, promote_options="permissive")))
+        raise DataError(f"data.path: a split of {data.path} could not be read: {one_line(error)}") from error
+    return to_dataset(plain_text(pa.concat_tables(tables, promote_options="permissive")))
 
 
 def check_columns(shard: Shard, data: "DataSection", report: DataReport) -> None:
@@ -109,20 +109,20 @@ def check_columns(shard: Shard, data: "DataSection", report: DataReport) -> None
     rows = shard.open(())
     table = rows.take(100)
     rows.close()
-    report.notes += [f"{count} of the first rows of train with {what}" for what, count in (+rows.noted).items()]
+    report.notes += [f"{count} of the first rows of train with {what}" for what, count in (+rows.flagged).items()]
     if not table.num_rows:
         raise DataError(f"{shard.name} holds no rows.")
     check_names(table, shard.name)
-    name_columns(in_memory(table), data, "train", report)
+    name_columns(to_dataset(table), data, "train", report)
 
 
 def rows_of(data: "DataSection", chunk: Chunk) -> tuple["Dataset", SplitReport]:
     """The rows of a chunk with no other columns than those of the task."""
-    table = unfold(in_memory(chunk.table), set(data.text_columns)).data.table
+    table = unfold(to_dataset(chunk.table), set(data.text_columns)).data.table
     # where a chunk of JSON lines never has a key, there is no column
     absent = pa.nulls(table.num_rows, pa.string())
     columns = {name: table[name] if name in table.column_names else absent for name in data.text_columns}
-    rows = name_columns(in_memory(plain_text(pa.table(columns))), data, "train", DataReport())
+    rows = name_columns(to_dataset(plain_text(pa.table(columns))), data, "train", DataReport())
     told = SplitReport(chunk.table.num_rows + chunk.dropped.total(), dropped=Counter(chunk.dropped))
     rows = drop_missing(in_directions(rows, data, told) if has_directions(data) else rows, data.roles, told)
     told.rows = len(rows)
@@ -133,7 +133,7 @@ def hold_out_head(stream: Stream, found: "dict[str, Dataset]", data: "DataSectio
     """Take validation and test from the head of the data where it has none and the recipe gives a size; the rest is
     what is trained on."""
     for split, size in missing_splits(found, data).items():
-        head, report.splits[split], stream = stream.without_head(size)
+        head, report.splits[split], stream = stream.split_off_head(size)
         if not stream.parts:
             raise DataError(
                 f"data.{split}_size: {size} rows cannot be held out of {data.path} and leave any to train on."

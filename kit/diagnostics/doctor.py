@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kit.diagnostics.tables import line
-from kit.system.machine import cores, hardware, versions
+from kit.system.machine import available_cores, describe_hardware, package_versions
 
 DISTRIBUTION = "seq2seq-kit"
 TRACKERS = ("tensorboard", "wandb", "trackio")
@@ -113,7 +113,7 @@ def installed_version(name: str) -> str | None:
 
 def package_findings(requirements: Sequence[str] | None) -> Iterator[Finding]:
     """Packages that are missing, older than what kit needs, or newer than what it was tested with."""
-    found = ", ".join(f"{name} {version}" for name, version in versions().items())
+    found = ", ".join(f"{name} {version}" for name, version in package_versions().items())
     if requirements is None:
         remedy = "install it: pip install -e . in its folder"
         yield Finding("versions", "warning", f"{found}; kit is not installed, so the tested ranges are unknown", remedy)
@@ -162,8 +162,8 @@ def device_findings() -> Iterator[Finding]:
     import psutil
     import torch
 
-    threads, available = torch.get_num_threads(), cores()
-    text = f"{hardware()}; torch uses {threads} thread{'s' * (threads > 1)}"
+    threads, available = torch.get_num_threads(), available_cores()
+    text = f"{describe_hardware()}; torch uses {threads} thread{'s' * (threads > 1)}"
     if threads > available:
         yield Finding(
             "cpu", "warning", f"{text}, more than cores: they wait for each other", "set OMP_NUM_THREADS lower"

@@ -9,11 +9,11 @@ from datasets import Dataset
 from torch import nn
 from transformers import PreTrainedModel
 
-from kit.data.batching.plan import micro_batch_random
-from kit.data.batching.ragged import TokenLists
-from kit.data.rows import keep
-from kit.data.statistics import Duplicates, Lengths, Overlap, Unknown, count_unknown, find_repeated
-from kit.data.text.tokenizer import NoText
+from kit.data.batching.plan import micro_batch_rng
+from kit.data.batching.ragged import RaggedTokens
+from kit.data.rows import filter_rows
+from kit.data.statistics import Duplicates, LengthStats, Overlap, UnknownTokens, count_unknown, find_duplicates
+from kit.data.text.tokenizer import NoTokenizers
 from kit.diagnostics.tables import render
 from kit.recipe.base import Recipe
 from kit.runs.prepare import Prepared, prepare
@@ -36,8 +36,8 @@ PARTS = ("embeddings", "encoder", "decoder", "attention", "output", "other")
 class Side:
     """One kind of text of a split, such as the sources."""
 
-    lengths: Lengths
-    unknown: Unknown
+    lengths: LengthStats
+    unknown: UnknownTokens
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class SplitFacts:
 
     read: int
     left_out: dict[str, int]  # by reason, without those that left out nothing
-    noted: dict[str, int]  # kept, but worth knowing
+    flagged: dict[str, int]  # kept, but worth knowing
     examples: int
     sides: dict[str, Side]
     beyond_filters: dict[str, int]  # validation and test only: kept, though train would have left them out
@@ -121,7 +121,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
     splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
     others = {split: texts[split] for split in texts if split != "train"}
-    duplicates, overlaps = find_repeated(train, others, prepared.task.identity)
+    duplicates, overlaps = find_duplicates(train, others, prepared.task.identity)
     try:
         cost = estimate(prepared, accelerator)
     except torch.OutOfMemoryError:
@@ -160,7 +160,7 @@ def training_texts(prepared: Prepared) -> Dataset:
     if not isinstance(task, Translation) or not any(prepared.encoded.left_out.values()):
         return train
     kept, _ = task.filter_lengths(encode_pairs(train, prepared.tokenizers), prepared.tokenizers)
-    return keep(train, kept)
+    return filter_rows(train, kept)
 
 
 def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
@@ -178,7 +178,7 @@ def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
     return SplitFacts(
         read=report.read,
         left_out=left_out | by_filter if split == "train" else left_out,
-        noted={what: count for what, count in report.noted.items() if count},
+        flagged={what: count for what, count in report.flagged.items() if count},
         examples=len(examples),
         sides={name: side_of(prepared, lists, texts, name) for name, lists in task.texts(examples).items()},
         beyond_filters={} if split == "train" else by_filter,
@@ -186,22 +186,22 @@ def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
     )
 
 
-def side_of(prepared: Prepared, lists: TokenLists, texts: Dataset, name: str) -> Side:
+def side_of(prepared: Prepared, lists: RaggedTokens, texts: Dataset, name: str) -> Side:
     """Figures of one kind of text; `texts` are the rows that the lists were made from, where each has its own."""
     tokenizers, is_target = prepared.tokenizers, name == "target"
     if not isinstance(prepared.task, Translation):
-        return Side(Lengths.of(lists.lengths), count_unknown(tokenizers.source, lists, lambda i: "", False))
+        return Side(LengthStats.of(lists.lengths), count_unknown(tokenizers.source, lists, lambda i: "", False))
     tokenizer = tokenizers.target if is_target else tokenizers.source
     column = texts[name]
     unknown = count_unknown(tokenizer, lists, lambda i: column[i], is_target)
     always = tokenizers.encode_empty_target() if is_target else tokenizers.encode_empty_source()
-    return Side(Lengths.of(lists.lengths - len(always)), unknown)
+    return Side(LengthStats.of(lists.lengths - len(always)), unknown)
 
 
 def first_examples(prepared: Prepared) -> list[Example]:
     """A few examples of the first micro-batch of the first step, out of the very tensors that training would get."""
     make_batch = prepared.batch_maker()
-    batch = make_batch(prepared.plan.step(0)[0], micro_batch_random(prepared.recipe.train.seed, 0, 0))
+    batch = make_batch(prepared.plan.step(0)[0], micro_batch_rng(prepared.recipe.train.seed, 0, 0))
     parts = prepared.task.read_and_learned(batch, prepared.tokenizers)
     if not parts:
         return []
@@ -221,7 +221,7 @@ def first_examples(prepared: Prepared) -> list[Example]:
 
 def vocabularies(prepared: Prepared) -> dict[str, int]:
     tokenizers = prepared.tokenizers
-    if isinstance(tokenizers, NoText):
+    if isinstance(tokenizers, NoTokenizers):
         return {}
     if tokenizers.shared:
         return {"shared": len(tokenizers.source)}

@@ -24,7 +24,7 @@ from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
 from transformers.utils import logging
 
-from kit.data.batching.plan import micro_batch_random, seed_micro_batch
+from kit.data.batching.plan import micro_batch_rng, seed_micro_batch
 from kit.diagnostics.doctor import Finding
 from kit.models import register_models
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
@@ -111,7 +111,7 @@ def no_progress_bars() -> Iterator[None]:
 
 
 def batch_of(prepared: "Prepared", indices: Any, device: torch.device | str = "cpu") -> Batch:
-    batch = prepared.batch_maker()(indices, micro_batch_random(0, 0, 0))
+    batch = prepared.batch_maker()(indices, micro_batch_rng(0, 0, 0))
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 if TYPE_CHECKING:
-    from kit.data.statistics import Pair
+    from kit.data.statistics import ExampleTexts
     from kit.diagnostics.dry_run import Inspection, ShownSide, SplitFacts
     from kit.training.cost import Cost
 
@@ -111,7 +111,7 @@ def listed(counts: dict[str, int]) -> str:
 def sizes_table(splits: "dict[str, SplitFacts]") -> Table:
     made = table(["split", "read", "used", "left out", "note"], text_columns=("left out", "note"))
     for name, facts in splits.items():
-        notes = [f"{count:,} with {what}" for what, count in facts.noted.items()]
+        notes = [f"{count:,} with {what}" for what, count in facts.flagged.items()]
         if facts.beyond_filters:
             notes.append(f"kept, though train leaves out such: {listed(facts.beyond_filters)}")
         left_out, note = line(listed(facts.left_out)), line("; ".join(notes))
@@ -150,7 +150,7 @@ def repeated_table(inspection: "Inspection") -> Table:
     return made
 
 
-def shown_pair(pair: "Pair | None") -> Text:
+def shown_pair(pair: "ExampleTexts | None") -> Text:
     return line("" if pair is None else " → ".join(pair))
 
 

@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 
-from kit.data.batching.plan import reading_batches
-from kit.data.batching.ragged import IGNORED, Pairs
+from kit.data.batching.plan import length_sorted_batches
+from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import Hypothesis, SearchSettings, search
 from kit.evaluation.groups import by_group
@@ -25,7 +25,7 @@ from kit.training.objective import Batch, Seq2SeqObjective
 
 def own_batches(lengths: np.ndarray, tokens: int, accelerator: Accelerator) -> list[np.ndarray]:
     """This process's share of the batches; lengths alternate between processes, so that all finish together."""
-    return reading_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
+    return length_sorted_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
 
 
 MakeInputs = Callable[[np.ndarray], Batch]
@@ -42,13 +42,13 @@ def mean_loss(
     for indices in own_batches(lengths, tokens, accelerator):
         batch = {k: v.to(accelerator.device) for k, v in make(indices).items()}
         total += float(objective.summed_loss(batch))
-        count += int((batch["labels"] != IGNORED).sum())
+        count += int((batch["labels"] != IGNORE_INDEX).sum())
     sums = accelerator.reduce(torch.tensor([total, count], dtype=torch.float64, device=accelerator.device))
     return float(sums[0] / sums[1])
 
 
 def teacher_forced_loss(
-    objective: Seq2SeqObjective, examples: Pairs, pad: int, tokens: int, accelerator: Accelerator
+    objective: Seq2SeqObjective, examples: TokenPairs, pad: int, tokens: int, accelerator: Accelerator
 ) -> float:
     """Mean cross-entropy of a target token, without label smoothing."""
     lengths = np.maximum(examples.source.lengths, examples.target.lengths)
@@ -57,7 +57,7 @@ def teacher_forced_loss(
 
 def predict(
     objective: Seq2SeqObjective,
-    examples: Pairs,
+    examples: TokenPairs,
     pad: int,
     tokens: int,
     settings: Mapping[str | None, SearchSettings],
@@ -77,7 +77,7 @@ def predict(
     return in_order(found, len(examples))
 
 
-def _some(examples: Pairs, rows: np.ndarray, pad: int, places: np.ndarray) -> Batch:
+def _some(examples: TokenPairs, rows: np.ndarray, pad: int, places: np.ndarray) -> Batch:
     return examples.batch(rows[places], pad)
 
 
@@ -110,7 +110,7 @@ def in_order(found: list[tuple[int, Hypothesis]], number: int) -> list[Hypothesi
 
 def evaluate_split(
     objective: Seq2SeqObjective,
-    examples: Pairs,
+    examples: TokenPairs,
     texts: Dataset,
     tokenizers: Tokenizers,
     section: TranslationEval,
@@ -175,7 +175,9 @@ def evaluate_writing(
     return Evaluation(broadcast_object_list([figures])[0], rows)
 
 
-def by_language(settings: SearchSettings, examples: Pairs, tokenizers: Tokenizers) -> dict[str | None, SearchSettings]:
+def by_language(
+    settings: SearchSettings, examples: TokenPairs, tokenizers: Tokenizers
+) -> dict[str | None, SearchSettings]:
     """The search for each language that the examples are to be translated into.
 
     Languages that are told by the source alone need no search, and no batches, of their own.

@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import HubError, KitError, NetworkError
-from kit.hub.retry import persistently, say
+from kit.hub.retry import print_error, with_retries
 
 if TYPE_CHECKING:
     from huggingface_hub import RepoFile
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = re.compile(r"(?P<repo>[\w-][\w.-]*(?:/[\w-][\w.-]*)?)(?:@(?P<revision>[\w-][\w./-]*))?")
 
-TAKEN = ("*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.jinja", "*.yaml", "*.md", "plots/*.png")
+ALLOW_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.jinja", "*.yaml", "*.md", "plots/*.png")
 """Files of a model on the Hub that are downloaded: weights that hold only numbers, and text. No code, no pickles."""
-LEFT = ("*/*.safetensors", "consolidated*.safetensors", "onnx/*", "openvino/*")
+IGNORE_PATTERNS = ("*/*.safetensors", "consolidated*.safetensors", "onnx/*", "openvino/*")
 """The same weights once more, in other forms."""
-KINDS: dict[str, Any] = {"allow_patterns": list(TAKEN), "ignore_patterns": list(LEFT)}
+FILE_FILTERS: dict[str, Any] = {"allow_patterns": list(ALLOW_PATTERNS), "ignore_patterns": list(IGNORE_PATTERNS)}
 
 
 @dataclass(frozen=True)
-class HubName:
+class RepoRef:
     """A model on the Hub, at a revision (branch, tag or commit) or as it is now."""
 
     repo: str
@@ -47,22 +47,22 @@ class HubName:
         return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
 
 
-def hub_name(name: str | Path) -> HubName | None:
+def parse_repo_id(name: str | Path) -> RepoRef | None:
     """What may be the name of something on the Hub: nothing that is there as a file or folder, and no other path."""
     found = _NAME.fullmatch(str(name))
     if found is None or ".." in str(name) or _exists(Path(name)):
         return None
-    return HubName(found["repo"], found["revision"])
+    return RepoRef(found["repo"], found["revision"])
 
 
-def local_place(name: str | Path) -> Path:
+def resolve_folder(name: str | Path) -> Path:
     """The folder that is meant, downloaded if it is on the Hub. What cannot be a name there is returned as a path."""
-    on_hub = hub_name(name)
+    on_hub = parse_repo_id(name)
     return Path(name) if on_hub is None else download(on_hub)
 
 
 @lru_cache
-def download(name: HubName) -> Path:
+def download(name: RepoRef) -> Path:
     """The files of a model on the Hub, without code and pickles; its folder has the name of the commit.
 
     Within a process a name means one commit, however often it is asked for.
@@ -70,20 +70,20 @@ def download(name: HubName) -> Path:
     from huggingface_hub import snapshot_download
 
     what = f"{name} cannot be loaded as a run, a model folder or a Hub id"
-    commit = commit_of(name, what)
-    if (kept := in_cache(name.repo, commit)) is not None:
+    commit = resolve_commit(name, what)
+    if (kept := cached_snapshot(name.repo, commit)) is not None:
         return kept
-    tree = files_at(name.repo, commit, what)
-    if outside := leading_out(entry.path for entry in tree or ()):
+    tree = list_repo_files(name.repo, commit, what)
+    if outside := unsafe_paths(entry.path for entry in tree or ()):
         raise HubError(f"{what}: it has a file {outside[0]!r}, a name that leads out of its folder. Nothing was loaded")
     begin = time.time()
-    with bars_only_on_terminals():
-        folder = Path(persistently(lambda: snapshot_download(name.repo, revision=commit, **KINDS), what))
-    check_downloaded(name.repo, tree or [], folder, begin)
+    with hide_bars_without_terminal():
+        folder = Path(with_retries(lambda: snapshot_download(name.repo, revision=commit, **FILE_FILTERS), what))
+    verify_downloads(name.repo, tree or [], folder, begin)
     return folder
 
 
-def commit_of(name: HubName, what: str, repo_type: str = "model") -> str:
+def resolve_commit(name: RepoRef, what: str, repo_type: str = "model") -> str:
     """The commit that a name stands for now; where the Hub cannot be reached, the one in the cache, and it is said."""
     from huggingface_hub import HfApi
 
@@ -97,54 +97,54 @@ def commit_of(name: HubName, what: str, repo_type: str = "model") -> str:
         ).resolved
 
     try:
-        persistently(lambda: api.repo_info(name.repo, revision=name.revision, repo_type=repo_type), what)
-        return persistently(resolve, what)  # also notes it for the day when the Hub cannot be reached
+        with_retries(lambda: api.repo_info(name.repo, revision=name.revision, repo_type=repo_type), what)
+        return with_retries(resolve, what)  # also notes it for the day when the Hub cannot be reached
     except (HubError, NetworkError) as error:
-        if not is_away(error):
+        if not is_unreachable(error):
             raise
         try:
             kept = resolve(local_files_only=True)
         except Exception:
             raise error from None
         if isinstance(error, NetworkError):
-            say(f"the Hub cannot be reached: {name} is taken as it is in the cache ({kept[:12]})")
+            print_error(f"the Hub cannot be reached: {name} is taken as it is in the cache ({kept[:12]})")
         return kept
 
 
-def in_cache(repo: str, commit: str) -> Path | None:
+def cached_snapshot(repo: str, commit: str) -> Path | None:
     """The folder of a commit if all its files are here; those that kit fetched were checked when they came."""
     from huggingface_hub import get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 
     try:
         get_cached_repo_tree(repo, revision=commit)  # without it nobody knows whether a file is missing
-        return Path(snapshot_download(repo, revision=commit, local_files_only=True, **KINDS))
+        return Path(snapshot_download(repo, revision=commit, local_files_only=True, **FILE_FILTERS))
     except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
         return None
 
 
-def is_away(error: KitError) -> bool:
+def is_unreachable(error: KitError) -> bool:
     """Whether the Hub gave no answer, or was not to be asked."""
     from huggingface_hub.constants import is_offline_mode
 
     return isinstance(error, NetworkError) or is_offline_mode()
 
 
-def files_at(repo: str, commit: str, what: str) -> "list[RepoFile] | None":
+def list_repo_files(repo: str, commit: str, what: str) -> "list[RepoFile] | None":
     """All files of a commit with their checksums; None if the Hub is away."""
     from huggingface_hub import HfApi, RepoFile
 
     try:
-        listed = persistently(lambda: list(HfApi().list_repo_tree(repo, recursive=True, revision=commit)), what)
+        listed = with_retries(lambda: list(HfApi().list_repo_tree(repo, recursive=True, revision=commit)), what)
     except (HubError, NetworkError) as error:
-        if not is_away(error):
+        if not is_unreachable(error):
             raise
         return None
     return [entry for entry in listed if isinstance(entry, RepoFile)]
 
 
 @contextmanager
-def bars_only_on_terminals() -> Iterator[None]:
+def hide_bars_without_terminal() -> Iterator[None]:
     """Keep the Hub's library from drawing bars where nobody watches, as in a log file."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
@@ -158,7 +158,7 @@ def bars_only_on_terminals() -> Iterator[None]:
             enable_progress_bars()
 
 
-def check_downloaded(repo: str, tree: "list[RepoFile]", folder: Path, since: float) -> None:
+def verify_downloads(repo: str, tree: "list[RepoFile]", folder: Path, since: float) -> None:
     """Compare the files that came since a moment with the checksums that the Hub has of them.
 
     The Hub's library looks at sizes only. A file with other content is removed, so that it is fetched again.
@@ -179,7 +179,7 @@ def check_downloaded(repo: str, tree: "list[RepoFile]", folder: Path, since: flo
         )
 
 
-def leading_out(paths: Iterable[str]) -> list[str]:
+def unsafe_paths(paths: Iterable[str]) -> list[str]:
     """The names among `paths` that would lead out of the folder that they are put into."""
     return [
         path

@@ -10,7 +10,7 @@ def looks_like_hub_id(name: str) -> bool:
     return HUB_ID.fullmatch(name) is not None
 
 
-def reason(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """The message of an error of a Hub library as one line of readable length."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= 300 else text[:300] + " …"

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kit.errors import HubError, KitError, NetworkError
-from kit.hub.download import bars_only_on_terminals, checksum
-from kit.hub.retry import ATTEMPTS, explained, may_pass, pause, persistently, status
-from kit.system.redaction import mask_logs
+from kit.hub.download import checksum, hide_bars_without_terminal
+from kit.hub.retry import ATTEMPTS, is_transient, status_code, to_kit_error, wait_before_retry, with_retries
+from kit.system.redaction import redact_hub_logs
 
-READ_WITH_A_MODEL = ("*.safetensors", "*.json", "*.py", "*.jinja", "*.bin", "*.model", "plots/*")
+MODEL_FILES = ("*.safetensors", "*.json", "*.py", "*.jinja", "*.bin", "*.model", "plots/*")
 """Files that would be mistaken for a part of the new model if they were left over from an older one."""
 
 
@@ -22,7 +22,7 @@ class Published:
 
     url: str
     commit: str
-    was_there: bool
+    unchanged: bool
     removed: list[str]
 
 
@@ -63,16 +63,16 @@ def upload(folder: Path, to: Destination, message: str, tell: Callable[[str], No
     to.check_name()
     if not get_token():
         raise HubError(f"{to.what}: there is no access token. Log in with `hf auth login`, or set HF_TOKEN")
-    mask_logs()
+    redact_hub_logs()
     api = HfApi()
-    parent = prepare_repository(api, to, tell)
+    parent = ensure_repository(api, to, tell)
     there = remote_files(api, to, parent)
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    removed = left_over(to, there, files)
+    removed = stale_files(to, there, files)
     operations: list[Any] = [CommitOperationAdd(name, str(path)) for name, path in files.items()]
     operations += [CommitOperationDelete(name) for name in removed]
-    commit = one_commit(api, to, operations, parent, message, files, tell)
-    if wrong := differing(api, to, commit, files):
+    commit = commit_once(api, to, operations, parent, message, files, tell)
+    if wrong := first_mismatch(api, to, commit, files):
         raise NetworkError(
             f"{to.repo}: {wrong} is not on the Hub as it was sent. Run the same command again, which mends it"
         )
@@ -80,7 +80,7 @@ def upload(folder: Path, to: Destination, message: str, tell: Callable[[str], No
     return Published(f"{api.endpoint}/{prefix}{to.repo}", commit, commit == parent, removed)
 
 
-def prepare_repository(api: Any, to: Destination, tell: Callable[[str], None]) -> str:
+def ensure_repository(api: Any, to: Destination, tell: Callable[[str], None]) -> str:
     """Make the repository unless it is there; returns its newest commit.
 
     What is there must be as public as was asked for: nothing becomes public, or stays private, by mistake.
@@ -97,12 +97,12 @@ def prepare_repository(api: Any, to: Destination, tell: Callable[[str], None]) -
                 ) from None
             return None
 
-    info = persistently(look, to.what, tell)
+    info = with_retries(look, to.what, tell)
     if info is None:
-        persistently(
+        with_retries(
             lambda: api.create_repo(to.repo, repo_type=to.kind, private=not to.public, exist_ok=True), to.what, tell
         )
-        info = persistently(look, to.what, tell)
+        info = with_retries(look, to.what, tell)
         if info is None:
             raise HubError(f"{to.what}: it was made, but the token cannot read it")
     if bool(info.private) == to.public:
@@ -112,7 +112,7 @@ def prepare_repository(api: Any, to: Destination, tell: Callable[[str], None]) -
     return str(info.sha)
 
 
-def one_commit(
+def commit_once(
     api: Any,
     to: Destination,
     operations: list[Any],
@@ -124,7 +124,7 @@ def one_commit(
     """Commit on top of `parent`, once: before a second attempt the Hub is asked whether the first one arrived."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with warnings.catch_warnings(record=True) as caught, bars_only_on_terminals():
+            with warnings.catch_warnings(record=True) as caught, hide_bars_without_terminal():
                 warnings.simplefilter("always")
                 done = api.create_commit(
                     to.repo, operations, commit_message=message, repo_type=to.kind, parent_commit=parent
@@ -135,20 +135,20 @@ def one_commit(
         except KitError:
             raise
         except Exception as error:
-            if not may_pass(error) and status(error) not in (409, 412):
-                raise explained(error, f"{to.what}, and nothing was changed there") from None
-            now = str(persistently(lambda: api.repo_info(to.repo, repo_type=to.kind), to.what, tell).sha)
-            if now != parent and not differing(api, to, now, files):
+            if not is_transient(error) and status_code(error) not in (409, 412):
+                raise to_kit_error(error, f"{to.what}, and nothing was changed there") from None
+            now = str(with_retries(lambda: api.repo_info(to.repo, repo_type=to.kind), to.what, tell).sha)
+            if now != parent and not first_mismatch(api, to, now, files):
                 return now  # only the answer was lost
             if now != parent:
                 raise NetworkError(
                     f"{to.repo} was changed by somebody else in the meantime; nothing of yours was written. Run the "
                     "same command again"
                 ) from None
-            if attempt == ATTEMPTS or not may_pass(error):
+            if attempt == ATTEMPTS or not is_transient(error):
                 kept = "; files that have arrived are kept there for the next attempt"
-                raise explained(error, f"{to.what}, and nothing was changed there{kept}") from None
-            pause(error, attempt, tell)
+                raise to_kit_error(error, f"{to.what}, and nothing was changed there{kept}") from None
+            wait_before_retry(error, attempt, tell)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -156,20 +156,20 @@ def remote_files(api: Any, to: Destination, commit: str) -> dict[str, Any]:
     """The files of a commit on the Hub, with their checksums."""
     from huggingface_hub import RepoFile
 
-    tree = persistently(
+    tree = with_retries(
         lambda: list(api.list_repo_tree(to.repo, recursive=True, revision=commit, repo_type=to.kind)), to.what
     )
     return {entry.path: entry for entry in tree if isinstance(entry, RepoFile)}
 
 
-def left_over(to: Destination, there: dict[str, Any], files: dict[str, Path]) -> list[str]:
+def stale_files(to: Destination, there: dict[str, Any], files: dict[str, Path]) -> list[str]:
     """Files of an older push that do not belong to this one. Only what kit has written before is ever removed."""
     if to.kind != "model" or "recipe.yaml" not in there:
         return []
-    return [name for name in there if name not in files and any(fnmatch(name, kind) for kind in READ_WITH_A_MODEL)]
+    return [name for name in there if name not in files and any(fnmatch(name, kind) for kind in MODEL_FILES)]
 
 
-def differing(api: Any, to: Destination, commit: str, files: dict[str, Path]) -> str | None:
+def first_mismatch(api: Any, to: Destination, commit: str, files: dict[str, Path]) -> str | None:
     """The first file that a commit on the Hub lacks, or has with another checksum."""
     there = remote_files(api, to, commit)
     for name, path in files.items():

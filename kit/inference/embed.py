@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from kit.data.batching.plan import reading_batches
+from kit.data.batching.plan import length_sorted_batches
 from kit.errors import KitError, RunError, did_you_mean
 from kit.prediction.bad_lines import BadLines
 from kit.prediction.files import read_lines
 from kit.pretrained.loading import load_model, model_place, told_in_one_line
 from kit.pretrained.positions import position_limit
 from kit.system.console import Reporter
-from kit.system.files import new_file
+from kit.system.files import atomic_write
 from kit.tasks.families.seq2seq.inference import CHARACTERS_AT_ONCE, LINES_AT_ONCE, take
 
 Pooling = Literal["mean", "cls", "last"]
@@ -61,7 +61,7 @@ class Embedder:
         encoded = self.tokenizer(texts, truncation=self.limit is not None, max_length=self.limit, verbose=False)
         lengths = np.array([len(ids) for ids in encoded["input_ids"]])
         vectors: dict[int, np.ndarray] = {}
-        for indices in reading_batches(lengths, tokens_per_batch):
+        for indices in length_sorted_batches(lengths, tokens_per_batch):
             rows = [{name: encoded[name][i] for name in encoded} for i in indices if lengths[i]]
             if not rows:
                 continue
@@ -95,7 +95,7 @@ def embed_file(
     if output is not None and not output.parent.is_dir():
         raise KitError(f"--output: there is no folder {output.parent} to write {output.name} into")
     embedder, bad_lines = Embedder(run, pooling), BadLines()  # type: ignore[arg-type]
-    with read_lines(file, bad_lines) as lines, reporter.counting("lines", None) as advance:
+    with read_lines(file, bad_lines) as lines, reporter.progress("lines", None) as advance:
         rows = []
         for vector in embedder.embed(lines, tokens_per_batch):
             advance(1)
@@ -104,10 +104,12 @@ def embed_file(
             else:
                 rows.append(vector)
     if output is not None:
-        with new_file(output) as temporary, temporary.open("wb") as stream:
+        with atomic_write(output) as temporary, temporary.open("wb") as stream:
             np.save(stream, np.stack(rows) if rows else np.empty((0, embedder.model.config.hidden_size), np.float32))
-        reporter.say(f"{len(rows):,} vectors: {output}")
+        reporter.print(f"{len(rows):,} vectors: {output}")
     for message in bad_lines.messages():
-        reporter.say(message)
+        reporter.print(message)
     if embedder.cut:
-        reporter.say(f"{embedder.cut:,} lines were longer than the model can read: only their beginnings were embedded")
+        reporter.print(
+            f"{embedder.cut:,} lines were longer than the model can read: only their beginnings were embedded"
+        )

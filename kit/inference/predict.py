@@ -14,12 +14,12 @@ from accelerate import Accelerator
 from datasets import Dataset
 
 from kit.data.columns import missing, name_columns, plain_text
-from kit.data.formats.reader import FileTable, Layout, ending_of, read_table
+from kit.data.formats.reader import FileTable, Layout, file_extension, read_table
 from kit.data.report import DataReport
-from kit.data.rows import in_memory
+from kit.data.rows import to_dataset
 from kit.data.splits import layout_of
 from kit.errors import DataError, KitError, RecipeError, RunError
-from kit.hub.download import local_place
+from kit.hub.download import resolve_folder
 from kit.prediction.files import ignoring_rest, writing
 from kit.recipe.document import parse_override, write_override
 from kit.recipe.inputs import DataSection
@@ -41,7 +41,7 @@ class Labeller:
     def __init__(self, run: str | Path, file: Path, overrides: list[str] | None = None):
         """`run` is a run folder, or a run on the Hub; `overrides` say what is different about the file:
         `data.text=review`, `data.columns=[text]`."""
-        folder = RunFolder.existing(local_place(run))
+        folder = RunFolder.existing(resolve_folder(run))
         check_sections(overrides or [], "data", "eval", example="data.text=review")
         self.file, self.given = file, dict(map(parse_override, overrides or []))
         if "data.path" in self.given:
@@ -80,7 +80,7 @@ class Labeller:
     def layout(self) -> Layout:
         """What is known about the inside of the file. What the recipe says is about files like those of the training
         data: one that names its columns itself, or has a text on each line, needs none of it."""
-        ending, data = ending_of(self.file), self.data
+        ending, data = file_extension(self.file), self.data
         names_itself = ending in ("json", "jsonl", "parquet") or (ending == "txt" and data.delimiter is None)
         if names_itself and not self.given.keys() & OF_FILES:
             return Layout(encoding=data.encoding)
@@ -97,10 +97,10 @@ class Labeller:
                 raise error
             read = unlabelled
         table = plain_text(read.table)
-        if ending_of(self.file) == "txt" and layout.delimiter is None and len(self.data.text_columns) == 1:
+        if file_extension(self.file) == "txt" and layout.delimiter is None and len(self.data.text_columns) == 1:
             table = table.rename_columns(list(self.data.text_columns))  # a text on each line is the text that is meant
         left_out = [f"{count:,} rows left out ({why})" for why, count in read.dropped.items()]
-        return table, [*left_out, *(f"{count:,} rows with {what}" for what, count in read.noted.items())]
+        return table, [*left_out, *(f"{count:,} rows with {what}" for what, count in read.flagged.items())]
 
     def read_unlabelled(self, layout: Layout) -> FileTable | None:
         """The file as one that does not name its columns, and has those of the training data but the labels."""
@@ -117,7 +117,7 @@ class Labeller:
         for name in self.data.learned_columns:
             if name not in table.column_names:
                 whole = whole.append_column(name, pa.nulls(len(table)))
-        rows = name_columns(in_memory(whole), self.data, "only", DataReport())
+        rows = name_columns(to_dataset(whole), self.data, "only", DataReport())
         there = ~np.any([missing(rows, role) for role in self.data.read_roles], axis=0)
         self.without_text = int((~there).sum())
         for start in range(0, len(table), ROWS_AT_ONCE):
@@ -147,7 +147,7 @@ def label_file(run: str | Path, file: Path, overrides: list[str], output: Path |
         raise DataError(
             f'{file} has a column "{taken[0]}" already, which is what predictions are called. Give it another name.'
         )
-    with writing(output) as text, reporter.counting("rows", len(table)) as advance, ignoring_rest():
+    with writing(output) as text, reporter.progress("rows", len(table)) as advance, ignoring_rest():
         write = WRITERS[ending](text, [*table.column_names, *names])
         for row in labeller.predict(table):
             write(row)
@@ -158,7 +158,7 @@ def label_file(run: str | Path, file: Path, overrides: list[str], output: Path |
     if labeller.cut:
         told.append(f"{labeller.cut:,} rows were longer than the model reads, and were cut")
     for message in told:
-        reporter.say(message)
+        reporter.print(message)
 
 
 def json_writer(file: TextIO, columns: list[str]) -> Callable[[dict[str, Any]], None]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.text.vocabulary import START
+from kit.data.text.vocabulary import BOS
 from kit.decoding.search import SearchSettings, search
 from kit.errors import DataError
 from kit.pretrained.positions import encode_within
@@ -121,7 +121,7 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
 def start_name(tokenizer: PreTrainedTokenizerBase, start: int) -> str:
     """START, whichever special token a model starts from, unless it is one that means something, such as a language."""
     meaningless = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id)
-    return START if start in meaningless else readable(tokenizer, [start])[0]
+    return BOS if start in meaningless else readable(tokenizer, [start])[0]
 
 
 def readable(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:

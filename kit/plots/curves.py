@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.errors import RunError
 from kit.evaluation.metrics import METRICS, greater_is_better
-from kit.system.files import new_file
+from kit.system.files import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def draw_curves(metrics_jsonl: Path, folder: Path) -> list[Path]:
 def save_picture(figure: Figure, path: Path) -> Path:
     """Save as PNG so that the file is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with new_file(path) as temporary:
+    with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)
     return path
 

@@ -13,7 +13,7 @@ from typing import IO, Any, TextIO
 from kit.errors import DataError, RunError
 from kit.prediction.bad_lines import FAILED, NOT_UTF8, BadLines, longer_than, reason
 from kit.system.console import Reporter
-from kit.system.files import TEMPORARY
+from kit.system.files import TEMPORARY_PREFIX
 from kit.tasks.families.seq2seq.inference import Output
 
 LONGEST_LINE = 2**20
@@ -36,20 +36,20 @@ def translate_file(
     """
     bad_lines = BadLines()
     total = None
-    if source is not None and reporter.shows_bars:
-        with reporter.busy("counting lines"):
+    if source is not None and reporter.shows_progress:
+        with reporter.status("counting lines"):
             total = count_lines(source)
     with (
         read_lines(source, bad_lines) as lines,
         writing(output) as file,
-        reporter.counting("lines", total) as advance,
+        reporter.progress("lines", total) as advance,
         ignoring_rest(),
     ):
         count = write(translate(lines, bad_lines=bad_lines, progress=advance), file)
         if count and bad_lines.count(FAILED) == count and bad_lines.error is not None:
             raise RunError(f"none of the {count:,} lines could be translated: {reason(bad_lines.error)}")
     for message in bad_lines.messages():
-        reporter.say(message)
+        reporter.print(message)
 
 
 @contextmanager
@@ -122,7 +122,7 @@ def writing(path: Path | None) -> Iterator[TextIO]:
         sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]
         yield sys.stdout
         return
-    temporary = path.with_name(f"{TEMPORARY}{path.name}")
+    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
     try:
         with temporary.open("w", encoding="utf-8") as file:
             yield file

@@ -21,14 +21,14 @@ from transformers.utils import logging
 
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
-from kit.hub.download import local_place
+from kit.hub.download import resolve_folder
 from kit.models import register_models
 from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, adapter_config_file, base_of, merged_into, with_adapter
 from kit.pretrained.pipelines import code_files, custom_pipelines
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
-from kit.system.files import TEMPORARY, replace_folder
-from kit.system.redaction import mask
+from kit.system.files import TEMPORARY_PREFIX, replace_folder
+from kit.system.redaction import redact
 
 SAFELY: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
 """How every model is loaded: weights that are numbers and nothing else, and no code from its folder."""
@@ -36,7 +36,7 @@ SAFELY: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
 
 def model_place(name_or_path: str | Path) -> str:
     """The folder with the weights of a run, of a model folder, or of `OWNER/NAME[@REVISION]` on the Hub."""
-    folder = local_place(name_or_path)
+    folder = resolve_folder(name_or_path)
     inside = folder / "model"
     is_model = any((inside / file).is_file() for file in ("config.json", "adapter_config.json"))
     return str(inside if is_model else folder)
@@ -177,7 +177,7 @@ def told_in_one_line(name_or_path: str | Path) -> Iterator[None]:
                 f"{name_or_path} brings code of its own, which kit does not run. If you trust it, load it yourself "
                 "with trust_remote_code=True and save it as a model that transformers knows"
             ) from None
-        reason = mask(str(error).strip().splitlines()[0])
+        reason = redact(str(error).strip().splitlines()[0])
         raise RunError(f"{name_or_path} cannot be loaded as a run, a model folder or a Hub id: {reason}") from None
 
 
@@ -205,7 +205,7 @@ def export_model(
 
     The folder appears whole, or not at all.
     """
-    temporary = folder.with_name(f"{TEMPORARY}{folder.name}")
+    temporary = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     entries = custom_pipelines(pipelines)
     if entries:

@@ -33,7 +33,7 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
         try:
             loop.restore(there[0])
             steps = loop.load_mean(last)
-            reporter.say(f"mean of the checkpoints of steps {', '.join(map(str, steps))}")
+            reporter.print(f"mean of the checkpoints of steps {', '.join(map(str, steps))}")
             folder.start(prepared.recipe, prepared.tokenizers)
             shutil.copyfile(source.metrics_file, folder.metrics_file)
             results = conclude(prepared, loop, folder, reporter, averaging={"steps": steps, "run": run.name})

@@ -5,7 +5,7 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from kit.errors import DataError, RunError, did_you_mean
-from kit.hub.download import local_place
+from kit.hub.download import resolve_folder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.tasks.base import Encoded, Evaluation
@@ -17,7 +17,7 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
 
     `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`.
     """
-    folder = RunFolder.existing(local_place(run))
+    folder = RunFolder.existing(resolve_folder(run))
     changed = list(overrides or [])
     check_sections(changed, "data", "eval", example="eval.tokens_per_batch=4096")
     if any(override.startswith("data.") for override in changed):

@@ -13,7 +13,7 @@ from kit.runs.folder import RunFolder
 from kit.runs.prepare import Prepared
 from kit.system.console import Reporter
 from kit.system.files import write_text
-from kit.system.machine import hardware, peak_memory_mb, versions
+from kit.system.machine import describe_hardware, package_versions, peak_memory_mb
 from kit.tasks.base import Evaluation, Task
 from kit.training.loop import Loop
 
@@ -65,7 +65,7 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
     keep_mean = gain > 0 if greater_is_better(selected) else gain < 0
     if not keep_mean:
         loop.load_best()
-    reporter.say(f"kept: {name if keep_mean else 'the best step'}, by {selected} on validation")
+    reporter.print(f"kept: {name if keep_mean else 'the best step'}, by {selected} on validation")
     chosen = "average" if keep_mean else "best_step"
     averaging = {"chosen": chosen, "steps": steps, "average": mean.figures, "best_step": best.figures}
     return (mean if keep_mean else best), averaging
@@ -73,7 +73,7 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
 
 def evaluate_finally(prepared: Prepared, loop: Loop, split: str, name: str, reporter: Reporter) -> Evaluation:
     """Evaluate the model as it is with the search of the recipe, and show the figures."""
-    with reporter.busy(f"final evaluation: {name}"):
+    with reporter.status(f"final evaluation: {name}"):
         found = prepared.task.evaluate(
             loop.objective, prepared.splits, prepared.encoded, prepared.tokenizers, split, loop.accelerator
         )
@@ -84,11 +84,11 @@ def evaluate_finally(prepared: Prepared, loop: Loop, split: str, name: str, repo
 def show_evaluation(reporter: Reporter, task: Task[Any], when: str, found: Evaluation) -> None:
     """One line of figures, then a few examples, spread over the split."""
     figures = {name: value for name, value in found.figures.items() if isinstance(value, float)}
-    reporter.say(f"{when}: " + " · ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    reporter.print(f"{when}: " + " · ".join(f"{name} {value:.4g}" for name, value in figures.items()))
     examples = task.recipe.eval.examples
     every = max(1, len(found.rows) // max(1, examples))
     for row in found.rows[::every][:examples]:
-        reporter.say(f"    {task.shown(row)}")
+        reporter.print(f"    {task.shown(row)}")
 
 
 def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
@@ -115,8 +115,8 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
         },
         "parameters": total,
         "trained_parameters": trained,
-        "hardware": hardware(loop.accelerator.num_processes),
-        "versions": versions(),
+        "hardware": describe_hardware(loop.accelerator.num_processes),
+        "versions": package_versions(),
     }
 
 
@@ -140,7 +140,7 @@ def leave_behind(
     try:
         prepared.task.draw(folder.model, prepared.splits, split, evaluation, folder.plots)
     except KitError as error:  # a model that learned nothing can have nothing to show: the run is finished all the same
-        reporter.say(f"no picture of the model: {error}")
+        reporter.print(f"no picture of the model: {error}")
     card = write_card(folder.path, prepared.recipe, results, prepared.task.card)
     write_text(folder.card, card)
     write_text(folder.model / "README.md", card)

@@ -9,11 +9,11 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from kit import __version__
-from kit.data.text.tokenizer import NoText, Tokenizers
+from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import show
-from kit.system.files import TEMPORARY, replace_folder, write_text
+from kit.system.files import TEMPORARY_PREFIX, replace_folder, write_text
 from kit.tasks.registry import load_recipe
 
 # What may change between the start of a run and its resumption: nothing here decides what is learned.
@@ -92,7 +92,7 @@ class RunFolder:
         if not self.recipe_file.exists():
             # what a run leaves that was killed before it had written its recipe is nobody's
             entries = [path.name for path in self.path.iterdir()] if self.path.exists() else []
-            foreign = [name for name in entries if name != ".lock" and not name.startswith(TEMPORARY)]
+            foreign = [name for name in entries if name != ".lock" and not name.startswith(TEMPORARY_PREFIX)]
             if foreign:
                 raise RunError(
                     f"{self.path} is not empty and holds no run ({', '.join(sorted(foreign)[:3])}): nothing was "
@@ -127,8 +127,8 @@ class RunFolder:
         """Make this the folder of the run: write the resolved recipe and the tokenizers."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.recipe_file, recipe.to_yaml())
-        if not self.tokenizer.exists() and not isinstance(tokenizers, NoText):
-            temporary = self.path / f"{TEMPORARY}tokenizer"
+        if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
+            temporary = self.path / f"{TEMPORARY_PREFIX}tokenizer"
             tokenizers.save(temporary)
             replace_folder(temporary, self.tokenizer)
 

@@ -3,9 +3,9 @@ be repeated when they have moved on; and recipes that come from the Hub themselv
 
 from pathlib import Path
 
-from kit.data.formats.reader import ENDINGS, ending_of
+from kit.data.formats.reader import EXTENSIONS, file_extension
 from kit.errors import HubError, KitError
-from kit.hub.download import COMMIT, HubName, commit_of, download, hub_name
+from kit.hub.download import COMMIT, RepoRef, download, parse_repo_id, resolve_commit
 from kit.hub.names import looks_like_hub_id
 from kit.recipe.base import Recipe
 from kit.tasks.registry import load_recipe
@@ -22,17 +22,17 @@ def pinned(recipe: Recipe) -> Recipe:
     A data set whose commit the Hub does not tell stays as it is: whoever reads it says what is wrong.
     """
     for section, key in NAMED:
-        name = hub_name(getattr(getattr(recipe, section), key) or "")
+        name = parse_repo_id(getattr(getattr(recipe, section), key) or "")
         if name is not None and not name.is_pinned:
             commit = download(name).name
             if COMMIT.fullmatch(commit):
-                recipe = recipe.with_values(section, **{key: str(HubName(name.repo, commit))})
+                recipe = recipe.with_values(section, **{key: str(RepoRef(name.repo, commit))})
     data = recipe.data
     path = Path(data.path).expanduser()
-    on_hub = looks_like_hub_id(data.path) and ending_of(path) not in ENDINGS and not path.exists()
+    on_hub = looks_like_hub_id(data.path) and file_extension(path) not in EXTENSIONS and not path.exists()
     if on_hub and not COMMIT.fullmatch(data.revision or ""):
         try:
-            commit = commit_of(HubName(data.path, data.revision), f"data.path: {data.path}", "dataset")
+            commit = resolve_commit(RepoRef(data.path, data.revision), f"data.path: {data.path}", "dataset")
         except KitError:
             return recipe
         recipe = recipe.with_values("data", revision=commit)
@@ -51,7 +51,7 @@ def with_pins_of(recipe: Recipe, saved: Recipe) -> Recipe:
     return recipe
 
 
-def recipe_of(name: HubName, overrides: list[str]) -> Recipe:
+def recipe_of(name: RepoRef, overrides: list[str]) -> Recipe:
     """The recipe of a run that was shared on the Hub, changed by `overrides`.
 
     It may name data and models on the Hub, built-in data, and names in the working folder; a path that leads elsewhere

@@ -61,7 +61,7 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
         if accelerator.is_main_process:
             folder.start(prepared.recipe, prepared.tokenizers)
         for line in [*prepared.summary(), describe_processes(accelerator)]:
-            reporter.say(line)
+            reporter.print(line)
         loop = build_loop(prepared, folder, accelerator, reporter)
         try:
             with memory_told(recipe, loop):
@@ -116,7 +116,7 @@ def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: 
             )
     elif parts < processes:
         parts = processes
-        reporter.say(
+        reporter.print(
             f"each step is computed in {parts} parts, one per process: the same batches as in one part, only dropout "
             f"falls otherwise. To compare exactly, run one process with train.micro_batches={parts}"
         )
@@ -131,7 +131,7 @@ def in_more_parts(before: Recipe, parts: int, folder: RunFolder, reporter: Repor
                 f"{folder.path}: train.micro_batches was {before.train.micro_batches}, now {parts}. With data.{key} "
                 "it cannot change within a run"
             )
-    reporter.say(
+    reporter.print(
         f"each step is computed in {parts} parts from here on, before in {before.train.micro_batches}: the same "
         "batches, only dropout falls otherwise"
     )
@@ -164,7 +164,7 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     selected = recipe.eval.select_by
 
     def evaluate(step: int) -> tuple[dict[str, Any], float, bool]:
-        with reporter.busy(f"evaluating at step {step}"):
+        with reporter.status(f"evaluating at step {step}"):
             found = task.evaluate(
                 objective, prepared.splits, prepared.encoded, prepared.tokenizers, "validation", accelerator,
                 final=False,
@@ -202,8 +202,8 @@ def go_on_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None:
         if wrong is None:
             loop.restore(checkpoint)
             loop.log.rewind(checkpoint.step)
-            reporter.say(f"resuming at step {checkpoint.step}")
+            reporter.print(f"resuming at step {checkpoint.step}")
             return
-        reporter.say(f"{checkpoint.folder} is broken ({wrong}): going back to the one before it")
+        reporter.print(f"{checkpoint.folder} is broken ({wrong}): going back to the one before it")
     loop.log.rewind(0)
-    reporter.say("there is nothing to resume: starting afresh")
+    reporter.print("there is nothing to resume: starting afresh")

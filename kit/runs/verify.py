@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from kit.data.batching.ragged import Pairs
+from kit.data.batching.ragged import TokenPairs
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import KitError, RunError
@@ -150,7 +150,7 @@ def real_batch(
         captioned = task.encode_split(few_rows, tokenizers, model.config)
         return captioned.batch(np.arange(len(captioned))[:EXAMPLES]), f"{len(few_rows)} pictures of {name}"
     if isinstance(task, Dialogue):
-        pairs: Pairs = task.encode_split(few_rows, tokenizers, model.config)
+        pairs: TokenPairs = task.encode_split(few_rows, tokenizers, model.config)
     else:
         pairs = encode_pairs(few_rows, tokenizers)
     return pairs.batch(np.arange(len(pairs)), pad), f"{len(few_rows)} examples of {name}"

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kit.cards.markdown import table
-from kit.data.formats.folders import Files, folder_files, read_shards, split_of
-from kit.data.formats.reader import ENDINGS, Layout
+from kit.data.formats.folders import Files, list_data_files, read_shards, split_of
+from kit.data.formats.reader import EXTENSIONS, Layout
 from kit.errors import DataError
 from kit.sharing.folder import check_secrets
 
-AS_THEY_ARE = ("csv", "tsv", "json", "jsonl", "parquet", "txt")
+COPIED_EXTENSIONS = ("csv", "tsv", "json", "jsonl", "parquet", "txt")
 """Endings of files that the library `datasets` reads from the Hub, also as .gz."""
 _SPLITS = {
     "train": "train",
@@ -30,20 +30,20 @@ def build_data_folder(source: Path, target: Path, repo: str) -> list[str]:
     """
     if not source.is_dir():
         raise DataError(f"{source} is no folder: give one with train, validation and test files")
-    files = folder_files(source, ())
+    files = list_data_files(source, ())
     notes: list[str] = []
     counted: dict[str, int] = {}
     files.pop("README", None)
     for stem, endings in files.items():
         split = split_of(stem)
-        known = [ending for ending in endings if ending in AS_THEY_ARE]
+        known = [ending for ending in endings if ending in COPIED_EXTENSIONS]
         if len(known) == 1 and len(endings[known[0]]) == 1:
             (path,) = endings[known[0]]
             if not path.resolve().is_relative_to(source.resolve()):
                 raise DataError(f"{path} is a link that leads out of {source}: replace it by the file, or remove it")
             shutil.copyfile(path, target / path.name)
             continue
-        languages = [ending for ending in endings if ending not in ENDINGS and len(endings[ending]) == 1]
+        languages = [ending for ending in endings if ending not in EXTENSIONS and len(endings[ending]) == 1]
         if len(languages) < 2:
             notes += [f"left out: {path.name}" for paths in endings.values() for path in paths]
             continue

@@ -13,11 +13,11 @@ from huggingface_hub import ModelCard
 from kit.cards.card import write_card
 from kit.cards.provenance import shared_recipe
 from kit.errors import HubError, RunError
-from kit.hub.download import hub_name
+from kit.hub.download import parse_repo_id
 from kit.recipe.base import Recipe
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
-from kit.system.redaction import holds_secret
+from kit.system.redaction import contains_token
 from kit.tasks.registry import create_task, load_recipe
 
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".h5", ".msgpack", ".joblib")
@@ -32,7 +32,7 @@ def is_adapter(folder: Path) -> bool:
 
 
 @dataclass(frozen=True)
-class Source:
+class ShareSource:
     """What is to be shared, found in the folder that a user named."""
 
     path: Path
@@ -47,7 +47,7 @@ class Source:
         return is_adapter(self.model)
 
 
-def find_source(path: Path, overrides: Sequence[str] = ()) -> Source:
+def find_source(path: Path, overrides: Sequence[str] = ()) -> ShareSource:
     """The run or adapter in a folder; `overrides` change what the recipe says about the card (`hub.license=mit`)."""
     check_sections(overrides, "hub", example="hub.license=apache-2.0")
     if (path / "recipe.yaml").is_file():
@@ -55,16 +55,16 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> Source:
         run.results()  # says so if the run is not finished
         if not (run.model / "config.json").is_file() and not is_adapter(run.model):
             raise RunError(f"{path} has no model yet: finish it with `kit train {path} --resume`")
-        return Source(path, run.model, load_recipe(run.recipe_file, overrides))
+        return ShareSource(path, run.model, load_recipe(run.recipe_file, overrides))
     if is_adapter(path):
         if overrides:
             raise HubError(f"{overrides[0]} has no effect on an adapter without a recipe: write it into its README.md")
-        return Source(path, path, None)
+        return ShareSource(path, path, None)
     what = "is neither a run nor an adapter" if path.is_dir() else "does not exist"
     raise RunError(f"{path} {what}: `kit push` takes the folder of a finished run; with --data, a folder of data files")
 
 
-def build_folder(source: Source, target: Path, repo: str) -> list[str]:
+def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
     """Write all files that are shared into the empty folder `target`; returns what the user should know about them."""
     notes = gather(source.model, target)
     if source.is_adapter:
@@ -119,7 +119,7 @@ def base_of_adapter(folder: Path) -> list[str]:
         base = str(settings["base_model_name_or_path"] or "")
     except (ValueError, KeyError, TypeError) as error:
         raise HubError(f"adapter_config.json does not name its base model: {error}") from None
-    name = hub_name(base)
+    name = parse_repo_id(base)
     if name is not None and name.revision is not None:  # as peft writes it
         settings |= {"base_model_name_or_path": name.repo, "revision": name.revision}
         (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
@@ -164,7 +164,7 @@ def check_card(card: Path, source: Path) -> None:
 def check_secrets(folder: Path) -> None:
     """Raise HubError if a text file holds an access token."""
     for path in sorted(folder.rglob("*")):
-        if path.suffix in _TEXT and holds_secret(path.read_text(encoding="utf-8", errors="replace")):
+        if path.suffix in _TEXT and contains_token(path.read_text(encoding="utf-8", errors="replace")):
             raise HubError(f"{path.relative_to(folder)} holds an access token: remove it, and revoke the token")
 
 

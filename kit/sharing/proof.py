@@ -27,7 +27,7 @@ _TEXT_COLUMNS = ("source", "text", "prompt", "question", "tokens")
 
 
 @dataclass(frozen=True)
-class Question:
+class ProbeRequest:
     """What a model is asked, here and elsewhere."""
 
     model: str
@@ -43,14 +43,14 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ProbeOutput:
     """What a model computes: tensors by name, the tokens of texts, and what its pipeline answers."""
 
     tensors: dict[str, Tensor]
     texts: dict[str, Any]
 
 
-def ask_alone(questions: Sequence[Question], environment: dict[str, str] | None = None) -> list[Answer]:
+def run_standalone(questions: Sequence[ProbeRequest], environment: dict[str, str] | None = None) -> list[ProbeOutput]:
     """The answers of models that one process without kit loads; it has no network unless `environment` gives it."""
     with tempfile.TemporaryDirectory(prefix="kit-alone-") as name:
         place = Path(name)
@@ -86,7 +86,7 @@ def ask_alone(questions: Sequence[Question], environment: dict[str, str] | None 
             last = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
             raise HubError(f"a process without kit cannot load {', '.join(q.model for q in questions)}: {last}")
         return [
-            Answer(
+            ProbeOutput(
                 load_file(place / f"output-{number}" / "computed.safetensors"),
                 json.loads((place / f"output-{number}" / "texts.json").read_text(encoding="utf-8")),
             )
@@ -99,7 +99,7 @@ def _without_tokens() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.endswith("_TOKEN")}
 
 
-def ask_here(question: Question, model: PreTrainedModel, pipe: Any = None) -> Answer:
+def run_in_process(question: ProbeRequest, model: PreTrainedModel, pipe: Any = None) -> ProbeOutput:
     """The answer of the model of a run, with kit's own classes."""
     texts: dict[str, Any] = {}
     if question.texts:
@@ -108,10 +108,10 @@ def ask_here(question: Question, model: PreTrainedModel, pipe: Any = None) -> An
         ]
     if question.calls:
         texts["answers"] = alone.answered(pipe, question.calls)
-    return Answer(alone.computed(model, question.inputs), texts)
+    return ProbeOutput(alone.computed(model, question.inputs), texts)
 
 
-def difference(here: Answer, there: Answer) -> str | None:
+def difference(here: ProbeOutput, there: ProbeOutput) -> str | None:
     """What differs between two answers, if anything does by more than rounding."""
     if here.tensors.keys() != there.tensors.keys():
         return f"outputs {', '.join(sorted(here.tensors.keys() ^ there.tensors.keys()))}"
@@ -215,9 +215,9 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
         tokens = dict(tokenizer(texts, padding=True, return_tensors="pt"))
     task, calls = pipeline_calls(config, rows)
     inputs = example_inputs(model, tokens)
-    here = Question(str(model_folder), loader.__name__, inputs, texts, task, calls)
-    expected = ask_here(here, model, pipeline(task, model_folder, device="cpu") if calls else None)
-    (found,) = ask_alone([replace(here, model=str(folder), base=base)])
+    here = ProbeRequest(str(model_folder), loader.__name__, inputs, texts, task, calls)
+    expected = run_in_process(here, model, pipeline(task, model_folder, device="cpu") if calls else None)
+    (found,) = run_standalone([replace(here, model=str(folder), base=base)])
     if wrong := difference(expected, found):
         raise HubError(
             f"nothing was shared: loaded without kit, the model gives other {wrong} than in {run}. Were files in "

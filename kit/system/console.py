@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 
-class Window(Protocol):
+class StepWindow(Protocol):
     """Figures of the last steps, as the training loop collects them."""
 
     loss_sum: Any
@@ -23,7 +23,7 @@ class TrainingBar:
     def __init__(self, progress: Progress, task: TaskID):
         self._progress, self._task = progress, task
 
-    def advance(self, window: Window) -> None:
+    def advance(self, window: StepWindow) -> None:
         loss = float(window.loss_sum) / max(1, window.steps)
         speed = window.tokens / max(window.seconds, 1e-9)
         self._progress.update(self._task, advance=1, figures=f"loss {loss:.3f} · {speed:,.0f} tokens/s")
@@ -36,19 +36,19 @@ class Reporter:
         # messages go to stderr, so that what a command produces can be piped
         self.console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
 
-    def say(self, message: str) -> None:
+    def print(self, message: str) -> None:
         self.console.print(message, markup=False)
 
     @property
-    def shows_bars(self) -> bool:
+    def shows_progress(self) -> bool:
         """Whether anybody sees progress: on a terminal, but not in a log file."""
         return self.console.is_terminal and not self.console.quiet
 
     def _progress(self, *columns: Any) -> Progress:
-        return Progress(*columns, console=self.console, transient=True, disable=not self.shows_bars)
+        return Progress(*columns, console=self.console, transient=True, disable=not self.shows_progress)
 
     @contextmanager
-    def training(self, total: int, done: int) -> Iterator[TrainingBar]:
+    def training_progress(self, total: int, done: int) -> Iterator[TrainingBar]:
         """A bar over the steps of a training."""
         columns = (
             TextColumn("training"),
@@ -61,16 +61,16 @@ class Reporter:
             yield TrainingBar(progress, progress.add_task("training", total=total, completed=done, figures=""))
 
     @contextmanager
-    def busy(self, what: str) -> Iterator[None]:
+    def status(self, what: str) -> Iterator[None]:
         """A sign of life for work that cannot be counted."""
-        if not self.shows_bars:
+        if not self.shows_progress:
             yield
             return
         with self.console.status(what):
             yield
 
     @contextmanager
-    def counting(self, what: str, total: int | None) -> Iterator[Any]:
+    def progress(self, what: str, total: int | None) -> Iterator[Any]:
         """A bar for anything else that is counted: yields a function to advance it."""
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with self._progress(*columns) as progress:

@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGES = ("torch", "transformers", "datasets", "tokenizers", "accelerate", "evaluate", "sacrebleu")
 
 
-def versions() -> dict[str, str]:
+def package_versions() -> dict[str, str]:
     """Versions of kit, Python and the packages that results depend on."""
     found = {"kit": _version("seq2seq-kit"), "python": platform.python_version()}
     return found | {name: _version(name) for name in PACKAGES}
@@ -24,12 +24,12 @@ def _version(name: str) -> str:
         return "not installed"
 
 
-def cores() -> int:
+def available_cores() -> int:
     """Cores that this process may use, which can be fewer than the machine has."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def hardware(processes: int = 1) -> str:
+def describe_hardware(processes: int = 1) -> str:
     """The devices of this machine in a few words."""
     import torch
 
@@ -37,7 +37,7 @@ def hardware(processes: int = 1) -> str:
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         device = f"{len(names)} × {names[0]}" if len(set(names)) == 1 else ", ".join(names)
     else:
-        device = f"{_processor()}, {cores()} {'core' if cores() == 1 else 'cores'}, no GPU"
+        device = f"{_processor()}, {available_cores()} {'core' if available_cores() == 1 else 'cores'}, no GPU"
     return device if processes == 1 else f"{device}, {processes} processes"
 
 

@@ -4,7 +4,7 @@ import logging
 import os
 import re
 
-MASK = "***"
+REDACTED = "***"
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")  # user:password@host
 _SIGNED = re.compile(r"(?<=\?)[^\s'\"]*(?:[Ss]ignature|[Tt]oken)=[^\s'\"]*")  # an address that lets its reader in
@@ -19,28 +19,28 @@ def known_tokens() -> set[str]:
     return {token for token in {*found, get_token() or ""} if len(token) >= _SHORTEST}
 
 
-def mask(text: str) -> str:
+def redact(text: str) -> str:
     """A text without tokens, passwords in addresses, and signatures of addresses."""
     for token in known_tokens():
-        text = text.replace(token, MASK)
+        text = text.replace(token, REDACTED)
     for pattern in (_TOKEN, _IN_ADDRESS, _SIGNED):
-        text = pattern.sub(MASK, text)
+        text = pattern.sub(REDACTED, text)
     return text
 
 
-def holds_secret(text: str) -> bool:
+def contains_token(text: str) -> bool:
     """Whether a text holds what is, or looks like, a token of the Hub."""
     return _TOKEN.search(text) is not None or any(token in text for token in known_tokens())
 
 
 class _Masking(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
-        record.msg, record.args = mask(record.getMessage()), ()
+        record.msg, record.args = redact(record.getMessage()), ()
         return True
 
 
-def mask_logs() -> None:
-    """Have what the Hub's library tells, such as that it tries again, pass through `mask`."""
+def redact_hub_logs() -> None:
+    """Have what the Hub's library tells, such as that it tries again, pass through `redact`."""
     from huggingface_hub.utils import logging as hub_logging
 
     hub_logging.get_logger()  # its handlers are there only once it was asked for

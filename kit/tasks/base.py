@@ -16,10 +16,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 
 from kit.data.batching.contiguous import EpochPlan
 from kit.data.batching.plan import BatchPlan, Plan
-from kit.data.batching.ragged import TokenLists
+from kit.data.batching.ragged import RaggedTokens
 from kit.data.columns import identity
 from kit.data.splits import Splits, load_splits
-from kit.data.streaming.plan import Making, StreamPlan, Tally, alone
+from kit.data.streaming.plan import StreamCounts, StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.recipe.base import Recipe
@@ -135,7 +135,7 @@ class Task(ABC, Generic[E]):
             micro_batches=train.micro_batches,
         )
 
-    def making(self, tokenizers: Tokenizers) -> Making[E]:
+    def making(self, tokenizers: Tokenizers) -> StreamEncoder[E]:
         """What is done to the rows of a stream, in another thread."""
         raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
 
@@ -151,10 +151,10 @@ class Task(ABC, Generic[E]):
             seed=train.seed,
             buffer_size=self.recipe.data.buffer_size,
             micro_batches=train.micro_batches,
-            tally=Tally(splits.report.splits["train"], encoded.left_out),
+            tally=StreamCounts(splits.report.splits["train"], encoded.left_out),
             process=process,
             processes=processes,
-            exchange=(lambda mine: gather_object([mine])) if processes > 1 else alone,
+            exchange=(lambda mine: gather_object([mine])) if processes > 1 else single_process,
         )
 
     @abstractmethod
@@ -162,7 +162,7 @@ class Task(ABC, Generic[E]):
         """How training batches are made of examples."""
 
     @abstractmethod
-    def texts(self, examples: E) -> dict[str, TokenLists]:
+    def texts(self, examples: E) -> dict[str, RaggedTokens]:
         """The tokens of examples, for whoever looks into them: those of each text that an example has."""
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from kit import __version__
 from kit.errors import RunError
-from kit.system.files import TEMPORARY, replace_folder
+from kit.system.files import TEMPORARY_PREFIX, replace_folder
 from kit.training.sharding import divided_like
 
 FORMAT = 1
@@ -197,7 +197,7 @@ class Checkpoints:
 
     def sweep(self) -> None:
         """Remove what a killed process left unfinished."""
-        for path in self.folder.glob(f"{TEMPORARY}*"):
+        for path in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
 
     def save(
@@ -211,7 +211,7 @@ class Checkpoints:
     ) -> Checkpoint:
         """Write a checkpoint whole, or raise and leave what was there."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = self.folder / f"{TEMPORARY}step-{step}"
+        temporary = self.folder / f"{TEMPORARY_PREFIX}step-{step}"
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         try:
@@ -236,6 +236,6 @@ class Checkpoints:
         for checkpoint in self.all()[: -self.keep]:
             if checkpoint.step != best_step:
                 # renamed first, so that a kill in the middle of the removal leaves no half a checkpoint
-                doomed = self.folder / f"{TEMPORARY}{checkpoint.folder.name}-old"
+                doomed = self.folder / f"{TEMPORARY_PREFIX}{checkpoint.folder.name}-old"
                 os.rename(checkpoint.folder, doomed)
                 shutil.rmtree(doomed, ignore_errors=True)

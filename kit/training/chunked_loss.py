@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 
 LOGITS = {"cpu": 2**24, "cuda": 2**27}
 """Logits of a chunk: 64 MB in float32, and more where many processors want to be kept busy."""
@@ -96,7 +96,7 @@ def chunked_cross_entropy(
 
     `chunk` positions are computed at a time: by default as many as need little memory.
     """
-    real = labels != IGNORED
+    real = labels != IGNORE_INDEX
     if not bool(real.all()):
         hidden, labels = hidden[real], labels[real]
     if chunk is None:

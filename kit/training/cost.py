@@ -13,8 +13,8 @@ import torch
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from kit.data.batching.plan import micro_batch_random, reading_batches
-from kit.data.batching.ragged import Pairs
+from kit.data.batching.plan import length_sorted_batches, micro_batch_rng
+from kit.data.batching.ragged import TokenPairs
 from kit.data.streaming.plan import StreamPlan
 from kit.evaluation.evaluator import by_language, predict, search_settings, teacher_forced_loss
 from kit.runs.prepare import Prepared
@@ -177,7 +177,7 @@ class _Trial:
         self.seconds_of_update = 0.0
 
     def _batch(self, indices: np.ndarray) -> Batch:
-        return self.make_batch(indices, micro_batch_random(0, 0, 0))
+        return self.make_batch(indices, micro_batch_rng(0, 0, 0))
 
     def forward_and_backward(self, indices: np.ndarray) -> float:
         """Gradients of a micro-batch; returns the seconds."""
@@ -245,7 +245,7 @@ def estimate_evaluations(
         per_token = seconds_per_token / 3
         tokens = evaluations * int(splits["validation"].lengths.sum())
         return evaluations, per_token * (tokens + sum(int(split.lengths.sum()) for split in finally_evaluated))
-    if not isinstance(splits["validation"], Pairs):
+    if not isinstance(splits["validation"], TokenPairs):
         return evaluations, estimate_other_writing(prepared, objective, accelerator, evaluations)
     beams = {section.num_beams, section.num_beams_while_training}
     most = int(SECONDS_OF_EVALUATION / len(beams) / seconds_per_token)
@@ -288,13 +288,13 @@ def time_evaluation(
     accelerator: Accelerator,
     num_beams: int,
     most_tokens: int,
-) -> Callable[[Pairs], float]:
+) -> Callable[[TokenPairs], float]:
     """Time one batch of an evaluation, or as much of it as has so many source tokens over all beams; returns a function
     that reckons the seconds of a whole split from it."""
     examples = prepared.encoded.splits["validation"]
     pad = prepared.tokenizers.source.pad_token_id
     budget = max(1, section.tokens_per_batch // num_beams)
-    batches = reading_batches(examples.source.lengths, budget)
+    batches = length_sorted_batches(examples.source.lengths, budget)
     indices = batches[len(batches) // 2]
     tokens_to_read = num_beams * np.cumsum(examples.source.lengths[indices])
     part = examples.select(indices[: max(1, int((tokens_to_read <= most_tokens).sum()))])
@@ -313,11 +313,11 @@ def time_evaluation(
     longest = max(len(hypothesis.tokens) for hypothesis in written)
     per_output_token = search_seconds() / max(1, longest) / len(part)
 
-    def reckon(split: Pairs) -> float:
+    def reckon(split: TokenPairs) -> float:
         # outputs of a batch are written side by side, until the longest is finished
         written = sum(
             len(batch) * min(section.max_new_tokens, int(split.target.lengths[batch].max()))
-            for batch in reading_batches(split.source.lengths, budget)
+            for batch in length_sorted_batches(split.source.lengths, budget)
         )
         return per_token * int(split.target.lengths.sum()) + per_output_token * written
 

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import KitError
-from kit.system.machine import cores
-from kit.system.redaction import mask
+from kit.system.machine import available_cores
+from kit.system.redaction import redact
 
 LAUNCHER = "KIT_LAUNCHER"
 TOLD = "KIT_TOLD"
@@ -59,7 +59,7 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
     os.environ |= {EXPECTED_PROCESSES: str(processes), LAUNCHER: str(os.getpid()), **(ASKED_FOR if shard else {})}
     if not gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes)))
     # a failure is told by the process that failed, not by the launcher's own long report
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # each module of it has a level of its own
@@ -125,7 +125,7 @@ def tell(message: str | None, code: int) -> bool:
     place = os.environ.get(TOLD)
     if place is None or not Path(place).is_dir() or "RANK" not in os.environ:
         return False
-    text = mask(message if message is not None else traceback.format_exc())
+    text = redact(message if message is not None else traceback.format_exc())
     entry = {"time": time.time(), "text": text, "is_message": message is not None, "code": code}
     (Path(place) / f"{os.environ['RANK']}.json").write_text(json.dumps(entry), encoding="utf-8")
     return True

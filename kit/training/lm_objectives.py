@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.models.recurrent import RecurrentCache
 from kit.training.chunked_loss import chunked_cross_entropy
 from kit.training.objective import Batch, Objective
@@ -37,7 +37,7 @@ class MaskedLMObjective(Objective):
         self.head = prediction_head(model)
 
     def counts(self, batch: Batch) -> Tensor:
-        counts = [(batch["labels"] != IGNORED).sum()]
+        counts = [(batch["labels"] != IGNORE_INDEX).sum()]
         if self.with_pairs:
             counts.append(torch.tensor(len(batch["labels"])))
         return torch.stack([count.cpu() for count in counts]).to(torch.float64)
@@ -54,7 +54,7 @@ class MaskedLMObjective(Objective):
 
     def summed_losses(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Cross-entropy summed over masked tokens, and over pairs of sentences."""
-        labels = batch["labels"][batch["labels"] != IGNORED]
+        labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
         if self.needs_logits:
             logits, pair_logits = self.logits(batch)
             masked = nn.functional.cross_entropy(logits, labels, reduction="sum")
@@ -74,7 +74,7 @@ class MaskedLMObjective(Objective):
     def _outputs(self, batch: Batch, seen: list[Tensor] | None = None) -> Any:
         """What the model makes of a batch, its head at the masked positions alone; where `seen` is given, without the
         output layer, whose input goes there."""
-        masked = batch["labels"] != IGNORED
+        masked = batch["labels"] != IGNORE_INDEX
         inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "next_sentence_label")}
         with head_input_through(self.model.get_submodule(self.head), lambda hidden: hidden[masked]):
             if seen is None:
@@ -99,10 +99,10 @@ class CausalLMObjective(Objective):
         self.needs_logits = not is_plain_head(model)
 
     def counts(self, batch: Batch) -> Tensor:
-        return (batch["labels"] != IGNORED).sum().to(torch.float64).reshape(1)
+        return (batch["labels"] != IGNORE_INDEX).sum().to(torch.float64).reshape(1)
 
     def sizes(self, batch: Batch) -> Tensor:
-        real = (batch["labels"] != IGNORED).sum()
+        real = (batch["labels"] != IGNORE_INDEX).sum()
         return torch.stack([real, real, torch.full_like(real, batch["labels"].numel())]).to(torch.float64)
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
@@ -115,7 +115,7 @@ class CausalLMObjective(Objective):
         labels, time = batch["labels"].flatten(), batch["labels"].shape[1]
         if self.needs_logits:
             logits = precisely(self.model(**inputs).logits[:, -time:].flatten(0, 1))
-            return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORED, reduction="sum")
+            return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return chunked_cross_entropy(
             hidden_states(self.model, inputs)[:, -time:].flatten(0, 1),
             self.model.get_output_embeddings(),

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from kit.data.batching.plan import Plan, micro_batch_random, seed_micro_batch
+from kit.data.batching.plan import Plan, micro_batch_rng, seed_micro_batch
 from kit.errors import DataError, RunError
 from kit.recipe.base import Recipe
 from kit.system.console import Reporter
@@ -113,7 +113,7 @@ class Loop:
         """Train until the steps, the time or the patience are used up. Raises `TrainingInterrupted` on a signal."""
         progress, train = self.progress, self.recipe.train
         self._began, self._seconds_before = time.perf_counter(), progress.seconds
-        with self._signals(), self.reporter.training(self.total_steps, progress.step) as bar:
+        with self._signals(), self.reporter.training_progress(self.total_steps, progress.step) as bar:
             window = _Window()
             while not self._done():
                 began = time.perf_counter()
@@ -176,7 +176,7 @@ class Loop:
         ]
 
     def _batch(self, indices: np.ndarray, j: int) -> Batch:
-        return self.make_batch(indices, micro_batch_random(self.recipe.train.seed, self.progress.step, j))
+        return self.make_batch(indices, micro_batch_rng(self.recipe.train.seed, self.progress.step, j))
 
     def _agree(self, batches: list[tuple[int, Batch]]) -> tuple[Tensor, Tensor, bool, bool]:
         """What all processes must know alike before a step: the totals to divide by, the sizes for the log, whether a

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.models.encoder_decoder import shift_right
 
 Batch = dict[str, Tensor]
@@ -97,12 +97,12 @@ class Seq2SeqObjective(Objective):
 
     def counts(self, batch: Batch) -> Tensor:
         labels = batch["labels"]
-        count = (labels != IGNORED).sum() if self.normalize_by == "tokens" else torch.tensor(len(labels))
+        count = (labels != IGNORE_INDEX).sum() if self.normalize_by == "tokens" else torch.tensor(len(labels))
         return count.to(torch.float64).reshape(1)
 
     def sizes(self, batch: Batch) -> Tensor:
         """The speed is that of target tokens; both sides are padded, but pictures are not."""
-        target = (batch["labels"] != IGNORED).sum()
+        target = (batch["labels"] != IGNORE_INDEX).sum()
         read = batch.get("attention_mask", batch["labels"].new_zeros(0))
         real = target + read.sum()
         padded = batch["labels"].numel() + read.numel()
@@ -122,7 +122,7 @@ class Seq2SeqObjective(Objective):
         return nn.functional.cross_entropy(
             logits.flatten(0, 1),
             batch["labels"].flatten(),
-            ignore_index=IGNORED,
+            ignore_index=IGNORE_INDEX,
             reduction="sum",
             label_smoothing=label_smoothing,
         )

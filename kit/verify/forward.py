@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.pretrained.loading import without_progress_bars
 from kit.training.objective import Batch
 from kit.verify.proof import Outcome, equal_within, proof
@@ -81,7 +81,7 @@ def _padded(subject: Subject, left: bool) -> Batch:
 
 
 def _padding(subject: Subject, left: bool) -> Outcome:
-    real = subject.batch["labels"] != IGNORED
+    real = subject.batch["labels"] != IGNORE_INDEX
     found = logits_of(subject.exact, _padded(subject, left))
     return equal_within(difference(found, subject.logits_alone, real), TOLERANCE, "logits")
 

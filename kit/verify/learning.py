@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.verify.proof import Outcome, equal_within, largest, proof
 from kit.verify.subject import Subject, is_own, is_seq2seq, logits_of, random_batch, trimmed
@@ -73,7 +73,7 @@ def cross_entropy_by_hand(logits: Tensor, labels: Tensor, smoothing: float) -> f
     total = 0.0
     for row_logits, row_labels in zip(logits.tolist(), labels.tolist(), strict=True):
         for scores, label in zip(row_logits, row_labels, strict=True):
-            if label == IGNORED:
+            if label == IGNORE_INDEX:
                 continue
             highest = max(scores)
             log_sum = highest + math.log(math.fsum(math.exp(score - highest) for score in scores))
@@ -90,7 +90,7 @@ def _relative(found: Tensor | float, expected: float) -> float:
 def objective_loss(subject: Subject) -> Outcome:
     model, labels = subject.exact, subject.batch["labels"]
     logits = logits_of(model, subject.inputs())
-    counts = {"tokens": int((labels != IGNORED).sum()), "sequences": len(labels)}
+    counts = {"tokens": int((labels != IGNORE_INDEX).sum()), "sequences": len(labels)}
     differences = []
     for smoothing in (0.0, SMOOTHING):
         by_hand = cross_entropy_by_hand(logits, labels, smoothing)
@@ -106,7 +106,7 @@ def objective_loss(subject: Subject) -> Outcome:
 def model_loss(subject: Subject) -> Outcome:
     model, batch = subject.exact, subject.batch
     by_hand = cross_entropy_by_hand(logits_of(model, subject.inputs()), batch["labels"], 0.0)
-    tokens = int((batch["labels"] != IGNORED).sum())
+    tokens = int((batch["labels"] != IGNORE_INDEX).sum())
     with torch.no_grad():
         mean = model(**batch).loss
         share = model(**batch, num_items_in_batch=torch.tensor(3 * tokens)).loss

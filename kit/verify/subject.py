@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import chosen
 from kit.pipelines.dialogue import HIERARCHICAL
@@ -238,7 +238,7 @@ def random_batch(
         turns = lengths(TURNS) - torch.arange(examples).unsqueeze(1) % 2
         mask = torch.stack([mask, *others], dim=1) & (torch.arange(TURNS) < turns).unsqueeze(-1)
     position, last = torch.arange(longest_target), lengths(longest_target) - 1
-    labels = target.masked_fill(position == last, ends[0]).masked_fill(position > last, IGNORED)
+    labels = target.masked_fill(position == last, ends[0]).masked_fill(position > last, IGNORE_INDEX)
     if model.main_input_name == "pixel_values":
         shape = (examples, model.config.num_channels, model.config.image_size, model.config.image_size)
         return {"pixel_values": torch.randn(shape, generator=random, dtype=torch.float64), "labels": labels}
@@ -252,7 +252,7 @@ def random_batch(
 def trimmed(batch: Batch, rows: slice) -> Batch:
     """Some rows of a batch, without the columns (and turns) that are padding in all of them."""
     part = {name: tensor[rows] for name, tensor in batch.items()}
-    length = int((part["labels"] != IGNORED).sum(1).max())
+    length = int((part["labels"] != IGNORE_INDEX).sum(1).max())
     if "pixel_values" in part:
         return {**part, "labels": part["labels"][:, :length]}
     real = part["attention_mask"].bool()

@@ -68,12 +68,12 @@ def main(arguments: list[str]) -> None:
     for name, own in MODELS.items():
         recipe = load_recipe("experiments/length", [*changes, *own])
         output = given.output / name.replace(", ", "_").replace(" ", "_")
-        reporter.say(f"{name}: {output}")
+        reporter.print(f"{name}: {output}")
         tests[name] = train(recipe, output, resume=True, reporter=reporter).results["test"]
     write_text(given.output / "length.md", as_table(tests) + "\n")
     draw({name: test["by"]["length"] for name, test in tests.items()}, given.output / "length.png")
     print(as_table(tests))
-    reporter.say(f"written: {given.output / 'length.md'} and {given.output / 'length.png'}")
+    reporter.print(f"written: {given.output / 'length.md'} and {given.output / 'length.png'}")
 
 
 def write_joined(source: Path, output: Path) -> Path:

@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> None:
 
     reporter = Reporter()
     told = write_texts(read_documents(given.texts), given.labels, given.output)
-    reporter.say(told)
+    reporter.print(told)
     text = [f"data.path={given.output / 'text'}", "data.text=paragraphs"]
     pretraining = load_recipe("pretraining/bert_nsp_tiny", [*text, *given.changes])
     pretrained = train(pretraining, given.output / "pretrained", resume=True, reporter=reporter).folder
@@ -57,13 +57,13 @@ def main(arguments: list[str]) -> None:
             changes = [f"data.path={given.output / 'labelled'}", f"train.max_steps={given.steps}", f"train.seed={seed}"]
             recipe = load_recipe("experiments/few_labels", [f"model.pretrained={start}", *changes])
             output = given.output / f"{name.replace(' ', '_')}_{seed}"
-            reporter.say(f"{name}, seed {seed}: {output}")
+            reporter.print(f"{name}, seed {seed}: {output}")
             results = train(recipe, output, resume=True, reporter=reporter).results
             accuracies[name].append(results["test"]["accuracy"])
     found = f"{told}\n\n{as_table(accuracies, given.steps)}"
     write_text(given.output / "helps.md", found + "\n")
     print(found)
-    reporter.say(f"written: {given.output / 'helps.md'}")
+    reporter.print(f"written: {given.output / 'helps.md'}")
 
 
 def read_documents(texts: str) -> dict[str, list[str]]:

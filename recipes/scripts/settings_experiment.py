@@ -66,13 +66,13 @@ def main(arguments: list[str]) -> None:
         for seed in range(given.seeds):
             recipe = load_recipe(f"experiments/{given.name}", [*given.changes, *own, f"train.seed={seed}"])
             folder = output / f"{setting.replace(', ', '_').replace(' ', '_')}_{seed}"
-            reporter.say(f"{setting}, seed {seed}: {folder}")
+            reporter.print(f"{setting}, seed {seed}: {folder}")
             tests.setdefault(setting, []).append(train(recipe, folder, resume=True, reporter=reporter).results["test"])
     write_text(output / f"{given.name}.md", as_table(tests) + "\n")
     print(as_table(tests))
     if "by_horizon" in next(iter(tests.values()))[0]:
         draw(tests, output / f"{given.name}.png")
-    reporter.say(f"written: {output / f'{given.name}.md'}")
+    reporter.print(f"written: {output / f'{given.name}.md'}")
 
 
 def as_table(tests: Tests) -> str:

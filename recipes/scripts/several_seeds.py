@@ -31,14 +31,14 @@ def main(arguments: list[str]) -> None:
     for seed in range(given.seeds):
         recipe = load_recipe(given.recipe, [*given.changes, f"train.seed={seed}"])
         output = given.output / f"seed_{seed}"
-        reporter.say(f"seed {seed}: {output}")
+        reporter.print(f"seed {seed}: {output}")
         results = train(recipe, output, resume=True, reporter=reporter).results
         split = "test" if "test" in results else "validation"
         runs[f"seed {seed}"] = results[split]
     text = as_table(split, runs)
     write_text(given.output / "seeds.md", text + "\n")
     print(text)
-    reporter.say(f"written: {given.output / 'seeds.md'}")
+    reporter.print(f"written: {given.output / 'seeds.md'}")
 
 
 def as_table(split: str, runs: dict[str, dict[str, Any]]) -> str:

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.data.batching.plan import BatchPlan, length_classes, micro_batch_seed, reading_batches
-from kit.data.batching.ragged import IGNORED, Pairs, TokenLists
+from kit.data.batching.plan import BatchPlan, bucket_lengths, length_sorted_batches, micro_batch_seed
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.errors import DataError
 
 lengths = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), min_size=8, max_size=120)
@@ -98,7 +98,7 @@ def test_batches_by_examples() -> None:
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=50))
 def test_length_classes_are_at_most_a_sixteenth_too_long(values: list[int]) -> None:
     array = np.array(values)
-    classes = length_classes(array)
+    classes = bucket_lengths(array)
     assert (classes >= array).all()
     assert (classes <= array * (1 + 1 / 16) + 1e-9).all()
 
@@ -115,7 +115,7 @@ def test_refusals() -> None:
 @given(st.lists(st.integers(0, 90), max_size=60), st.integers(1, 200))
 def test_reading_batches_hold_every_example_once(values: list[int], tokens: int) -> None:
     array = np.array(values, dtype=np.int64)
-    batches = reading_batches(array, tokens)
+    batches = length_sorted_batches(array, tokens)
     assert sorted(index for batch in batches for index in batch) == list(range(len(values)))
     assert all(len(batch) == 1 or len(batch) * array[batch].max() <= tokens for batch in batches)
 
@@ -127,7 +127,7 @@ def test_seeds_of_micro_batches_are_distinct() -> None:
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9))), min_size=1, max_size=10))
 def test_a_batch_holds_the_tokens_of_its_examples(examples: list[tuple[list[int], list[int]]]) -> None:
-    pairs = Pairs(TokenLists(source for source, _ in examples), TokenLists(target for _, target in examples))
+    pairs = TokenPairs(RaggedTokens(source for source, _ in examples), RaggedTokens(target for _, target in examples))
     order = np.arange(len(examples))[::-1].copy()
     batch = pairs.batch(order, pad=1)
     for row, index in enumerate(order):
@@ -135,6 +135,6 @@ def test_a_batch_holds_the_tokens_of_its_examples(examples: list[tuple[list[int]
         real = batch["attention_mask"][row].bool()
         assert batch["input_ids"][row][real].tolist() == source
         assert batch["input_ids"][row][~real].tolist() == [1] * int((~real).sum())
-        assert [label for label in batch["labels"][row].tolist() if label != IGNORED] == target
+        assert [label for label in batch["labels"][row].tolist() if label != IGNORE_INDEX] == target
     chosen = pairs.select(order[:1])
     assert chosen.source[0].tolist() == examples[order[0]][0]

@@ -10,7 +10,7 @@ from datasets import Dataset, DatasetDict, Features, Value, concatenate_datasets
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.rows import Texts, fingerprint
+from kit.data.rows import ColumnView, fingerprint
 from kit.data.splits import Splits, load_splits
 from kit.errors import DataError
 from kit.tasks.translation.recipe import TranslationData
@@ -80,7 +80,7 @@ def test_held_out_rows_share_no_source_and_none_is_lost(tmp_path, pairs, validat
     for split in list(splits.datasets)[1:]:
         assert 0 < len(splits.datasets[split]) <= sizes[split]
         assert splits.report.splits["train"].dropped[f"held out for {split}"] == len(splits.datasets[split])
-        assert splits.report.splits[split].noted["a source that is in train"] == 0
+        assert splits.report.splits[split].flagged["a source that is in train"] == 0
     assert accounted(splits)
 
 
@@ -112,7 +112,7 @@ def test_duplicates_and_surplus_are_left_out_of_train_alone(tmp_path, pairs, mos
     )
     assert pairs_of(splits, "validation") == pairs
     known = {source for source, _ in kept}
-    told = splits.report.splits["validation"].noted
+    told = splits.report.splits["validation"].flagged
     assert told["a source that is in train"] == sum(source in known for source, _ in pairs)
     assert told["empty target"] == sum(not target for _, target in pairs)
     assert accounted(splits)
@@ -131,7 +131,7 @@ def test_missing_values_are_counted_and_other_kinds_refused(tmp_path):
     for split in ("train", "validation"):
         told = splits.report.splits[split]
         assert told.dropped == {"no source": 1, "no target": 1}
-        assert told.noted["empty source"] == 1
+        assert told.flagged["empty source"] == 1
         assert pairs_of(splits, split) == [("a", "b"), ("", "e")]
     assert accounted(splits)
     assert any("1 left out (no target)" in line for line in splits.report.lines())
@@ -327,5 +327,5 @@ def test_another_process_finds_the_same_fingerprints(tmp_path):
 
 def test_texts_can_be_read_again_and_are_those_of_the_column():
     dataset = Dataset.from_dict({"source": [str(n) for n in range(25_000)]}).select(range(24_999, -1, -1))
-    texts = Texts(dataset, "source")
+    texts = ColumnView(dataset, "source")
     assert list(texts) == list(texts) == [str(n) for n in range(24_999, -1, -1)]

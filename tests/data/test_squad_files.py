@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.data.formats.reader import FileTable, Layout, read_table
-from kit.data.formats.squad import IGNORED, MOVED, NOWHERE, WITHOUT_ANSWER, place_answer
+from kit.data.formats.squad import IGNORED_ANSWERS, MOVED, NOT_IN_CONTEXT, WITHOUT_ANSWER, locate_answer
 from kit.errors import DataError
 
 CONTEXT = "Zoë met Bo in 1990. Bo left — in 1991 — for 東京."
@@ -58,7 +58,7 @@ def test_both_versions(tmp_path: Path) -> None:
         assert found.table["id"].to_pylist() == ["b", "7"]
         assert found.table["answers"].to_pylist()[1] == {"text": [], "answer_start": []}
         assert not found.dropped
-        assert not found.noted
+        assert not found.flagged
     packed = tmp_path / "b.json.gz"
     packed.write_bytes(gzip.compress("\ufeff".encode() + json.dumps(second).encode()))
     assert read_table(packed, Layout()).table.num_rows == 2
@@ -87,9 +87,9 @@ def test_answers_that_are_not_where_they_should_be(tmp_path: Path) -> None:
         "bytes": [CONTEXT.index("in 1991")],
         "far": [14, 14],
         "spaces": [8],
-        "nowhere": [NOWHERE],
-        "half": [NOWHERE, 8],
-        "empty": [NOWHERE],
+        "nowhere": [NOT_IN_CONTEXT],
+        "half": [NOT_IN_CONTEXT, 8],
+        "empty": [NOT_IN_CONTEXT],
         "right": [8],
         "none": [],
         "odd": [],
@@ -98,13 +98,13 @@ def test_answers_that_are_not_where_they_should_be(tmp_path: Path) -> None:
     assert rows["odd"]["is_impossible"]
     assert rows["half"]["answers"]["text"] == ["Ann", "Bo"]
     assert not found.dropped
-    assert found.noted == {MOVED: 4, WITHOUT_ANSWER: 1, IGNORED: 1}
+    assert found.flagged == {MOVED: 4, WITHOUT_ANSWER: 1, IGNORED_ANSWERS: 1}
 
 
 @given(st.text("ab ", min_size=1, max_size=12), st.text("ab ", max_size=3), st.integers(-5, 20))
 @settings(max_examples=300, deadline=None)
 def test_the_nearest_place_is_taken(context: str, text: str, start: int) -> None:
-    found = place_answer(context, text, start)
+    found = locate_answer(context, text, start)
     wanted = text if text and text in context else text.strip()
     places = [place for place in range(len(context)) if wanted and context.startswith(wanted, place)]
     if not places:

@@ -29,9 +29,9 @@ from kit.data.formats.folders import ShardFiles, read_shards
 from kit.data.formats.reader import Layout
 from kit.data.report import SplitReport
 from kit.data.splits import Splits, load_splits
-from kit.data.streaming.plan import Making, StreamPlan
+from kit.data.streaming.plan import StreamEncoder, StreamPlan
 from kit.data.streaming.shards import FileShard
-from kit.data.streaming.stream import CHUNK_ROWS, Chunk, Part, Reader, Stream
+from kit.data.streaming.stream import CHUNK_ROWS, Chunk, ChunkReader, ShardPart, Stream
 from kit.errors import DataError, RecipeError
 from kit.runs.prepare import prepare
 from kit.tasks.translation.recipe import TranslationData
@@ -90,7 +90,7 @@ class Plans:
         shards = [
             Numbers(tuple(range(start, start + size)), self.read) for start, size in zip(starts, sizes, strict=False)
         ]
-        self.stream = Stream([Part(shard) for shard in shards], rows_of)
+        self.stream = Stream([ShardPart(shard) for shard in shards], rows_of)
         self.examples = {number for shard in shards for number in shard.numbers if number % keep == 0}
         self.buffer_size, self.parts, self.budget, self.keep, self.seed = buffer_size, parts, budget, keep, seed
         self.encoded = Counter[int]()
@@ -105,7 +105,7 @@ class Plans:
             sides = [np.array([length(number) for number in examples])]
             return BatchPlan(sides, seed=seed, size=self.budget * self.parts, micro_batches=self.parts)
 
-        making = Making(encode, lambda found: [number for part in found for number in part], plan)
+        making = StreamEncoder(encode, lambda found: [number for part in found for number in part], plan)
         return StreamPlan(
             self.stream, making, seed=self.seed, buffer_size=self.buffer_size, micro_batches=self.parts, **settings
         )
@@ -319,7 +319,7 @@ def test_what_one_process_cannot_read_stops_all_with_one_message() -> None:
             raise ConnectionError("the cable is out")
 
     some = Plans([100], 50, 2)
-    some.stream = Stream([Part(Unplugged((1, 2, 3), []))], rows_of)
+    some.stream = Stream([ShardPart(Unplugged((1, 2, 3), []))], rows_of)
     everyone = Together(2)
     whole = Plans([100], 50, 2)
 
@@ -570,7 +570,7 @@ def streamed(path: str, **keys: Any) -> Splits:
 def trained_on(splits: Splits) -> list[str]:
     """The sources of an epoch, in the order of the data."""
     assert splits.stream is not None
-    reader = Reader(splits.stream.as_they_are)
+    reader = ChunkReader(splits.stream.in_file_order)
     return [source for chunk in reader.chunks(10**6) for source in splits.stream.rows_of(chunk)[0]["source"]]
 
 

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from seqeval.metrics.sequence_labeling import get_entities
 
-from kit.data.text.tag_schemes import LETTERS, Span, all_tags, convert, detect_scheme, scheme_name, spans_of, write_tags
+from kit.data.text.tag_schemes import (
+    LETTERS,
+    Span,
+    all_tags,
+    convert,
+    detect_scheme,
+    scheme_name,
+    spans_to_tags,
+    tags_to_spans,
+)
 from kit.errors import DataError, KitError
 
 SCHEMES = tuple(LETTERS)
@@ -27,16 +36,16 @@ def sentences(draw: st.DrawFn) -> tuple[list[Span], int]:
 @given(st.lists(sentences(), max_size=4), st.sampled_from(SCHEMES), st.sampled_from(SCHEMES))
 @settings(max_examples=200, deadline=None)
 def test_conversions_keep_spans_and_go_back(rows: list[tuple[list[Span], int]], first: str, second: str) -> None:
-    written = [write_tags(spans, length, first) for spans, length in rows]
-    assert [spans_of(tags) for tags in written] == [spans for spans, _ in rows]
+    written = [spans_to_tags(spans, length, first) for spans, length in rows]
+    assert [tags_to_spans(tags) for tags in written] == [spans for spans, _ in rows]
     there = convert(written, second, source=first)
-    assert [spans_of(tags) for tags in there.sequences] == [spans for spans, _ in rows]
+    assert [tags_to_spans(tags) for tags in there.sequences] == [spans for spans, _ in rows]
     back = convert(there.sequences, first, source=second)
     assert back.sequences == written
     assert there.repaired == back.repaired == 0
     known = set(all_tags({kind for spans, _ in rows for kind, _, _ in spans}, second))
     assert {tag for tags in there.sequences for tag in tags} <= known
-    if any(len(set(map(tuple, (write_tags(*row, scheme) for scheme in SCHEMES)))) == len(SCHEMES) for row in rows):
+    if any(len(set(map(tuple, (spans_to_tags(*row, scheme) for scheme in SCHEMES)))) == len(SCHEMES) for row in rows):
         assert detect_scheme(written) == first
 
 
@@ -48,9 +57,9 @@ TAGS = st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" 
 def test_any_order_is_read_as_seqeval_reads_it(tags: list[str]) -> None:
     with warnings.catch_warnings(action="error"):
         theirs = get_entities(tags)
-    assert spans_of(tags) == [(kind, start, end + 1) for kind, start, end in theirs]
+    assert tags_to_spans(tags) == [(kind, start, end + 1) for kind, start, end in theirs]
     renamed = [tag.replace("E-", "L-").replace("S-", "U-") for tag in tags]
-    assert spans_of(renamed) == spans_of(tags)
+    assert tags_to_spans(renamed) == tags_to_spans(tags)
 
 
 def test_repairs_are_counted() -> None:
@@ -67,14 +76,14 @@ def test_schemes_are_told_apart() -> None:
     assert detect_scheme([["B-X", "I-X"], ["O", "I-X"], ["B-X"]]) == "BIO"  # with a mistake
     assert detect_scheme([["S-X"]]) == "IOBES"
     assert detect_scheme([["B-X", "L-X"]]) == "BILOU"
-    assert write_tags([("", 0, 2)], 3, "BIO") == ["B", "I", "O"]  # one type without a name
+    assert spans_to_tags([("", 0, 2)], 3, "BIO") == ["B", "I", "O"]  # one type without a name
     assert all_tags(["B", "A"], "BIO") == ["O", "B-A", "I-A", "B-B", "I-B"]
 
 
 def test_what_is_no_tag_is_named() -> None:
     for tag in ("NOUN", "", "PER-B", "B_PER", "B-", "o", "O-PER"):
         with pytest.raises(DataError, match=f'"{tag}" is not a tag of a span'):
-            spans_of(["O", tag])
+            tags_to_spans(["O", tag])
     with pytest.raises(DataError, match='Sentence 2: BIO has no tag "S-X"'):
         convert([["O"], ["S-X"]], "IOBES", source="BIO")
     with pytest.raises(DataError, match="IOBES and BILOU are mixed"):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.formats.reader import ENDINGS, QUOTED, Layout, read_parallel, read_table
+from kit.data.formats.reader import EXTENSIONS, QUOTED, Layout, read_parallel, read_table
 from kit.errors import DataError
 
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -61,7 +61,7 @@ def test_csv_gives_back_what_the_csv_module_wrote(tmp_path, rows, delimiter, end
     path = write(tmp_path / f"a.{ending}", file.getvalue().encode())
     read = read_table(path, Layout(delimiter=delimiter, quoting=None if ending == "csv" else True))
     assert rows_of(read.table) == rows
-    assert not read.noted
+    assert not read.flagged
 
 
 @in_folder
@@ -116,7 +116,7 @@ def test_txt_is_one_column_of_lines(tmp_path, lines):
             [b"PAR1", gzip.compress(b"a\tb\n", mtime=0)[:-6], b"\xff\xfea\x00", b'{"a":1}\n{"a":"x"}', b"{}\n{}"]
         ),
     ),
-    ending=st.sampled_from([*ENDINGS, *(f"{ending}.gz" for ending in ENDINGS)]),
+    ending=st.sampled_from([*EXTENSIONS, *(f"{ending}.gz" for ending in EXTENSIONS)]),
     packed=st.booleans(),
     encoding=st.sampled_from(["utf-8", "utf-16", "utf-16-le", "latin-1", "shift_jis", "utf-7", "idna", "hex", "none"]),
     delimiter=st.sampled_from([None, None, ",", "||"]),
@@ -269,15 +269,15 @@ def test_blank_lines_between_rows_are_counted(tmp_path):
 def test_quotation_marks_mean_nothing_in_tsv(tmp_path):
     read = read_table(write(tmp_path / "a.tsv", b'de\ten\n"a\tb"\n'), Layout())
     assert rows_of(read.table) == [('"a', 'b"')]
-    assert not read.noted
+    assert not read.flagged
 
 
 def test_cells_in_quotation_marks_are_told_where_nobody_said_what_they_mean(tmp_path):
     path = write(tmp_path / "a.tsv", b'de\ten\n"a ""b"" c"\td\n"e\t"f" "g"\nh\t"i"\n')
     plain = read_table(path, Layout())
     assert rows_of(plain.table) == [('"a ""b"" c"', "d"), ('"e', '"f" "g"'), ("h", '"i"')]
-    assert plain.noted == {QUOTED: 2}
-    assert not read_table(path, Layout(quoting=False)).noted
+    assert plain.flagged == {QUOTED: 2}
+    assert not read_table(path, Layout(quoting=False)).flagged
     path = write(tmp_path / "b.tsv", b'de\ten\n"a\nb"\tc\n')
     assert rows_of(read_table(path, Layout(quoting=True)).table) == [("a\nb", "c")]
     with pytest.raises(DataError, match=r"b\.tsv, line 2: 1 columns where .* set data\.quoting: true"):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from kit import load_recipe
 from kit.data.batching import token_cache as prepared_texts
-from kit.data.batching.token_cache import in_portions, kept, portions
+from kit.data.batching.token_cache import cached_arrays, chunk_texts, map_in_chunks
 from kit.runs.prepare import prepare
 from kit.system.console import Reporter
 
@@ -64,7 +64,7 @@ def test_portions_hold_every_text_once_in_order(texts: list[str], at_once: int, 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(prepared_texts, "TEXTS_AT_ONCE", at_once)
         patch.setattr(prepared_texts, "CHARACTERS_AT_ONCE", room)
-        pieces = list(portions(iter(texts)))
+        pieces = list(chunk_texts(iter(texts)))
     assert [text for piece in pieces for text in piece] == texts
     assert all(1 <= len(piece) <= at_once and sum(map(len, piece[:-1])) < room for piece in pieces)
 
@@ -73,7 +73,7 @@ def test_several_processes_give_the_result_of_one_and_count_all(monkeypatch: pyt
     monkeypatch.setattr(prepared_texts, "TEXTS_AT_ONCE", 3)
     texts = [str(number) * (number % 5) for number in range(50)]
     counted: list[int] = []
-    found = [list(in_portions(texts, json.dumps, workers, counted.append)) for workers in (1, 3)]
+    found = [list(map_in_chunks(texts, json.dumps, workers, counted.append)) for workers in (1, 3)]
     assert found[0] == found[1]
     assert sum(counted) == 2 * len(texts)
 
@@ -89,7 +89,7 @@ def test_what_is_kept_is_what_was_made(kind: str, tmp_path: Path, cache: Path, m
     def never(*_: object) -> None:
         raise AssertionError("it was prepared again")
 
-    monkeypatch.setattr(prepared_texts, "portions", never)
+    monkeypatch.setattr(prepared_texts, "chunk_texts", never)
     assert arrays_of(recipe_of(tmp_path, kind)) == without
     assert {file: file.stat().st_mtime_ns for file in cache.glob("*.safetensors")} == files
 
@@ -123,7 +123,7 @@ def test_a_broken_file_is_made_anew(damage: str, cache: Path, capfd: pytest.Capt
 
     made: list[int] = []
     for number in (100, 7):
-        kept({"number": number}, lambda number=number: make(number), QUIET)  # type: ignore[misc]
+        cached_arrays({"number": number}, lambda number=number: make(number), QUIET)  # type: ignore[misc]
     files = sorted(cache.glob("*.safetensors"), key=lambda file: file.stat().st_size)
     content = bytearray(files[1].read_bytes())
     if damage == "flip":
@@ -131,7 +131,7 @@ def test_a_broken_file_is_made_anew(damage: str, cache: Path, capfd: pytest.Capt
     changed = {"flip": bytes(content), "cut": bytes(content[:-9]), "empty": b"", "swap": files[0].read_bytes()}
     files[1].write_bytes(changed[damage])
     for _ in range(2):
-        found = kept({"number": 100}, lambda: make(100), Reporter())
+        found = cached_arrays({"number": 100}, lambda: make(100), Reporter())
         assert found["a"].tolist() == list(range(100))
         assert found["none"].shape == (0,)
     assert made == [100, 7, 100]
@@ -170,5 +170,5 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "file"))
-    assert kept({}, lambda: {"a": np.arange(3)}, Reporter())["a"].tolist() == [0, 1, 2]
+    assert cached_arrays({}, lambda: {"a": np.arange(3)}, Reporter())["a"].tolist() == [0, 1, 2]
     assert "prepared text is not kept" in capfd.readouterr().err

@@ -128,7 +128,7 @@ def test_threads_that_do_not_suit_the_cores(
     monkeypatch: pytest.MonkeyPatch, threads: int, cores: int, status: str
 ) -> None:
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setattr(doctor, "cores", lambda: cores)
+    monkeypatch.setattr(doctor, "available_cores", lambda: cores)
     found = next(finding for finding in doctor.device_findings() if finding.topic == "cpu")
     assert found.status == status
     assert bool(found.remedy) == (status == "warning")

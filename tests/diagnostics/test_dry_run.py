@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from kit.data.batching.ragged import TokenLists
-from kit.data.statistics import Duplicates, Lengths, Overlap, count_unknown, unknown_id
+from kit.data.batching.ragged import RaggedTokens
+from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown, unknown_id
 from kit.diagnostics import dry_run as inspection_module
 from kit.diagnostics.dry_run import Inspection, count_parameters, find_warnings, inspect_recipe, render
 from kit.diagnostics.tables import visible
@@ -90,7 +90,7 @@ def test_sizes_and_what_was_left_out(found: Inspection) -> None:
     train, validation, test = (found.splits[name] for name in ("train", "validation", "test"))
     assert (train.read, train.examples) == (22, 19)
     assert train.left_out == {"data.max_length": 2, "data.min_length": 1}
-    assert train.noted == {"empty source": 1}
+    assert train.flagged == {"empty source": 1}
     assert (validation.read, validation.examples, validation.left_out) == (5, 5, {})
     assert (test.read, test.examples) == (1, 1)
 
@@ -111,9 +111,9 @@ def test_examples_beyond_the_filters_of_train_are_kept_and_counted(found: Inspec
 
 
 def test_lengths_are_those_that_max_length_counts(found: Inspection) -> None:
-    assert found.splits["train"].sides["source"].lengths == Lengths(2, 2.0, 2.0, 2.0, 2)
+    assert found.splits["train"].sides["source"].lengths == LengthStats(2, 2.0, 2.0, 2.0, 2)
     # 18 targets of three tokens and one of two
-    assert found.splits["train"].sides["target"].lengths == Lengths(2, 3.0, pytest.approx(56 / 19), 3.0, 3)
+    assert found.splits["train"].sides["target"].lengths == LengthStats(2, 3.0, pytest.approx(56 / 19), 3.0, 3)
     lengths = found.splits["validation"].sides["source"].lengths
     assert (lengths.shortest, lengths.median, lengths.mean, lengths.longest) == (2, 3.0, 32 / 5, 20)
     assert lengths.most == pytest.approx(np.percentile([2, 2, 20, 3, 5], 95))
@@ -156,7 +156,7 @@ def test_a_tokenizer_over_bytes_knows_everything(found: Inspection) -> None:
         all_special_ids = (7,)
 
     assert unknown_id(Bytes()) is None
-    unknown = count_unknown(Bytes(), TokenLists([[1, 2, 7], [3, 7]]), lambda i: "", as_target=False)
+    unknown = count_unknown(Bytes(), RaggedTokens([[1, 2, 7], [3, 7]]), lambda i: "", as_target=False)
     assert (unknown.count, unknown.tokens, unknown.examples) == (0, 3, ())
 
 

@@ -17,7 +17,7 @@ import kit.sharing.proof
 from kit.errors import HubError, KitError, NetworkError
 from kit.hub import download as places
 from kit.hub.upload import Destination, upload
-from kit.system.redaction import mask
+from kit.system.redaction import redact
 
 NAME = "tester/dates"
 
@@ -61,7 +61,7 @@ def test_a_folder_becomes_one_private_commit(hub: HubServer, folder: Path) -> No
     assert [commit.title for commit in repo.commits] == ["initial commit", "a message"]
     assert (done.url, done.commit) == (f"{hub.address}/{NAME}", repo.head.sha)
     again = send(folder)
-    assert again.was_there
+    assert again.unchanged
     assert len(repo.commits) == 2
     assert len(hub.sent("PUT /storage")) == 2  # nothing was sent twice
     assert not [value for value in hub.log if TOKEN in value]
@@ -74,7 +74,7 @@ def test_the_token_of_the_login_file_is_used_and_masked(
     (tmp_path / "token").write_text(f"{TOKEN}\n", encoding="utf-8")
     send(folder)
     assert stored(hub) == contents(folder)
-    assert mask(f"of a login: {TOKEN}") == "of a login: ***"
+    assert redact(f"of a login: {TOKEN}") == "of a login: ***"
 
 
 def test_large_files_in_parts(folder: Path, hub: HubServer) -> None:
@@ -220,17 +220,17 @@ def test_mistakes_are_the_users_to_mend(
 def test_a_download_is_whole_and_without_code(hub: HubServer, folder: Path) -> None:
     commit = hub.put(NAME, {**contents(folder), "modeling_x.py": b"1/0", "pytorch_model.bin": b"pickle"}, private=True)
     hub.faults = [Fault("GET /storage", kind="cut_body", times=2), Fault("GET .*/resolve/.*README", kind="cut")]
-    found = places.local_place(NAME)
+    found = places.resolve_folder(NAME)
     assert found.name == commit
     assert contents(found) == contents(folder)
     assert not hub.sent(r"modeling_x|pytorch_model")
     hub.log.clear()
-    assert places.local_place(f"{NAME}@{commit}") == found
+    assert places.resolve_folder(f"{NAME}@{commit}") == found
     hub.put(NAME, {"config.json": b"{}"})
-    assert places.local_place(NAME) == found  # one name, one commit, within a process
+    assert places.resolve_folder(NAME) == found  # one name, one commit, within a process
     places.download.cache_clear()
-    assert places.local_place(NAME) != found
-    assert places.local_place(f"{NAME}@{commit}") == found
+    assert places.resolve_folder(NAME) != found
+    assert places.resolve_folder(f"{NAME}@{commit}") == found
 
 
 @pytest.mark.parametrize(
@@ -240,9 +240,9 @@ def test_other_bytes_of_the_same_length_are_noticed(hub: HubServer, folder: Path
     hub.put(NAME, contents(folder))
     hub.faults = [Fault(pattern, kind="corrupt")]
     with pytest.raises(NetworkError, match=f"{name} arrived with other content"):
-        places.local_place(NAME)
+        places.resolve_folder(NAME)
     hub.log.clear()
-    assert contents(places.local_place(NAME)) == contents(folder)
+    assert contents(places.resolve_folder(NAME)) == contents(folder)
     assert len(hub.sent("GET .*(storage|config.json)")) == 1  # only the bad one is fetched again
 
 
@@ -250,7 +250,7 @@ def test_other_bytes_of_the_same_length_are_noticed(hub: HubServer, folder: Path
 def test_file_names_do_not_lead_out(hub: HubServer, folder: Path, path: str, tmp_path: Path) -> None:
     hub.put(NAME, {**contents(folder), path: b"{}"})
     with pytest.raises(HubError, match="leads out of its folder"):
-        places.local_place(NAME)
+        places.resolve_folder(NAME)
     assert not list(tmp_path.rglob("outside.json"))
 
 
@@ -277,7 +277,7 @@ def test_what_cannot_be_loaded_is_told(
     if kind is NetworkError:
         hub.faults = [Fault("GET|HEAD", status=500, times=999, message=f"I know {TOKEN}")]
     with pytest.raises(kind, match=said) as caught:
-        places.local_place(name)
+        places.resolve_folder(name)
     assert "cannot be loaded as a run, a model folder or a Hub id" in str(caught.value)
     assert TOKEN not in str(caught.value)
 
@@ -286,10 +286,10 @@ def test_without_the_hub_the_cache_is_used_and_it_is_said(
     hub: HubServer, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     hub.put(NAME, contents(folder))
-    found = places.local_place(NAME)
+    found = places.resolve_folder(NAME)
     places.download.cache_clear()
     hub.faults = [Fault("GET|HEAD", kind="cut", times=999)]
-    assert places.local_place(NAME) == found
+    assert places.resolve_folder(NAME) == found
     assert "the Hub cannot be reached" in capsys.readouterr().err
 
 
@@ -377,9 +377,9 @@ def test_a_folder_that_computes_something_else_is_not_shared(
     def ask(questions: Any) -> Any:
         (question,) = questions
         pipe = pipeline(question.pipeline, question.model, device="cpu")
-        return [kit.sharing.proof.ask_here(question, load_seq2seq(question.model), pipe)]
+        return [kit.sharing.proof.run_in_process(question, load_seq2seq(question.model), pipe)]
 
-    monkeypatch.setattr(kit.sharing.proof, "ask_alone", ask)
+    monkeypatch.setattr(kit.sharing.proof, "run_standalone", ask)
     assert "computes what the run does" in kit.sharing.proof.check_run(trained / "model", trained, trained / "model")
     with pytest.raises(HubError, match=f"the model gives other {'logits' if what == 'weights' else 'tokens'}"):
         kit.sharing.proof.check_run(changed, trained, trained / "model")
@@ -494,7 +494,7 @@ def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[st
     import torch
 
     from kit.pretrained.loading import load_seq2seq
-    from kit.sharing.proof import Question
+    from kit.sharing.proof import ProbeRequest
     from kit.sharing.push import build_and_check
     from kit.sharing.standalone import computed
 
@@ -509,7 +509,7 @@ def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[st
     build_and_check(tmp_path / "adapter", ready, Destination("tester/adapter"), [])
     assert 'base_model: "tester/transformer_seq2seq"' in (ready / "README.md").read_text(encoding="utf-8")
     send(ready, Destination("tester/adapter"))
-    return Question("tester/adapter", "AutoModelForSeq2SeqLM", inputs), computed(
+    return ProbeRequest("tester/adapter", "AutoModelForSeq2SeqLM", inputs), computed(
         adapted.get_base_model().eval(), inputs
     )
 
@@ -518,7 +518,7 @@ def test_every_model_comes_back_the_same(hub: HubServer, tmp_path: Path) -> None
     """Pushed, and loaded by its name, in one process that has no kit and an empty cache: equal bit by bit."""
     import torch
 
-    from kit.sharing.proof import Question, ask_alone
+    from kit.sharing.proof import ProbeRequest, run_standalone
     from kit.sharing.standalone import computed
 
     questions, expected = [], []
@@ -526,13 +526,13 @@ def test_every_model_comes_back_the_same(hub: HubServer, tmp_path: Path) -> None
         model.save_pretrained(tmp_path / name)
         (tmp_path / name / "README.md").write_text("---\nlicense: mit\n---\n", encoding="utf-8")
         send(tmp_path / name, Destination(f"tester/{name}"))
-        questions.append(Question(f"tester/{name}", loader, inputs))
+        questions.append(ProbeRequest(f"tester/{name}", loader, inputs))
         expected.append(computed(model, inputs))
     if find_spec("peft"):
         question, tensors = shared_adapter(tmp_path, questions[1].inputs)
         questions.append(question)
         expected.append(tensors)
-    answers = ask_alone(questions, environment(hub, tmp_path))
+    answers = run_standalone(questions, environment(hub, tmp_path))
     for question, answer, tensors in zip(questions, answers, expected, strict=True):
         assert answer.tensors.keys() == tensors.keys(), question.model
         for name, tensor in tensors.items():

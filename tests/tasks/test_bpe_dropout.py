@@ -10,7 +10,7 @@ from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.data.batching.ragged import IGNORED, Pairs, TokenLists
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.text.tokenizer import Tokenizers, train_tokenizers
 from kit.tasks.translation.bpe_dropout import CutAnew, Segmenter
 from kit.tasks.translation.recipe import TranslationTokenizer
@@ -54,11 +54,11 @@ def test_cuts_are_as_frequent_as_the_librarys_own(tokenizers: Tokenizers) -> Non
 def test_a_cut_batch_spells_the_same_text_and_follows_its_seed(
     tokenizers: Tokenizers, seed: int, dropout: float
 ) -> None:
-    ids = TokenLists(tokenizers.encode_source(TEXTS[:3]))
-    cut = CutAnew(Pairs(ids, ids), TEXTS[:3], TEXTS[:3], tokenizers, dropout)
+    ids = RaggedTokens(tokenizers.encode_source(TEXTS[:3]))
+    cut = CutAnew(TokenPairs(ids, ids), TEXTS[:3], TEXTS[:3], tokenizers, dropout)
     first, again = (cut.batch(np.arange(3), 1, np.random.default_rng(seed)) for _ in range(2))
     assert all((first[name] == again[name]).all() for name in first)
-    labels = [[token for token in row if token != IGNORED] for row in first["labels"].tolist()]
+    labels = [[token for token in row if token != IGNORE_INDEX] for row in first["labels"].tolist()]
     assert tokenizers.decode(labels) == TEXTS[:3]
     assert all(row[-1] == 2 for row in labels)
     assert tokenizers.decode(first["input_ids"].tolist()) == TEXTS[:3]

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import kit as kit_package
 from kit import evaluate, load_recipe, train
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.builtin import shapes
 from kit.decoding.search import search
 from kit.errors import DataError, RecipeError
@@ -105,7 +105,7 @@ def test_each_epoch_sees_every_caption_with_its_own_picture(folder: Path) -> Non
             for part in prepared.plan.step(epoch * prepared.steps_per_epoch + step):
                 batch = make(part, np.random.default_rng(0))
                 for pixels, labels in zip(batch["pixel_values"], batch["labels"], strict=True):
-                    text = prepared.tokenizers.decode([labels[labels != IGNORED].tolist()])[0]
+                    text = prepared.tokenizers.decode([labels[labels != IGNORE_INDEX].tolist()])[0]
                     seen.append((tuple(pixels.flatten().tolist()), text))
         assert sorted(seen) == expected
 

@@ -197,7 +197,7 @@ def test_a_direction_is_repeated_in_train_only(folder):
     assert often.datasets["train"].features == once.datasets["train"].features
     told = often.report.splits["train"]
     assert told.repeated == 3 * len(before["fr-en"])
-    assert told.noted["repetitions (data.direction_repeats)"] == len(before["fr-en"])
+    assert told.flagged["repetitions (data.direction_repeats)"] == len(before["fr-en"])
     for split in ("validation", "test"):
         assert often.fingerprints[split] == once.fingerprints[split]
     assert accounted(often)

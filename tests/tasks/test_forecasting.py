@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from kit import load_recipe, train
 from kit.data.builtin import pendulum
-from kit.data.text.tokenizer import NoText
+from kit.data.text.tokenizer import NoTokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.recipe.base import Recipe
@@ -108,7 +108,7 @@ def test_numbers_are_the_same_in_files_of_every_kind(form: str, tmp_path: Path) 
     assert rows["series"][:] == ["s0", "s1"]
     np.testing.assert_allclose(np.array(rows["values"][:]), NUMBERS)
     np.testing.assert_allclose(np.array(rows["context"][:])[..., 0], DRIVE)
-    batch = task.encode(splits, NoText()).splits["train"].batch(np.array([1]))
+    batch = task.encode(splits, NoTokenizers()).splits["train"].batch(np.array([1]))
     np.testing.assert_allclose(batch["past_values"][0].numpy(), NUMBERS[0, 1:4], rtol=1e-6)
     np.testing.assert_allclose(batch["future_values"][0].numpy(), NUMBERS[0, 4:6], rtol=1e-6)
     np.testing.assert_allclose(batch["future_context"][0, :, 0].numpy(), DRIVE[0, 4:6], rtol=1e-6)
@@ -142,14 +142,14 @@ def test_what_is_wrong_with_numbers_is_said_with_its_place(
 ) -> None:
     task = create_task(recipe(tmp_path / "r", write_rows(tmp_path / "d", *rows, **data)))
     with pytest.raises(DataError) as error:
-        task.encode(task.load(), NoText())
+        task.encode(task.load(), NoTokenizers())
     assert message in str(error.value)
 
 
 def test_missing_values_are_masked_and_series_may_be_of_any_length(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "d", {"v": [1, 2, None, 4]}, {"v": [5, 6]}, {"v": [7, 8, 9]}, missing="mask")
     task = create_task(recipe(tmp_path / "r", data))
-    encoded = task.encode(task.load(), NoText())
+    encoded = task.encode(task.load(), NoTokenizers())
     train = encoded.splits["train"]
     assert encoded.left_out == {"short": 1}
     assert train.places.tolist() == [[0, 1], [2, 0]]  # the first window has nothing to predict

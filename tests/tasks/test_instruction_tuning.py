@@ -17,7 +17,7 @@ from transformers import pipeline
 
 import kit
 from kit import DataError, RecipeError, RunError, evaluate, load_recipe, train
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.builtin import load_builtin
 from kit.data.builtin.date_instructions import KINDS
 from kit.data.builtin.dates import days_of_splits
@@ -67,8 +67,8 @@ def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) ->
         after = [*read[1:], tokenizer.eos_token_id]
         boundary = len(whole) - len(row["answer"])
         for place, (label, following) in enumerate(zip(labels.tolist(), after, strict=False)):
-            assert label == (following if place >= boundary - 1 else IGNORED), place
-        assert (labels[len(read) :] == IGNORED).all()
+            assert label == (following if place >= boundary - 1 else IGNORE_INDEX), place
+        assert (labels[len(read) :] == IGNORE_INDEX).all()
         assert tokenizer.eos_token_id not in read  # a text that looks like the end is none
     model, objective = prepared.model.eval(), prepared.task.objective(prepared.model)
     by_hand = 0.0

@@ -13,7 +13,7 @@ from transformers import (
     set_seed,
 )
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.tasks.families.labeling.objectives import (
     ClassificationObjective,
     LabelObjective,
@@ -86,8 +86,8 @@ def test_class_weights_equal_the_weighted_mean_of_torch() -> None:
 def test_tagging_equals_the_stock_class() -> None:
     model = model_of(AutoModelForTokenClassification, num_labels=4)
     labels = torch.randint(0, 4, (6, 9), generator=torch.Generator().manual_seed(2))
-    labels[:, ::3] = IGNORED
-    labels[3:, 6:] = IGNORED
+    labels[:, ::3] = IGNORE_INDEX
+    labels[3:, 6:] = IGNORE_INDEX
     batch = {**inputs(), "labels": labels}
     stock = float(model(**batch).loss.detach())
     for parts in (1, 2, 6):
@@ -96,7 +96,7 @@ def test_tagging_equals_the_stock_class() -> None:
 
 def test_a_micro_batch_without_a_tag_adds_nothing() -> None:
     model = model_of(AutoModelForTokenClassification, num_labels=4)
-    batch = {**inputs(), "labels": torch.full((6, 9), IGNORED)}
+    batch = {**inputs(), "labels": torch.full((6, 9), IGNORE_INDEX)}
     loss = TaggingObjective(model)(batch, torch.zeros(1))
     assert float(loss.detach()) == 0
     loss.backward()

@@ -18,7 +18,7 @@ from support.pretrained_models import CODES, FAMILIES, Family, nllb
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from kit import Translator, evaluate, load_recipe, train
-from kit.data.text.languages import tell_languages
+from kit.data.text.languages import set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.decoding.search import SearchSettings
 from kit.errors import RecipeError, RunError
@@ -335,10 +335,10 @@ def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
     tokenizer = tokenizer_class(str(tmp_path / "vocab.json"), str(tmp_path / "model"))
     with pytest.raises(RecipeError, match="source_language is missing"):
-        tell_languages(tokenizer, TranslationTokenizer(), [])
+        set_language_codes(tokenizer, TranslationTokenizer(), [])
     with pytest.raises(RecipeError, match='no code "deu_Latn"'):
-        tell_languages(tokenizer, TranslationTokenizer(source_language="deu_Latn", target_language="en"), [])
-    tell_languages(tokenizer, TranslationTokenizer(source_language="de", target_language="en"), [])
+        set_language_codes(tokenizer, TranslationTokenizer(source_language="deu_Latn", target_language="en"), [])
+    set_language_codes(tokenizer, TranslationTokenizer(source_language="de", target_language="en"), [])
     tokenizers = Tokenizers(tokenizer, tokenizer)
     german, english, french = (tokenizer.get_lang_id(code) for code in ("de", "en", "fr"))
     assert tokenizers.encode_source(["ein hund"]) == [[german, 4, 5, 2]]
@@ -460,7 +460,7 @@ def test_a_direction_that_was_never_trained_can_be_evaluated(multilingual: Path)
 def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str], limit: int) -> None:
     family = FAMILIES[name]()
     section = TranslationTokenizer(**family.recipe.get("tokenizer", {}))
-    tell_languages(family.tokenizer, section, [])
+    set_language_codes(family.tokenizer, section, [])
     tokenizers = Tokenizers(family.tokenizer, family.tokenizer)
     for encode in (tokenizers.encode_source, tokenizers.encode_target):
         whole, cut = encode(texts), encode(texts, max_length=limit)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.data.batching.packing import CausalBlocks, document_positions, packed_rows
-from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.data.batching.packing import CausalBlocks, document_positions, pack_masked_rows
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.sentence_pairs import IS_NEXT, IS_NOT_NEXT, make_pairs
 
@@ -28,7 +28,7 @@ def test_masking_has_its_shares_and_spares_special_tokens(whole_words: bool) -> 
     maskable = ids >= SPECIAL
     words = np.cumsum(random.random(ids.shape) < 0.6, axis=1) if whole_words else None
     masked, labels = Masking(MASK, ORDINARY)(ids, maskable, random, words)
-    chosen = labels != IGNORED
+    chosen = labels != IGNORE_INDEX
     assert share(chosen & maskable, maskable) == pytest.approx(0.15, abs=0.01)
     assert not (chosen & ~maskable).any()
     assert (labels[chosen] == ids[chosen]).all()
@@ -60,11 +60,11 @@ documents = st.lists(st.lists(st.integers(SPECIAL, 30), max_size=30), max_size=1
 @given(texts=documents, length=st.integers(1, 17))
 @settings(max_examples=200, deadline=None)
 def test_causal_blocks_predict_every_token_once(texts: list[list[int]], length: int) -> None:
-    blocks = CausalBlocks.of(TokenLists(texts), 0, length)
+    blocks = CausalBlocks.of(RaggedTokens(texts), 0, length)
     stream = [0, *(token for text in texts if text for token in (*text, 0))]
     assert blocks.stream.tolist() == stream
     tokens, labels = blocks.batch(np.arange(len(blocks)))
-    real = labels != IGNORED
+    real = labels != IGNORE_INDEX
     assert labels[real].tolist() == stream[1:]
     assert tokens[real].tolist() == stream[:-1]
     assert real.sum(1).tolist() == blocks.lengths.tolist()
@@ -75,7 +75,7 @@ def test_causal_blocks_predict_every_token_once(texts: list[list[int]], length: 
 @given(texts=documents, length=st.integers(2, 17))
 @settings(max_examples=100, deadline=None)
 def test_positions_start_anew_with_every_document(texts: list[list[int]], length: int) -> None:
-    blocks = CausalBlocks.of(TokenLists(texts), 0, length)
+    blocks = CausalBlocks.of(RaggedTokens(texts), 0, length)
     tokens, _ = blocks.batch(np.arange(len(blocks)))
     for row, positions in zip(tokens, document_positions(tokens, 0), strict=True):
         expected, position = [], -1
@@ -88,7 +88,7 @@ def test_positions_start_anew_with_every_document(texts: list[list[int]], length
 @given(texts=documents, length=st.integers(3, 20))
 @settings(max_examples=200, deadline=None)
 def test_packed_rows_hold_every_token_once(texts: list[list[int]], length: int) -> None:
-    rows = packed_rows(TokenLists(texts), 2, 3, length)
+    rows = pack_masked_rows(RaggedTokens(texts), 2, 3, length)
     body = [token for i in range(len(rows)) for token in rows[i].tolist() if token >= SPECIAL]
     assert body == [token for text in texts for token in text]
     for i in range(len(rows)):
@@ -102,8 +102,8 @@ def test_packed_rows_hold_every_token_once(texts: list[list[int]], length: int) 
 
 def test_packed_rows_are_full() -> None:
     random = np.random.default_rng(0)
-    texts = TokenLists([random.integers(SPECIAL, 30, size) for size in random.integers(5, 800, 50)])
-    rows = packed_rows(texts, 2, 3, 128)
+    texts = RaggedTokens([random.integers(SPECIAL, 30, size) for size in random.integers(5, 800, 50)])
+    rows = pack_masked_rows(texts, 2, 3, 128)
     assert rows.lengths.sum() / (128 * len(rows)) > 0.98
 
 

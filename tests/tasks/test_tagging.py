@@ -12,7 +12,7 @@ from support.labeling_runs import recipe, write_rows
 from transformers import pipeline
 
 from kit import train
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.runs.evaluate import evaluate
@@ -88,7 +88,7 @@ class Oracle(TaggingObjective):
     def output(self, batch: Any) -> Any:
         import torch
 
-        right = batch["labels"].masked_fill(batch["labels"] == IGNORED, 0)
+        right = batch["labels"].masked_fill(batch["labels"] == IGNORE_INDEX, 0)
         return {"logits": torch.nn.functional.one_hot(right, self.labels).float() * 9}
 
 
@@ -164,8 +164,8 @@ def test_later_parts_of_a_word_learn_nothing_or_go_on(tmp_path: Path) -> None:
     every = prepared(tmp_path / "b", label_all_subwords=True)
     names = every.task.labels or []
     found = every.encoded.splits["train"].batch(np.array([1]))["labels"][0].tolist()
-    assert [names[place] for place in found if place != IGNORED] == ["B-PER", "I-PER", "B-PER", *["I-PER"] * 3]
-    assert [names[place] for place in first if place != IGNORED] == ["B-PER", "B-PER"]
+    assert [names[place] for place in found if place != IGNORE_INDEX] == ["B-PER", "I-PER", "B-PER", *["I-PER"] * 3]
+    assert [names[place] for place in first if place != IGNORE_INDEX] == ["B-PER", "B-PER"]
 
 
 def test_tags_that_are_no_spans(tmp_path: Path) -> None:

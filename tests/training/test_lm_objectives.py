@@ -16,7 +16,7 @@ from transformers import (
     set_seed,
 )
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.models import register_models
 from kit.training.chunked_loss import chunked_cross_entropy
 from kit.training.layer_swaps import attention, suit
@@ -64,9 +64,9 @@ def relative(first: dict[str, Tensor], second: dict[str, Tensor]) -> float:
 def masked_batch(with_pairs: bool) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(1)
     ids = torch.randint(5, 60, (3, 12), generator=generator)
-    labels = torch.where(torch.rand(3, 12, generator=generator) < 0.3, ids, IGNORED)
+    labels = torch.where(torch.rand(3, 12, generator=generator) < 0.3, ids, IGNORE_INDEX)
     mask = torch.ones_like(ids)
-    mask[1, 9:], labels[1, 9:] = 0, IGNORED
+    mask[1, 9:], labels[1, 9:] = 0, IGNORE_INDEX
     batch = {"input_ids": ids, "attention_mask": mask, "labels": labels}
     if with_pairs:
         batch["token_type_ids"] = (torch.arange(12) > 5).long().expand(3, 12).contiguous()
@@ -104,7 +104,7 @@ def test_the_head_sees_masked_positions_only() -> None:
     objective, shapes = MaskedLMObjective(model), []
     for module in (model.cls.predictions.transform, model.get_output_embeddings()):
         module.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape)))
-    masked = int((batch["labels"] != IGNORED).sum())
+    masked = int((batch["labels"] != IGNORE_INDEX).sum())
     objective.logits(batch)
     assert shapes == [(masked, 16), (masked, 60)]
     objective(batch, objective.counts(batch))
@@ -182,7 +182,7 @@ def test_hidden_states_that_are_used_twice_and_tied_weights_get_the_sum_of_their
 def test_a_micro_batch_without_a_masked_token_adds_nothing() -> None:
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model("bert", **SMALL))
     batch = masked_batch(with_pairs=False)
-    batch["labels"] = torch.full_like(batch["labels"], IGNORED)
+    batch["labels"] = torch.full_like(batch["labels"], IGNORE_INDEX)
     objective = MaskedLMObjective(model)
     loss = objective(batch, torch.tensor([0.0]))
     assert float(loss.detach()) == 0
@@ -201,12 +201,12 @@ def test_chunks_change_neither_loss_nor_gradients(
     head = nn.Linear(7, 33, bias=bias).double()
     hidden = torch.randn(positions, 7, generator=generator, dtype=torch.float64, requires_grad=True)
     labels = torch.randint(0, 33, (positions,), generator=generator)
-    labels[torch.rand(positions, generator=generator) < ignored] = IGNORED
+    labels[torch.rand(positions, generator=generator) < ignored] = IGNORE_INDEX
     results = []
     for loss in (
         chunked_cross_entropy(hidden, head, labels, smoothing, chunk),
         nn.functional.cross_entropy(
-            head(hidden), labels, ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+            head(hidden), labels, ignore_index=IGNORE_INDEX, reduction="sum", label_smoothing=smoothing
         ),
     ):
         grads = torch.autograd.grad(3.0 * loss, [hidden, *head.parameters()])
@@ -222,7 +222,7 @@ def test_the_causal_objective_equals_the_stock_loss(kind: str) -> None:
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **CAUSAL[kind])).double().eval()
     assert is_plain_head(model) == (kind != "gemma2")
     ids = torch.randint(5, 60, (3, 10), generator=torch.Generator().manual_seed(2))
-    labels = torch.cat([ids[:, 1:], torch.full((3, 1), IGNORED)], 1)
+    labels = torch.cat([ids[:, 1:], torch.full((3, 1), IGNORE_INDEX)], 1)
     objective = CausalLMObjective(model, chunk=4)
     batch = {"input_ids": ids, "labels": labels}
     ours = objective(batch, objective.counts(batch))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class CausalBlocks:
     length: int
 
     @classmethod
-    def of(cls, documents: TokenLists, separator: int, length: int) -> "CausalBlocks":
+    def of(cls, documents: RaggedTokens, separator: int, length: int) -> "CausalBlocks":
         """Lay documents end to end; empty ones are left out."""
         parts = [np.array([separator], dtype=np.int32)]
         for i in range(len(documents)):
@@ -44,7 +44,7 @@ class CausalBlocks:
         """Tokens and labels of blocks, each (batch, length); a short block is filled up with separators, which are
         neither predicted nor, behind everything, seen."""
         tokens = np.full((len(indices), self.length), self.separator, dtype=np.int64)
-        labels = np.full_like(tokens, IGNORED)
+        labels = np.full_like(tokens, IGNORE_INDEX)
         for row, index in enumerate(indices):
             start = int(index) * self.length
             end = min(start + self.length, len(self.stream) - 1)
@@ -61,7 +61,7 @@ def document_positions(tokens: np.ndarray, separator: int) -> np.ndarray:
     return places - np.maximum.accumulate(starts, axis=1)
 
 
-def packed_rows(documents: TokenLists, first: int, separator: int, length: int) -> TokenLists:
+def pack_masked_rows(documents: RaggedTokens, first: int, separator: int, length: int) -> RaggedTokens:
     """Rows for a masked language model: [CLS] tokens [SEP] tokens [SEP] …, each full but the last.
 
     Documents follow each other with a separator between; every token is in exactly one row.
@@ -79,4 +79,4 @@ def packed_rows(documents: TokenLists, first: int, separator: int, length: int) 
         row = row[int(row[0] == separator) : len(row) - int(len(row) > 1 and row[-1] == separator)]
         if len(row):
             rows.append(np.concatenate([[first], row, [separator]]).astype(np.int32))
-    return TokenLists(rows)
+    return RaggedTokens(rows)

@@ -13,10 +13,10 @@ import torch
 
 from kit.errors import DataError
 
-FEW = 8
+MIN_LAST_BATCH = 8
 
 
-def length_classes(lengths: np.ndarray) -> np.ndarray:
+def bucket_lengths(lengths: np.ndarray) -> np.ndarray:
     """Round lengths up so that classes are at most a sixteenth too long: examples of one class are exchangeable."""
     grain = 2 ** np.maximum(0, np.floor(np.log2(np.maximum(lengths, 1))).astype(np.int64) - 4)
     return np.minimum(-(-lengths // grain) * grain, lengths.max(initial=1))
@@ -27,7 +27,7 @@ def micro_batch_seed(seed: int, step: int, index: int) -> int:
     return int(np.random.SeedSequence([seed, step, index]).generate_state(1, np.uint64)[0])
 
 
-def micro_batch_random(seed: int, step: int, index: int) -> np.random.Generator:
+def micro_batch_rng(seed: int, step: int, index: int) -> np.random.Generator:
     """What is random in making micro-batch `index` of a step, whichever process makes it."""
     return np.random.default_rng([seed, step, index])
 
@@ -97,7 +97,7 @@ class BatchPlan:
         self.seed, self.size, self.unit, self.micro_batches = seed, size, unit, micro_batches
         longest = np.maximum.reduce(self.sides)
         self._check(longest)
-        self._classes = [length_classes(longest), *(length_classes(side) for side in self.sides)]
+        self._classes = [bucket_lengths(longest), *(bucket_lengths(side) for side in self.sides)]
         self._bounds = self._cut(np.sort(self._classes[0])[::-1])
         self._epoch = -1
         self._order = self._batch_order = np.empty(0, dtype=np.int64)
@@ -132,7 +132,7 @@ class BatchPlan:
         # are the same for any usual number of micro-batches; it joins it where that has too few to give each one.
         if len(bounds) > 2:
             last, both = total - bounds[-2], total - bounds[-3]
-            for few in (max(FEW, self.micro_batches), self.micro_batches):
+            for few in (max(MIN_LAST_BATCH, self.micro_batches), self.micro_batches):
                 if last < few and both >= 2 * few:
                     bounds[-2] = total - few
                     break
@@ -192,7 +192,7 @@ class BatchPlan:
         return Padding(real_tokens=sum(int(side.sum()) for side in self.sides), padded_tokens=padded)
 
 
-def reading_batches(lengths: np.ndarray, tokens: int) -> list[np.ndarray]:
+def length_sorted_batches(lengths: np.ndarray, tokens: int) -> list[np.ndarray]:
     """Batches for evaluation and inference: every example once, from long to short, at most `tokens` padded tokens each
     (an example longer than that is alone)."""
     order = np.argsort(-lengths, kind="stable")

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IGNORED = -100
+IGNORE_INDEX = -100
 
 
-class TokenLists:
+class RaggedTokens:
     """Many lists of token ids in one flat array: a tenth of the memory of Python lists."""
 
     def __init__(self, lists: Iterable[Sequence[int] | np.ndarray]):
@@ -26,7 +26,7 @@ class TokenLists:
         return self._flat[self._starts[index] : self._starts[index + 1]]
 
     @classmethod
-    def of(cls, flat: np.ndarray, lengths: np.ndarray) -> "TokenLists":
+    def of(cls, flat: np.ndarray, lengths: np.ndarray) -> "RaggedTokens":
         """Lists of these lengths that lie end to end in one array."""
         whole = cls([])
         whole.lengths, whole._flat = lengths, flat
@@ -39,15 +39,15 @@ class TokenLists:
         return self._flat
 
     @classmethod
-    def joined(cls, parts: Sequence["TokenLists"]) -> "TokenLists":
+    def joined(cls, parts: Sequence["RaggedTokens"]) -> "RaggedTokens":
         """The lists of all parts, one part after the other."""
         if not parts:
             return cls([])
         return cls.of(np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts]))
 
-    def select(self, indices: np.ndarray) -> "TokenLists":
+    def select(self, indices: np.ndarray) -> "RaggedTokens":
         """The lists at these indices."""
-        return TokenLists(self[i] for i in indices)
+        return RaggedTokens(self[i] for i in indices)
 
     def padded(self, indices: np.ndarray, filler: int) -> Tensor:
         """The lists at these indices as rows of one (batch, longest) tensor, filled up on the right."""
@@ -58,11 +58,11 @@ class TokenLists:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class TokenPairs:
     """Encoded source and target of each example, in the order of the data."""
 
-    source: TokenLists
-    target: TokenLists
+    source: RaggedTokens
+    target: RaggedTokens
     languages: np.ndarray | None = None
     """The language to write for each example, where a model has several."""
     cut: int = 0
@@ -72,15 +72,15 @@ class Pairs:
         return len(self.source)
 
     @classmethod
-    def joined(cls, parts: Sequence["Pairs"]) -> "Pairs":
+    def joined(cls, parts: Sequence["TokenPairs"]) -> "TokenPairs":
         """The examples of all parts, one part after the other."""
-        source, target = (TokenLists.joined([getattr(part, side) for part in parts]) for side in ("source", "target"))
+        source, target = (RaggedTokens.joined([getattr(part, side) for part in parts]) for side in ("source", "target"))
         told = [part.languages for part in parts if part.languages is not None]
         return cls(source, target, np.concatenate(told) if told else None, sum(part.cut for part in parts))
 
-    def select(self, indices: np.ndarray) -> "Pairs":
+    def select(self, indices: np.ndarray) -> "TokenPairs":
         languages = None if self.languages is None else self.languages[indices]
-        return Pairs(self.source.select(indices), self.target.select(indices), languages)
+        return TokenPairs(self.source.select(indices), self.target.select(indices), languages)
 
     def batch(self, indices: np.ndarray, pad: int) -> dict[str, Tensor]:
         """`input_ids`, `attention_mask` and `labels` of these examples."""
@@ -90,5 +90,5 @@ class Pairs:
             "input_ids": input_ids,
             # from the lengths and not from the ids: a text may contain whatever token stands for padding
             "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
-            "labels": self.target.padded(indices, IGNORED),  # (batch, target)
+            "labels": self.target.padded(indices, IGNORE_INDEX),  # (batch, target)
         }

@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from kit.system.console import Reporter
-from kit.system.files import new_file
-from kit.system.machine import versions
+from kit.system.files import atomic_write
+from kit.system.machine import package_versions
 
 FORMAT = 1
 """Raised whenever the same text and settings give other arrays than before."""
@@ -40,10 +40,10 @@ Work = Callable[[list[str]], R]
 # ---- several processes -----------------------------------------------------------------------------------------------
 
 
-def in_portions(texts: Iterable[str], work: Work[R], workers: int, advance: Callable[[int], object]) -> Iterator[R]:
+def map_in_chunks(texts: Iterable[str], work: Work[R], workers: int, advance: Callable[[int], object]) -> Iterator[R]:
     """What `work` makes of the texts, a portion at a time, in order; by `workers` processes where there are several
     portions. `advance` is told the number of texts that are done."""
-    pieces = portions(texts)
+    pieces = chunk_texts(texts)
     first = [piece for _, piece in zip(range(2), pieces, strict=False)]
     if workers == 1 or len(first) < 2:
         for piece in (*first, *pieces):
@@ -64,7 +64,7 @@ def in_portions(texts: Iterable[str], work: Work[R], workers: int, advance: Call
             advance(count)
 
 
-def portions(texts: Iterable[str]) -> Iterator[list[str]]:
+def chunk_texts(texts: Iterable[str]) -> Iterator[list[str]]:
     """Texts a few at a time: not many, and not much more than so many characters."""
     piece: list[str] = []
     room = CHARACTERS_AT_ONCE
@@ -94,7 +94,7 @@ def _go_on(piece: list[str]) -> Any:
 # ---- what has been prepared before -----------------------------------------------------------------------------------
 
 
-def cache_folder() -> Path:
+def cache_dir() -> Path:
     """Where prepared texts are kept."""
     return Path(os.environ.get("KIT_CACHE") or Path(constants.HF_HOME) / "kit") / "prepared"
 
@@ -107,21 +107,23 @@ def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
-def kept(key: dict[str, Any], make: Callable[[], Arrays], reporter: Reporter) -> Arrays:
+def cached_arrays(key: dict[str, Any], make: Callable[[], Arrays], reporter: Reporter) -> Arrays:
     """The arrays that `make` makes, from disk if they were made before under the same key.
 
     Of several processes that want the same at once, one makes it and the others wait. A file that is not as it was
     written is made anew. Where nothing can be kept, all goes on without.
     """
-    packages = {name: version for name, version in versions().items() if name in ("kit", "tokenizers", "transformers")}
+    packages = {
+        name: version for name, version in package_versions().items() if name in ("kit", "tokenizers", "transformers")
+    }
     name = json.dumps({**key, "format": FORMAT, "versions": packages}, sort_keys=True)
-    path = cache_folder() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.safetensors"
+    path = cache_dir() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.safetensors"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_suffix(".lock"))
         lock.acquire()
     except OSError as error:
-        reporter.say(f"prepared text is not kept: {path.parent} cannot be written ({error.strerror or error})")
+        reporter.print(f"prepared text is not kept: {path.parent} cannot be written ({error.strerror or error})")
         return make()
     try:
         return _read_or_made(path, name, make, reporter)
@@ -131,20 +133,20 @@ def kept(key: dict[str, Any], make: Callable[[], Arrays], reporter: Reporter) ->
 
 def _read_or_made(path: Path, name: str, make: Callable[[], Arrays], reporter: Reporter) -> Arrays:
     if path.is_file():
-        arrays, wrong = read(path, name)
+        arrays, wrong = read_arrays(path, name)
         if wrong is None:
             return arrays
-        reporter.say(f"{path} is broken ({wrong}): the text is prepared anew")
+        reporter.print(f"{path} is broken ({wrong}): the text is prepared anew")
     arrays = {array: np.ascontiguousarray(content) for array, content in make().items()}
     try:
-        with new_file(path) as temporary:
+        with atomic_write(path) as temporary:
             save_file(arrays, temporary, {"key": name, "checksum": checksum(arrays)})
     except (OSError, SafetensorError) as error:
-        reporter.say(f"prepared text is not kept: {path} cannot be written ({error})")
+        reporter.print(f"prepared text is not kept: {path} cannot be written ({error})")
     return arrays
 
 
-def read(path: Path, name: str) -> tuple[Arrays, str | None]:
+def read_arrays(path: Path, name: str) -> tuple[Arrays, str | None]:
     """The arrays of a file, and what is wrong with it."""
     try:
         with safe_open(path, framework="np") as file:

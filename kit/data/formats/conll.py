@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kit.data.formats.lines import Decoding, read_lines, strip_line_end
+from kit.data.formats.lines import DecodingCheck, read_lines, strip_line_end
 from kit.data.formats.reader import UNDECODABLE, FileTable, Layout
 from kit.errors import DataError
 
@@ -41,7 +41,7 @@ def read_conll(path: Path, layout: Layout) -> FileTable:
     Sentences that cannot be decoded are left out and counted. Raises DataError, with the line, if a line has more or
     fewer columns than others or an empty one, and if there are no sentences.
     """
-    decoding, dropped = Decoding(path, layout.encoding), Counter[str]()
+    decoding, dropped = DecodingCheck(path, layout.encoding), Counter[str]()
     names = layout.columns
     columns: dict[str, list[list[str]]] = {}
     for sentence in sentences(path, layout):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from kit.data.formats.reader import ENDINGS, FileTable, Layout, read_parallel, read_table
+from kit.data.formats.reader import EXTENSIONS, FileTable, Layout, read_parallel, read_table
 from kit.errors import DataError, did_you_mean
 
 Files = dict[str, dict[str, list[Path]]]
@@ -18,7 +18,7 @@ ShardFiles = Path | dict[str, Path]
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 
 
-def folder_files(folder: Path, suffixes: Collection[str]) -> Files:
+def list_data_files(folder: Path, suffixes: Collection[str]) -> Files:
     """The files of a folder by beginning and ending of their names, `.gz` not counted. An ending may hold a dot if it
     is one of `suffixes`."""
     files: Files = {}
@@ -32,7 +32,7 @@ def folder_files(folder: Path, suffixes: Collection[str]) -> Files:
 
 def splits_of(files: Files, suffixes: Collection[str]) -> list[str]:
     """The splits that there is something to read of."""
-    readable = (stem for stem, endings in files.items() if endings.keys() & {*suffixes, *ENDINGS})
+    readable = (stem for stem, endings in files.items() if endings.keys() & {*suffixes, *EXTENSIONS})
     return [*dict.fromkeys(split_of(stem) for stem in readable)]
 
 
@@ -50,13 +50,13 @@ def read_shards(shards: Sequence[ShardFiles], layout: Layout) -> FileTable:
     except pa.ArrowException as error:
         raise DataError(f"{shards[0]} and its other shards do not have the same columns ({error}).") from error
     dropped = sum((shard.dropped for shard in read), Counter[str]())
-    return FileTable(table, dropped, sum((shard.noted for shard in read), Counter[str]()))
+    return FileTable(table, dropped, sum((shard.flagged for shard in read), Counter[str]()))
 
 
 def split_files(folder: Path, split: str, files: Files, suffixes: dict[str, str], layout: Layout) -> list[ShardFiles]:
     """The files of each shard of a split, in order; `suffixes` are those of parallel text, each with the key of the
     recipe for it. Raises DataError if one is missing, or if there are several ways to read the split."""
-    stems = [stem for stem in files if split_of(stem) == split and files[stem].keys() & {*suffixes, *ENDINGS}]
+    stems = [stem for stem in files if split_of(stem) == split and files[stem].keys() & {*suffixes, *EXTENSIONS}]
     numbers = [(int(shard[2]), int(shard[3])) for shard in map(SHARD.fullmatch, stems) if shard]
     if numbers and sorted(numbers) != [(number, len(stems)) for number in range(len(stems))]:
         raise DataError(
@@ -72,7 +72,7 @@ def shard_files(
 ) -> ShardFiles:
     """The file that has a beginning of its name, or those of parallel text."""
     parallel = [suffix for suffix in suffixes if suffix in endings]
-    tables = [ending for ending in ENDINGS if ending in endings and ending not in suffixes]
+    tables = [ending for ending in EXTENSIONS if ending in endings and ending not in suffixes]
     used = [path for ending in parallel + tables for path in endings[ending]]
     if len(used) > (len(parallel) if parallel else 1) or (parallel and tables):
         names = ", ".join(path.name for path in used)
@@ -83,13 +83,13 @@ def shard_files(
         return used[0]
     for suffix, key in suffixes.items():
         if suffix not in endings:
-            raise missing_suffix(folder, stem, key, suffix, endings)
+            raise missing_file(folder, stem, key, suffix, endings)
     if given := layout.of_cells:
         raise DataError(f"data.{given[0]} has no meaning for parallel text ({used[0]}). Remove it.")
     return {suffix: endings[suffix][0] for suffix in suffixes}
 
 
-def missing_suffix(folder: Path, stem: str, key: str, suffix: str, endings: dict[str, list[Path]]) -> DataError:
+def missing_file(folder: Path, stem: str, key: str, suffix: str, endings: dict[str, list[Path]]) -> DataError:
     return DataError(
         f'data.{key}: {folder} has no file "{stem}.{suffix}".{did_you_mean(suffix, endings)} '
         f'"{stem}" is there with: {", ".join(endings)}.'

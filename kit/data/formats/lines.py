@@ -34,7 +34,7 @@ def open_bytes(path: Path) -> io.BufferedReader | gzip.GzipFile:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def broken_file(path: Path, error: Exception) -> DataError:
+def read_error(path: Path, error: Exception) -> DataError:
     """What went wrong in reading bytes, said so that the user can mend it."""
     if isinstance(error, gzip.BadGzipFile | zlib.error):
         return DataError(f"{path} is not a proper gzip file ({error}). Pack it again, or take .gz off its name.")
@@ -43,7 +43,7 @@ def broken_file(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} cannot be read: {error}.")
 
 
-def wrong_encoding(path: Path, encoding: str, error: UnicodeError) -> DataError:
+def encoding_error(path: Path, encoding: str, error: UnicodeError) -> DataError:
     return DataError(f"{path} is not in {encoding} ({error}). Set data.encoding to what it is in.")
 
 
@@ -55,16 +55,16 @@ def read_lines(path: Path, encoding: str) -> Iterator[str]:
     with open_bytes(path) as raw:
         try:
             head = raw.peek(4096)[:4096]
-            refuse_other_format(path, head, encoding)
+            check_text_format(path, head, encoding)
             with io.TextIOWrapper(raw, encoding, "surrogateescape", newline="\n") as text:
                 for number, line in enumerate(text):
                     yield line.removeprefix("\ufeff") if number == 0 else line
         except UnicodeError as error:
-            raise wrong_encoding(path, encoding, error) from error
+            raise encoding_error(path, encoding, error) from error
         except LookupError as error:
             raise DataError(f'data.encoding: "{encoding}" is no encoding of text ({error}).') from error
         except (OSError, EOFError, zlib.error) as error:
-            raise broken_file(path, error) from error
+            raise read_error(path, error) from error
 
 
 class LineReader:
@@ -90,9 +90,9 @@ class LineReader:
         self.line = self.byte = 0
         self._raw = open_bytes(path)
         try:
-            refuse_other_format(path, self._raw.peek(4096)[:4096], encoding)
+            check_text_format(path, self._raw.peek(4096)[:4096], encoding)
         except (OSError, EOFError, zlib.error) as error:
-            raise broken_file(path, error) from error
+            raise read_error(path, error) from error
 
     @property
     def place(self) -> tuple[int, int]:
@@ -104,7 +104,7 @@ class LineReader:
         try:
             self._raw.seek(byte)
         except (OSError, EOFError, zlib.error) as error:
-            raise broken_file(self.path, error) from error
+            raise read_error(self.path, error) from error
         self.line, self.byte = line, byte
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
@@ -115,9 +115,9 @@ class LineReader:
             raw = self._raw.readline()
             text = raw.decode(self.encoding, "surrogateescape")
         except UnicodeError as error:
-            raise wrong_encoding(self.path, self.encoding, error) from error
+            raise encoding_error(self.path, self.encoding, error) from error
         except (OSError, EOFError, zlib.error) as error:
-            raise broken_file(self.path, error) from error
+            raise read_error(self.path, error) from error
         if not raw:
             raise StopIteration
         self.line += 1
@@ -133,7 +133,7 @@ def strip_line_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def refuse_other_format(path: Path, head: bytes, encoding: str) -> None:
+def check_text_format(path: Path, head: bytes, encoding: str) -> None:
     """Raise DataError for a file that is empty, compressed, or in 16 or 32 bits a character and to be read as 8."""
     if not head:
         raise DataError(f"{path} is empty.")
@@ -149,7 +149,7 @@ def refuse_other_format(path: Path, head: bytes, encoding: str) -> None:
 
 
 @dataclass
-class Decoding:
+class DecodingCheck:
     """Counts the rows of one file that could not be decoded, and refuses the file if they are too many."""
 
     path: Path

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kit.data.formats.lines import Decoding, broken_file, open_bytes
+from kit.data.formats.lines import DecodingCheck, open_bytes, read_error
 from kit.errors import DataError
 
 
-def read_npz(path: Path) -> tuple[pa.Table, Decoding]:
+def read_npz(path: Path) -> tuple[pa.Table, DecodingCheck]:
     """The arrays of a file as columns, and the count of their rows. Nothing in the file is executed."""
     try:
         with open_bytes(path) as raw:
@@ -24,14 +24,14 @@ def read_npz(path: Path) -> tuple[pa.Table, Decoding]:
         told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{path} is not an .npz file of plain numbers: {told}") from error
     except (OSError, EOFError, zlib.error) as error:
-        raise broken_file(path, error) from error
+        raise read_error(path, error) from error
     if not arrays:
         raise DataError(f"{path} is not an .npz file, or holds no array.")
     shapes = {name: array.shape for name, array in arrays.items()}
     if len({shape[:1] for shape in shapes.values()}) > 1 or () in shapes.values():
         told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
         raise DataError(f"{path}: the first dimension of all arrays must be the same, the series or the steps: {told}.")
-    decoding = Decoding(path, "utf-8")
+    decoding = DecodingCheck(path, "utf-8")
     decoding.rows = next(iter(shapes.values()))[0]
     return pa.table({name: nested(array, path, name) for name, array in arrays.items()}), decoding
 

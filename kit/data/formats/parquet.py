@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from kit.data.formats.lines import Decoding, broken_file, open_bytes
+from kit.data.formats.lines import DecodingCheck, open_bytes, read_error
 from kit.errors import DataError
 
 ADVICE = "Write it anew."
@@ -18,7 +18,7 @@ Tables = Generator[tuple[pa.Table, np.ndarray], None, None]
 """Tables, each with a mask of its usable rows."""
 
 
-def read_parquet(path: Path) -> tuple[pa.Table, Decoding]:
+def read_parquet(path: Path) -> tuple[pa.Table, DecodingCheck]:
     """The usable rows of a file, and the count of all."""
     try:
         with open_bytes(path) as raw:
@@ -26,8 +26,8 @@ def read_parquet(path: Path) -> tuple[pa.Table, Decoding]:
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
     except (OSError, EOFError, zlib.error) as error:
-        raise broken_file(path, error) from error
-    decoding = Decoding(path, "utf-8", advice=ADVICE)
+        raise read_error(path, error) from error
+    decoding = DecodingCheck(path, "utf-8", advice=ADVICE)
     usable = decodable_rows(table, decoding)
     return (table if usable.all() else table.filter(pa.array(usable))), decoding
 
@@ -36,7 +36,7 @@ def parquet_batches(path: Path, start: int, most: int) -> Tables:
     """Tables of at most `most` rows from row `start` on. Row groups before that are not read."""
     if path.suffix == ".gz":
         raise DataError(f"{path} can only be read as a whole: unpack it (parquet is compressed in itself).")
-    decoding = Decoding(path, "utf-8", advice=ADVICE)
+    decoding = DecodingCheck(path, "utf-8", advice=ADVICE)
     try:
         with pq.ParquetFile(path) as file:
             first = 0
@@ -58,14 +58,14 @@ def parquet_batches(path: Path, start: int, most: int) -> Tables:
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
     except OSError as error:
-        raise broken_file(path, error) from error
+        raise read_error(path, error) from error
 
 
 def not_parquet(path: Path, error: Exception) -> DataError:
     return DataError(f"{path} is not a parquet file that can be read: {str(error).splitlines()[0]}")
 
 
-def decodable_rows(table: pa.Table, decoding: Decoding) -> np.ndarray:
+def decodable_rows(table: pa.Table, decoding: DecodingCheck) -> np.ndarray:
     """A mask of the rows whose text is UTF-8; all are counted."""
     broken = [name for name in table.column_names if not is_decodable(table[name])]
     if not broken:

@@ -18,14 +18,14 @@ from typing import Any
 
 import pyarrow as pa
 
-from kit.data.formats.lines import SURROGATE, Decoding, read_lines, strip_line_end
+from kit.data.formats.lines import SURROGATE, DecodingCheck, read_lines, strip_line_end
 from kit.data.formats.npz import read_npz
 from kit.data.formats.parquet import read_parquet
 from kit.data.formats.tables import ObjectBuilder, TableBuilder, check_names
 from kit.errors import DataError
 from kit.recipe.inputs import OF_CELLS
 
-ENDINGS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "conll", "npz")
+EXTENSIONS = ("tsv", "csv", "jsonl", "json", "parquet", "txt", "conll", "npz")
 UNDECODABLE = "undecodable"
 BLANK = "blank line"
 QUOTED = "a cell in quotation marks, which are read as a part of it (else set data.quoting: true)"
@@ -56,26 +56,26 @@ class FileTable:
 
     table: pa.Table
     dropped: Counter[str] = field(default_factory=Counter)
-    noted: Counter[str] = field(default_factory=Counter)
+    flagged: Counter[str] = field(default_factory=Counter)
     """Rows that are in the table but worth knowing about, by what they have."""
 
 
-def ending_of(path: Path) -> str:
+def file_extension(path: Path) -> str:
     """The ending that says what is in a file: "tsv" for a.tsv and for a.tsv.gz."""
     return Path(path.name.removesuffix(".gz")).suffix.removeprefix(".")
 
 
 @dataclass
-class Rows:
+class RowStream:
     """The usable rows of text files, one after the other, and how many others there were so far, by reason."""
 
     rows: Iterator[tuple[Any, ...]]
     """What `builder().add` takes, row by row."""
 
     builder: Callable[[], TableBuilder | ObjectBuilder]
-    files: list[Decoding]
+    files: list[DecodingCheck]
     dropped: Counter[str]
-    noted: Counter[str] = field(default_factory=Counter)
+    flagged: Counter[str] = field(default_factory=Counter)
     """Rows that are there but worth knowing about, by what they have."""
 
     def take(self, most: int | None = None) -> TableBuilder | ObjectBuilder:
@@ -92,7 +92,7 @@ def read_table(path: Path, layout: Layout) -> FileTable:
     from kit.data.formats.conll import read_conll
     from kit.data.formats.squad import is_squad, read_squad
 
-    ending = check_ending(path, layout)
+    ending = check_extension(path, layout)
     if ending == "parquet":
         table, decoding = read_parquet(path)
         return finish([decoding], lambda: table, Counter({UNDECODABLE: decoding.undecodable}))
@@ -105,7 +105,7 @@ def read_table(path: Path, layout: Layout) -> FileTable:
         return read_squad(path, layout)
     rows = open_rows(path, layout, numbered_lines(path, layout), may_be_list=ending == "json")
     found = finish(rows.files, rows.take().table, rows.dropped)
-    found.noted += rows.noted
+    found.flagged += rows.flagged
     return found
 
 
@@ -119,12 +119,12 @@ def numbered_lines(path: Path, layout: Layout) -> Lines:
     return enumerate(read_lines(path, layout.encoding), 1)
 
 
-def check_ending(path: Path, layout: Layout) -> str:
+def check_extension(path: Path, layout: Layout) -> str:
     """The ending of a file. Raises DataError if there is no reader for it, or none by this layout."""
-    ending = ending_of(path)
-    if ending not in ENDINGS:
+    ending = file_extension(path)
+    if ending not in EXTENSIONS:
         raise DataError(
-            f"{path}: kit reads files that end in {', '.join(ENDINGS)} (and .gz), not in {ending or 'nothing'}."
+            f"{path}: kit reads files that end in {', '.join(EXTENSIONS)} (and .gz), not in {ending or 'nothing'}."
         )
     if ending in ("parquet", "json", "jsonl", "npz") and (given := layout.of_cells):
         raise DataError(f"data.{given[0]} has no meaning for {path}: its columns have names in the file. Remove it.")
@@ -137,17 +137,17 @@ def check_ending(path: Path, layout: Layout) -> str:
     return ending
 
 
-def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = False) -> Rows:
+def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = False) -> RowStream:
     """The rows in the lines of a text file; the line that names the columns, if it has one, is taken at once."""
-    ending, decoding = ending_of(path), Decoding(path, layout.encoding)
-    dropped, noted = Counter[str](), Counter[str]()
+    ending, decoding = file_extension(path), DecodingCheck(path, layout.encoding)
+    dropped, flagged = Counter[str](), Counter[str]()
     if ending == "conll":
         raise DataError(f"{path}: CoNLL columns can only be read as a whole. Leave out data.streaming.")
     if ending == "npz":
         raise DataError(f"{path}: arrays of numpy can only be read as a whole. Leave out data.streaming.")
     if ending in ("json", "jsonl"):
         entries = usable_entries(json_rows(path, lines, may_be_list), decoding, dropped)
-        return Rows(entries, partial(ObjectBuilder, path), [decoding], dropped)
+        return RowStream(entries, partial(ObjectBuilder, path), [decoding], dropped)
     rows: Iterator[tuple[int, list[str]]]
     advice = ""
     if ending == "txt" and layout.delimiter is None:
@@ -158,7 +158,7 @@ def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = Fals
         rows = quoted_rows(path, lines, delimiter) if quoting else plain_rows(lines, delimiter)
         columns = layout.columns or header_of(decoding, rows)
         if layout.quoting is None and not quoting:
-            rows = counting_quoted(rows, noted)
+            rows = counting_quoted(rows, flagged)
             advice = " If cells can stand in quotation marks, set data.quoting: true."
     if repeated := [name for name, times in Counter(columns).items() if times > 1]:
         raise DataError(
@@ -166,7 +166,7 @@ def open_rows(path: Path, layout: Layout, lines: Lines, may_be_list: bool = Fals
         )
     expected = f"{'data.columns names' if layout.columns else 'its first line has'} {len(columns)}"
     usable = usable_rows(rows, columns, decoding, dropped, f"{expected} ({', '.join(columns)})", advice)
-    return Rows(usable, partial(TableBuilder, columns), [decoding], dropped, noted)
+    return RowStream(usable, partial(TableBuilder, columns), [decoding], dropped, flagged)
 
 
 def plain_rows(lines: Lines, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -212,7 +212,7 @@ def quoted_rows(path: Path, lines: Lines, delimiter: str) -> Iterator[tuple[int,
         yield numbers[1], row or [""]
 
 
-def header_of(decoding: Decoding, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
+def header_of(decoding: DecodingCheck, rows: Iterator[tuple[int, list[str]]]) -> list[str]:
     """The names of the columns in the first row."""
     columns = [name.strip() for name in next(rows, (1, []))[1]]
     if SURROGATE.search("".join(columns)):
@@ -225,7 +225,7 @@ def header_of(decoding: Decoding, rows: Iterator[tuple[int, list[str]]]) -> list
 def usable_rows(
     rows: Iterator[tuple[int, list[str]]],
     columns: Sequence[str],
-    decoding: Decoding,
+    decoding: DecodingCheck,
     dropped: Counter[str],
     expected: str,
     advice: str = "",
@@ -242,14 +242,14 @@ def usable_rows(
             dropped[UNDECODABLE] += 1
 
 
-def open_parallel(files: dict[str, Path], layout: Layout, sides: Sequence[Lines]) -> Rows:
+def open_parallel(files: dict[str, Path], layout: Layout, sides: Sequence[Lines]) -> RowStream:
     """The rows in the lines of parallel text."""
-    decodings, dropped = [Decoding(path, layout.encoding) for path in files.values()], Counter[str]()
-    return Rows(parallel_rows(sides, decodings, dropped), partial(TableBuilder, list(files)), decodings, dropped)
+    decodings, dropped = [DecodingCheck(path, layout.encoding) for path in files.values()], Counter[str]()
+    return RowStream(parallel_rows(sides, decodings, dropped), partial(TableBuilder, list(files)), decodings, dropped)
 
 
 def parallel_rows(
-    sides: Sequence[Lines], decodings: list[Decoding], dropped: Counter[str]
+    sides: Sequence[Lines], decodings: list[DecodingCheck], dropped: Counter[str]
 ) -> Iterator[tuple[list[str]]]:
     """A row for each number that all sides have a line of; they must have equally many."""
     lengths = [0] * len(decodings)
@@ -272,7 +272,7 @@ def parallel_rows(
 
 
 def usable_entries(
-    entries: Iterator[tuple[int, str | None, Any]], decoding: Decoding, dropped: Counter[str]
+    entries: Iterator[tuple[int, str | None, Any]], decoding: DecodingCheck, dropped: Counter[str]
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Objects, with their places; a key that an object does not have is a missing value."""
     for place, text, entry in entries:
@@ -316,7 +316,7 @@ def parse_json(path: Path, text: str, line: int) -> Any:
         raise DataError(f"{path}, line {line}: this JSON cannot be read ({error}).") from error
 
 
-def finish(files: Sequence[Decoding], table: Callable[[], pa.Table], dropped: Counter[str]) -> FileTable:
+def finish(files: Sequence[DecodingCheck], table: Callable[[], pa.Table], dropped: Counter[str]) -> FileTable:
     """The table, if there is one to be had."""
     if files[-1].rows == 0:
         raise DataError(f"{files[-1].path} holds no rows.")

@@ -20,15 +20,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from kit.data.formats.lines import SURROGATE, Decoding, open_bytes, read_lines
+from kit.data.formats.lines import SURROGATE, DecodingCheck, open_bytes, read_lines
 from kit.data.formats.reader import UNDECODABLE, FileTable, Layout
 from kit.errors import DataError
 
-NOWHERE = -1
+NOT_IN_CONTEXT = -1
 """Where an answer starts that is not in its context."""
 MOVED = "an answer that was moved to where its text stands"
 WITHOUT_ANSWER = "no answer, though not called impossible"
-IGNORED = "answers that were ignored, since it is called impossible"
+IGNORED_ANSWERS = "answers that were ignored, since it is called impossible"
 
 SCHEMA = pa.schema(
     [
@@ -56,12 +56,14 @@ def read_squad(path: Path, layout: Layout) -> FileTable:
     """All questions of a file. Raises DataError that names the place if it is not a SQuAD file."""
     text = "".join(read_lines(path, layout.encoding))
     broken = SURROGATE.search(text)
-    reader = Reader(path, Decoding(path, layout.encoding), 1 + text.count("\n", 0, broken.start() if broken else 0))
+    reader = Reader(
+        path, DecodingCheck(path, layout.encoding), 1 + text.count("\n", 0, broken.start() if broken else 0)
+    )
     rows = list(reader.questions(parse(path, text)))
     if reader.decoding.rows == 0:
         raise DataError(f"{path} holds no questions.")
     reader.decoding.check()
-    return FileTable(pa.Table.from_pylist(rows, SCHEMA), +reader.dropped, +reader.noted)
+    return FileTable(pa.Table.from_pylist(rows, SCHEMA), +reader.dropped, +reader.flagged)
 
 
 def parse(path: Path, text: str) -> Any:
@@ -79,11 +81,11 @@ class Reader:
     """Goes through a file, and counts what is wrong with its questions."""
 
     path: Path
-    decoding: Decoding
+    decoding: DecodingCheck
     broken_line: int
     """The first line that could not be decoded, if there is one."""
     dropped: Counter[str] = field(default_factory=Counter)
-    noted: Counter[str] = field(default_factory=Counter)
+    flagged: Counter[str] = field(default_factory=Counter)
     known: dict[str, str] = field(default_factory=dict)
     """Where each id was met."""
 
@@ -120,13 +122,13 @@ class Reader:
             self.dropped[UNDECODABLE] += 1
             return None
         if impossible and given:
-            self.noted[IGNORED] += 1
+            self.flagged[IGNORED_ANSWERS] += 1
             given = []
-        found = [place_answer(context, answer, start) for answer, start in given]
+        found = [locate_answer(context, answer, start) for answer, start in given]
         if not given and impossible is False:
-            self.noted[WITHOUT_ANSWER] += 1
-        self.noted[MOVED] += any(pair is not None and pair != old for pair, old in zip(found, given, strict=True))
-        placed = [new or (answer, NOWHERE) for new, (answer, _) in zip(found, given, strict=True)]
+            self.flagged[WITHOUT_ANSWER] += 1
+        self.flagged[MOVED] += any(pair is not None and pair != old for pair, old in zip(found, given, strict=True))
+        placed = [new or (answer, NOT_IN_CONTEXT) for new, (answer, _) in zip(found, given, strict=True)]
         answers = {"text": [answer for answer, _ in placed], "answer_start": [start for _, start in placed]}
         called = not given if impossible is None else impossible
         return {"id": str(key), "question": text, "answers": answers, "is_impossible": called}
@@ -147,7 +149,7 @@ class Reader:
         return value
 
 
-def place_answer(context: str, text: str, start: int) -> tuple[str, int] | None:
+def locate_answer(context: str, text: str, start: int) -> tuple[str, int] | None:
     """The answer and the place nearest to `start` where it stands in the context; None if it does not.
 
     White space around a text that does not stand there as it is, is taken off.

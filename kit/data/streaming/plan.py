@@ -36,7 +36,7 @@ def buffer_seed(seed: int, start: Position) -> int:
 
 
 @dataclass(frozen=True)
-class Making(Generic[E]):
+class StreamEncoder(Generic[E]):
     """What a task does to the rows of a stream."""
 
     encode: Callable[["Dataset"], tuple[E, dict[str, int]]]
@@ -51,7 +51,7 @@ class Making(Generic[E]):
 
 
 @dataclass
-class Tally:
+class StreamCounts:
     """What has been counted of the stream so far."""
 
     told: SplitReport = field(default_factory=lambda: SplitReport(0))
@@ -79,7 +79,7 @@ class Tally:
 
 
 @dataclass(frozen=True)
-class Bookmark:
+class BufferStart:
     """The beginning of a buffer: all that is needed to go on there."""
 
     step: int
@@ -91,7 +91,7 @@ class Bookmark:
 
 
 @dataclass(frozen=True)
-class Share(Generic[E]):
+class BufferShare(Generic[E]):
     """What one process made of a buffer: of some of its chunks, by their numbers."""
 
     start: Position
@@ -101,7 +101,7 @@ class Share(Generic[E]):
     made: dict[int, tuple[E, SplitReport, dict[str, int]]]
 
 
-class Ahead(Generic[T]):
+class BackgroundTask(Generic[T]):
     """Something that is being made in a thread."""
 
     def __init__(self, make: Callable[[], T]):
@@ -131,11 +131,11 @@ class Ahead(Generic[T]):
         return self._result  # type: ignore[return-value]
 
 
-class Stopped(Exception):
+class Cancelled(Exception):
     """Nobody waits for what is being made."""
 
 
-def alone(mine: T) -> list[T]:
+def single_process(mine: T) -> list[T]:
     """The exchange of a single process."""
     return [mine]
 
@@ -152,27 +152,27 @@ class StreamPlan(Generic[E]):
     def __init__(
         self,
         stream: Stream,
-        making: Making[E],
+        making: StreamEncoder[E],
         *,
         seed: int,
         buffer_size: int,
         micro_batches: int,
-        tally: Tally | None = None,
+        tally: StreamCounts | None = None,
         process: int = 0,
         processes: int = 1,
-        exchange: Callable[[Any], list[Any]] = alone,
+        exchange: Callable[[Any], list[Any]] = single_process,
     ):
         """`exchange` gives what each process has, in their order, to all of them; they all call it as often."""
         self.micro_batches = micro_batches
-        self.tally = tally or Tally()
+        self.tally = tally or StreamCounts()
         self._stream, self._making = stream, making
         self._seed, self._size = seed, buffer_size
         self._process, self._processes, self._exchange = process, processes, exchange
-        self._current = self._next = Bookmark(0, START, self.tally.state())
+        self._current = self._next = BufferStart(0, START, self.tally.state())
         self._examples: E | None = None
         self._plan: BatchPlan | None = None
         self._buffers: Buffers | None = None
-        self._ahead: Ahead[Share[E] | KitError] | None = None
+        self._ahead: BackgroundTask[BufferShare[E] | KitError] | None = None
         self._stop = threading.Event()
 
     # ---- what the loop asks for ------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class StreamPlan(Generic[E]):
         self.close()
         self.tally.restore(state["counted"])
         position = Position.of_state(state["position"])
-        self._current = self._next = Bookmark(state["step"], position, state["tally"])
+        self._current = self._next = BufferStart(state["step"], position, state["tally"])
         self._examples = self._plan = None
 
     def close(self) -> None:
@@ -224,14 +224,14 @@ class StreamPlan(Generic[E]):
         self._ahead = self._buffers = None
         self._stop = threading.Event()
 
-    def _bookmark(self, steps: int) -> Bookmark:
+    def _bookmark(self, steps: int) -> BufferStart:
         return self._next if steps >= self._next.step else self._current
 
     # ---- from buffer to buffer -------------------------------------------------------------------------------------
 
     def _next_buffer(self) -> None:
         """Go on to the next buffer, and to more if the filters leave too little of it."""
-        start, parts, found = self._next.position, list[E](), Tally()
+        start, parts, found = self._next.position, list[E](), StreamCounts()
         examples = self._making.join(parts)
         whole_epochs = -1 if start.row or start.place else 0
         while len(examples) < self.micro_batches:
@@ -256,16 +256,16 @@ class StreamPlan(Generic[E]):
         self.tally.real_tokens += padding.real_tokens
         self.tally.padded_tokens += padding.padded_tokens
         self._current = self._next
-        self._next = Bookmark(self._current.step + self._plan.steps_per_epoch, end, self.tally.state())
+        self._next = BufferStart(self._current.step + self._plan.steps_per_epoch, end, self.tally.state())
 
-    def _take(self) -> list[Share[E]]:
+    def _take(self) -> list[BufferShare[E]]:
         """What each process made of the next buffer; the one after it is begun."""
         if self._ahead is None:
             self._buffers = self._stream.buffers(self._seed, self._size, self.micro_batches, self._next.position)
-            self._ahead = Ahead(self._make)
+            self._ahead = BackgroundTask(self._make)
         mine = self._ahead.result()
         self._ahead = None
-        shares: list[Share[E]] = []
+        shares: list[BufferShare[E]] = []
         for share in self._exchange(mine):
             if isinstance(share, KitError):
                 raise DataError(
@@ -275,10 +275,10 @@ class StreamPlan(Generic[E]):
         first = shares[0]
         if any((share.start, share.end, share.chunks) != (first.start, first.end, first.chunks) for share in shares):
             raise DataError("the processes read different training data. Give all of them the same.")
-        self._ahead = Ahead(self._make)
+        self._ahead = BackgroundTask(self._make)
         return shares
 
-    def _make(self) -> Share[E] | KitError:
+    def _make(self) -> BufferShare[E] | KitError:
         """This process's share of the next buffer; or why there is none, since the others must learn of it."""
         assert self._buffers is not None
         stop, buffers, made, number = self._stop, self._buffers, {}, -1
@@ -286,16 +286,16 @@ class StreamPlan(Generic[E]):
         try:
             for number, chunk in enumerate(buffers.read()):
                 if stop.is_set():
-                    raise Stopped
+                    raise Cancelled
                 if number % self._processes == self._process:
                     rows, told = self._stream.rows_of(chunk)
                     examples, left_out = self._making.encode(rows)
                     made[number] = (examples, told, left_out)
         except KitError as error:
             return error
-        return Share(start, buffers.start, number + 1, buffers.passed(), made)
+        return BufferShare(start, buffers.start, number + 1, buffers.passed(), made)
 
-    def _too_few(self, count: int, found: Tally) -> DataError:
+    def _too_few(self, count: int, found: StreamCounts) -> DataError:
         left_out = {**found.told.dropped, **found.left_out}
         reasons = ", ".join(f"{name}: {number:,}" for name, number in left_out.items() if number)
         if count:

@@ -15,7 +15,7 @@ from kit.data.columns import plain_text
 from kit.data.formats.folders import ShardFiles
 from kit.data.formats.lines import LineReader
 from kit.data.formats.parquet import Tables, parquet_batches
-from kit.data.formats.reader import UNDECODABLE, Layout, Rows, check_ending, open_parallel, open_rows
+from kit.data.formats.reader import UNDECODABLE, Layout, RowStream, check_extension, open_parallel, open_rows
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
@@ -31,7 +31,7 @@ class ShardRows(Protocol):
 
     dropped: Counter[str]
     """Rows that could not be used, by reason; whoever reads it may empty it."""
-    noted: Counter[str]
+    flagged: Counter[str]
     """Rows that are worth knowing about, by what they have."""
 
     @property
@@ -86,7 +86,7 @@ class FileShard:
         if isinstance(self.files, dict):
             sides = [LineReader(path, self.layout.encoding) for path in self.files.values()]
             return TextRows(sides, open_parallel(self.files, self.layout, sides), cursor)
-        if check_ending(self.files, self.layout) == "parquet":
+        if check_extension(self.files, self.layout) == "parquet":
             first = cursor[0] if cursor else 0
             return TableRows(parquet_batches(self.files, first, BATCH_ROWS), first)
         lines = LineReader(self.files, self.layout.encoding)
@@ -96,12 +96,12 @@ class FileShard:
 class TextRows:
     """Rows of text files; the cursor is the line and the byte in each."""
 
-    def __init__(self, sides: Sequence[LineReader], rows: Rows, cursor: Cursor):
+    def __init__(self, sides: Sequence[LineReader], rows: RowStream, cursor: Cursor):
         self._sides, self._rows = sides, rows
         self._from_start = not cursor
         for side, line, byte in zip(sides, cursor[::2], cursor[1::2], strict=False):
             side.go_to(line, byte)
-        self.dropped, self.noted = rows.dropped, rows.noted
+        self.dropped, self.flagged = rows.dropped, rows.flagged
 
     @property
     def cursor(self) -> Cursor:
@@ -130,7 +130,7 @@ class TableRows:
         self._tables = tables
         self._rest: deque[tuple[pa.Table, np.ndarray]] = deque()  # usable rows, and the numbers of them
         self._next = first  # row that the next of the tables begins with
-        self.dropped, self.noted = Counter[str](), Counter[str]()
+        self.dropped, self.flagged = Counter[str](), Counter[str]()
 
     @property
     def cursor(self) -> Cursor:

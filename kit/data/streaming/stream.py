@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from kit.data.batching.plan import FEW
+from kit.data.batching.plan import MIN_LAST_BATCH
 from kit.data.report import SplitReport
 from kit.data.streaming.shards import Cursor, Shard, ShardRows
 from kit.errors import DataError, KitError
-from kit.hub.names import reason
+from kit.hub.names import one_line
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -57,7 +57,7 @@ START = Position()
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """What is trained on of a shard: from a cursor on, so many rows or all."""
 
     shard: Shard
@@ -81,30 +81,30 @@ RowsOf = Callable[[Chunk], tuple["Dataset", SplitReport]]
 class Stream:
     """The training data of a run: parts of shards, and how a chunk of them becomes rows of the task."""
 
-    parts: Sequence[Part]
+    parts: Sequence[ShardPart]
     rows_of: RowsOf
 
-    def order(self, seed: int, epoch: int) -> list[Part]:
+    def order(self, seed: int, epoch: int) -> list[ShardPart]:
         """The parts in the order of an epoch."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self.parts))
         return [self.parts[place] for place in order]
 
-    def as_they_are(self, epoch: int) -> Sequence[Part]:
+    def in_file_order(self, epoch: int) -> Sequence[ShardPart]:
         """The parts in the order of the data."""
         return self.parts
 
-    def without_head(self, rows: int) -> tuple["Dataset", SplitReport, "Stream"]:
+    def split_off_head(self, rows: int) -> tuple["Dataset", SplitReport, "Stream"]:
         """The first rows of the data, in its own order, and a stream of all the others."""
-        reader = Reader(self.as_they_are)
+        reader = ChunkReader(self.in_file_order)
         head, told = self._rows(reader.chunks(rows))
         at = reader.position
         reader.close()
         rest = [] if at.epoch else [replace(self.parts[at.place], cursor=at.cursor), *self.parts[at.place + 1 :]]
         return head, told, replace(self, parts=rest)
 
-    def only_head(self, rows: int) -> "Stream":
+    def limit_to_head(self, rows: int) -> "Stream":
         """A stream of the first rows of the data, in its own order. They are read once, to see where they end."""
-        reader, counts = Reader(self.as_they_are), Counter[int]()
+        reader, counts = ChunkReader(self.in_file_order), Counter[int]()
         for chunk in reader.chunks(rows):
             counts[chunk.start.place] += chunk.table.num_rows
         reader.close()
@@ -115,14 +115,14 @@ class Stream:
         count = min(SAMPLED_SHARDS, len(self.parts), rows)
         chunks: list[Chunk] = []
         for place in np.linspace(0, len(self.parts) - 1, count).astype(int):
-            reader = Reader(replace(self, parts=[self.parts[place]]).as_they_are)
+            reader = ChunkReader(replace(self, parts=[self.parts[place]]).in_file_order)
             chunks += reader.chunks(rows // count)
             reader.close()
         return self._rows(chunks)[0]
 
     def buffers(self, seed: int, size: int, micro_batches: int, start: Position = START) -> "Buffers":
         """The buffers of training from a position on, each with at least a row for every micro-batch."""
-        return Buffers(Reader(partial(self.order, seed), start), size, max(FEW, micro_batches))
+        return Buffers(ChunkReader(partial(self.order, seed), start), size, max(MIN_LAST_BATCH, micro_batches))
 
     def first_buffer(self, seed: int, size: int, micro_batches: int) -> tuple["Dataset", SplitReport]:
         """The rows that training begins with."""
@@ -144,15 +144,15 @@ class Stream:
         return concatenate_datasets(found), told
 
 
-class Reader:
+class ChunkReader:
     """Reads chunks, shard after shard and epoch after epoch, from a position on."""
 
-    def __init__(self, order: Callable[[int], Sequence[Part]], position: Position = START):
+    def __init__(self, order: Callable[[int], Sequence[ShardPart]], position: Position = START):
         self.position = position
         self.passed = Counter[str]()
         """Rows that could not be used after the last chunk, at the end of a shard."""
         self._order = order
-        self._parts: tuple[int, Sequence[Part]] = (-1, [])  # of the epoch at hand
+        self._parts: tuple[int, Sequence[ShardPart]] = (-1, [])  # of the epoch at hand
         self._open: ShardRows | None = None
 
     def chunks(self, rows: int) -> Iterator[Chunk]:
@@ -178,7 +178,7 @@ class Reader:
                 return Chunk(at, table, dropped)
             self.position = Position(at.epoch, at.place + 1)
 
-    def _take(self, part: Part, most: int) -> pa.Table | None:
+    def _take(self, part: ShardPart, most: int) -> pa.Table | None:
         """The next rows of a part; None, and the shard is closed, if there are none left."""
         at = self.position
         left = most if part.rows is None else min(most, part.rows - at.row)
@@ -190,7 +190,9 @@ class Reader:
             raise
         # The libraries below raise dozens of kinds; each means that the data is not to be had.
         except Exception as error:
-            raise DataError(f"{part.shard.name} could not be read on after {at.row:,} rows: {reason(error)}") from error
+            raise DataError(
+                f"{part.shard.name} could not be read on after {at.row:,} rows: {one_line(error)}"
+            ) from error
         self.passed += self._open.dropped
         self._open.dropped.clear()
         if table is None or not table.num_rows:
@@ -212,7 +214,7 @@ class Buffers:
     a chunk. To know of it, about a chunk is read beyond each buffer; nothing else is held here.
     """
 
-    def __init__(self, reader: Reader, size: int, least: int):
+    def __init__(self, reader: ChunkReader, size: int, least: int):
         self._reader, self._size = reader, max(size, least)
         self._rest = max(least, min(CHUNK_ROWS, size // 4))
         self._ahead: list[Chunk] = []

@@ -208,7 +208,7 @@ def nearest(language: str, known: Sequence[str]) -> str:
     return alike or (f" Did you mean {' or '.join(begins)}?" if 0 < len(begins) < 4 else "")
 
 
-def tell_languages(
+def set_language_codes(
     tokenizer: "PreTrainedTokenizerBase", section: "TranslationTokenizer", directions: Sequence[Sequence[str]]
 ) -> None:
     """Note in the source's tokenizer what a recipe says about languages; RecipeError if the tokenizer cannot do that.

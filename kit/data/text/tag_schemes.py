@@ -55,7 +55,7 @@ def split_tag(tag: str) -> tuple[str, str]:
     )
 
 
-def spans_of(tags: Sequence[str]) -> list[Span]:
+def tags_to_spans(tags: Sequence[str]) -> list[Span]:
     """The spans of a sentence, in order."""
     found: list[Span] = []
     start, last, kind = 0, OUTSIDE, ""
@@ -71,7 +71,7 @@ def spans_of(tags: Sequence[str]) -> list[Span]:
     return found
 
 
-def write_tags(spans: Iterable[Span], length: int, scheme: str) -> list[str]:
+def spans_to_tags(spans: Iterable[Span], length: int, scheme: str) -> list[str]:
     """The tags of a sentence of `length` words; the spans must not overlap."""
     scheme = scheme_name(scheme)
     tags = [OUTSIDE] * length
@@ -99,7 +99,7 @@ def detect_scheme(sequences: Iterable[Sequence[str]]) -> str:
         letters |= {split_tag(tag)[0] for tag in tags}
         if letters <= {"B", "I", OUTSIDE}:
             for scheme in unusual:
-                unusual[scheme] += _differences(tags, write_tags(spans_of(tags), len(tags), scheme))
+                unusual[scheme] += _differences(tags, spans_to_tags(tags_to_spans(tags), len(tags), scheme))
     if letters & {"E", "S"} and letters & {"L", "U"}:
         raise DataError(f"Tags of IOBES and BILOU are mixed: the letters are {', '.join(sorted(letters))}.")
     if letters & {"E", "S"}:
@@ -121,9 +121,9 @@ def convert(sequences: Sequence[Sequence[str]], target: str, source: str | None 
         for tag in tags:
             if split_tag(tag)[0] not in LETTERS[scheme] + OUTSIDE:
                 raise DataError(f'Sentence {number}: {scheme} has no tag "{tag}". Name the right scheme.')
-        spans = spans_of(tags)
-        repaired += _differences(tags, write_tags(spans, len(tags), scheme))
-        converted.append(write_tags(spans, len(tags), target))
+        spans = tags_to_spans(tags)
+        repaired += _differences(tags, spans_to_tags(spans, len(tags), scheme))
+        converted.append(spans_to_tags(spans, len(tags), target))
     return Conversion(converted, scheme, repaired)
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kit.data.text.languages import PREFIX, Languages, languages_of
-from kit.data.text.vocabulary import END, OF_BERT, PAD, START, UNKNOWN, train_vocabulary
+from kit.data.text.vocabulary import BERT_SPECIAL_TOKENS, BOS, EOS, PAD, UNK, train_vocabulary
 from kit.errors import NetworkError, RecipeError, RunError
-from kit.hub.download import download, hub_name
-from kit.hub.names import reason
-from kit.system.redaction import mask
+from kit.hub.download import download, parse_repo_id
+from kit.hub.names import one_line
+from kit.system.redaction import redact
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -177,7 +177,7 @@ class Tokenizers:
         return cls(source, source)
 
 
-class NoText(Tokenizers):
+class NoTokenizers(Tokenizers):
     """What stands for the tokenizers of a task that has no text."""
 
     def __init__(self) -> None:
@@ -220,10 +220,11 @@ def train_tokenizers(section: "TranslationTokenizer", sources: Iterable[str], ta
     # Some kinds read the text twice.
     sources, targets = reusable(sources), reusable(targets)
     if section.shared:
-        tokenizer = train_one(section, Both(sources, targets), "training", section.end_of_source)
+        tokenizer = build_tokenizer(section, Chained(sources, targets), "training", section.end_of_source)
         return Tokenizers(tokenizer, tokenizer)
     return Tokenizers(
-        train_one(section, sources, "source", section.end_of_source), train_one(section, targets, "target", True)
+        build_tokenizer(section, sources, "source", section.end_of_source),
+        build_tokenizer(section, targets, "target", True),
     )
 
 
@@ -232,7 +233,7 @@ def reusable(texts: Iterable[str]) -> Iterable[str]:
 
 
 @dataclass(frozen=True)
-class Both:
+class Chained:
     """Two texts, one after the other, that can be read more than once."""
 
     first: Iterable[str]
@@ -242,24 +243,24 @@ class Both:
         return chain(self.first, self.second)
 
 
-def train_one(
-    section: "TokenizerSection", texts: Iterable[str], side: str, ends: bool, start: str = START
+def build_tokenizer(
+    section: "TokenizerSection", texts: Iterable[str], side: str, ends: bool, start: str = BOS
 ) -> "PreTrainedTokenizerBase":
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     backend = train_vocabulary(section, texts, side)
     backend.post_processor = TemplateProcessing(
-        single=f"$A {END}" if ends else "$A",
-        pair=f"$A {END} $B {END}" if ends else "$A $B",
-        special_tokens=[(END, backend.token_to_id(END))],
+        single=f"$A {EOS}" if ends else "$A",
+        pair=f"$A {EOS} $B {EOS}" if ends else "$A $B",
+        special_tokens=[(EOS, backend.token_to_id(EOS))],
     )
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=start,
         pad_token=PAD,
-        eos_token=END,
-        unk_token=UNKNOWN,
+        eos_token=EOS,
+        unk_token=UNK,
         # A text that happens to contain "</s>" must not end there.
         split_special_tokens=True,
         clean_up_tokenization_spaces=False,
@@ -277,9 +278,9 @@ def train_tokenizer(
     texts = reusable(texts)
     if kind == "causal":
         # a text begins behind the end of another, as in GPT-2: <s> would be a start that the model has never seen
-        return train_one(section, texts, "training", ends=False, start=END)
-    backend = train_vocabulary(section, texts, "training", OF_BERT)
-    first, pad, separator, unknown, mask = OF_BERT
+        return build_tokenizer(section, texts, "training", ends=False, start=EOS)
+    backend = train_vocabulary(section, texts, "training", BERT_SPECIAL_TOKENS)
+    first, pad, separator, unknown, redact = BERT_SPECIAL_TOKENS
     backend.post_processor = TemplateProcessing(
         single=f"{first} $A {separator}",
         pair=f"{first} $A {separator} $B:1 {separator}:1",
@@ -291,7 +292,7 @@ def train_tokenizer(
         pad_token=pad,
         sep_token=separator,
         unk_token=unknown,
-        mask_token=mask,
+        mask_token=redact,
         clean_up_tokenization_spaces=False,
         # without the segments, next-sentence prediction would in silence see one text
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -300,7 +301,7 @@ def train_tokenizer(
 
 def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
     """The tokenizers of a run folder, a model folder or a Hub id; KitError if there are none."""
-    on_hub = hub_name(name_or_path)
+    on_hub = parse_repo_id(name_or_path)
     folder = Path(name_or_path)
     try:
         if on_hub is not None:
@@ -310,7 +311,7 @@ def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
     except Exception as error:
         raise RecipeError(
             f'tokenizer.pretrained: there is no folder "{name_or_path}", and as a Hub id it could not be loaded: '
-            f"{mask(reason(error))}"
+            f"{redact(one_line(error))}"
         ) from error
     for place in (folder, folder / "model"):
         if (place / "tokenizer_config.json").is_file():

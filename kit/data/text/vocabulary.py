@@ -17,9 +17,9 @@ from kit.errors import DataError, RecipeError
 if TYPE_CHECKING:
     from kit.recipe.inputs import TokenizerSection
 
-START, PAD, END, UNKNOWN = "<s>", "<pad>", "</s>", "<unk>"
-SPECIAL_TOKENS = (START, PAD, END, UNKNOWN)
-OF_BERT = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
+BOS, PAD, EOS, UNK = "<s>", "<pad>", "</s>", "<unk>"
+SPECIAL_TOKENS = (BOS, PAD, EOS, UNK)
+BERT_SPECIAL_TOKENS = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
 """The special tokens of masked language models: the first four have the same place as those above."""
 WORD_START = "▁"
 CONTINUATION = "##"

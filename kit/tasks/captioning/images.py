@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import PreTrainedConfig, ViTImageProcessorPil
 
-from kit.data.rows import PICTURE
+from kit.data.rows import IMAGE_BYTES
 from kit.errors import DataError
 from kit.pipelines.image_to_text import read_picture
 from kit.tasks.captioning.rows import FILE, cells
@@ -74,12 +74,14 @@ class Pictures:
         """Reads them all where there is memory to keep them, so that one that is broken is noticed before training."""
         self.root, self.reader = root, reader
         self.files = list(rows[FILE])
-        self._rows = rows.select_columns([PICTURE]).with_format("arrow") if PICTURE in rows.column_names else None
+        self._rows = (
+            rows.select_columns([IMAGE_BYTES]).with_format("arrow") if IMAGE_BYTES in rows.column_names else None
+        )
         shape = (len(rows), reader.channels, reader.side, reader.side)
         self._kept: np.ndarray | None = None
         if np.prod(shape, dtype=np.int64) <= KEPT_BYTES:
             kept = np.empty(shape, dtype=np.uint8)
-            sources = self.files if self._rows is None else cells(rows, PICTURE)
+            sources = self.files if self._rows is None else cells(rows, IMAGE_BYTES)
             for place, source in enumerate(sources):
                 kept[place] = reader.resized(self._opened(source, place))
             self._kept = kept
@@ -103,7 +105,7 @@ class Pictures:
     def _sources(self, places: list[int]) -> Iterator[Any]:
         if self._rows is None:
             return iter([self.files[place] for place in places])
-        return iter(self._rows[places][PICTURE].to_pylist())
+        return iter(self._rows[places][IMAGE_BYTES].to_pylist())
 
     def _opened(self, source: Any, place: int) -> Image.Image:
         content = source.get("bytes") if isinstance(source, dict) else None

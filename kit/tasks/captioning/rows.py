@@ -13,7 +13,7 @@ import numpy as np
 
 from kit.data.columns import is_text
 from kit.data.report import SplitReport
-from kit.data.rows import PICTURE, keep
+from kit.data.rows import IMAGE_BYTES, filter_rows
 from kit.errors import DataError
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def one_row_a_picture(rows: "Dataset", data: "CaptioningData", split: str, told:
     kept[list(first.values())] = True
 
     in_files = is_text(rows.data.schema.field("image").type)
-    rows = rows if in_files else rows.rename_column("image", PICTURE)
+    rows = rows if in_files else rows.rename_column("image", IMAGE_BYTES)
     for name, column, kind in (
         ("image", digests, Value("string")),
         ("caption", captions, List(Value("string"))),
@@ -102,7 +102,7 @@ def one_row_a_picture(rows: "Dataset", data: "CaptioningData", split: str, told:
     ):
         rows = replaced(rows, name, column, kind)
     others = [name for name in rows.column_names if name not in ("image", "caption", FILE)]
-    return keep(rows.select_columns(["image", "caption", FILE, *others]), kept)
+    return filter_rows(rows.select_columns(["image", "caption", FILE, *others]), kept)
 
 
 def replaced(rows: "Dataset", name: str, column: list[Any], kind: Any = None) -> "Dataset":

@@ -13,10 +13,10 @@ from torch import nn
 from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
 from kit.data.batching.plan import BatchPlan, Plan
-from kit.data.batching.ragged import IGNORED, TokenLists
-from kit.data.rows import PICTURE
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
+from kit.data.rows import IMAGE_BYTES
 from kit.data.splits import Splits
-from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_one
+from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluator import evaluate_writing
 from kit.pipelines.image_to_text import TASK as PIPELINE
@@ -38,7 +38,7 @@ class Captioned:
     """Pictures and their captions: each caption is an example of its own."""
 
     pictures: Pictures
-    captions: TokenLists
+    captions: RaggedTokens
     owners: np.ndarray
     """Number of the picture of each caption."""
     cut: int = 0
@@ -57,7 +57,7 @@ class Captioned:
         """Pixels and labels of these captions."""
         return {
             "pixel_values": self.pictures.pixels(self.owners[indices]),  # (batch, channels, side, side)
-            "labels": self.captions.padded(indices, IGNORED),  # (batch, target)
+            "labels": self.captions.padded(indices, IGNORE_INDEX),  # (batch, target)
         }
 
     def source(self, places: np.ndarray) -> Batch:
@@ -87,7 +87,7 @@ class Captioning(Writing[Captioned]):
         if pretrained is not None:
             return load_pretrained_tokenizers(pretrained)
         captions = [caption for listed in self.vocabulary_rows(splits)["caption"] for caption in listed]
-        tokenizer = train_one(section, captions, "training", ends=True)
+        tokenizer = build_tokenizer(section, captions, "training", ends=True)
         return Tokenizers(tokenizer, tokenizer)
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Captioned]:
@@ -106,7 +106,7 @@ class Captioning(Writing[Captioned]):
         listed = rows["caption"]
         owners = np.repeat(np.arange(len(rows)), [len(captions) for captions in listed])
         ids = tokenizers.encode_target(caption for captions in listed for caption in captions)
-        return Captioned(Pictures(rows, root_of(self.recipe.data), PixelReader(config)), TokenLists(ids), owners)
+        return Captioned(Pictures(rows, root_of(self.recipe.data), PixelReader(config)), RaggedTokens(ids), owners)
 
     def plan(self, examples: Captioned, seed: int | None = None) -> BatchPlan:
         return self.plan_lengths([examples.lengths], seed)
@@ -115,11 +115,11 @@ class Captioning(Writing[Captioned]):
         train = encoded.splits["train"]
         return lambda indices, random: train.batch(indices)
 
-    def texts(self, examples: Captioned) -> dict[str, TokenLists]:
+    def texts(self, examples: Captioned) -> dict[str, RaggedTokens]:
         return {"caption": examples.captions}
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
-        return {"caption": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORED)}
+        return {"caption": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
@@ -212,7 +212,7 @@ class Captioning(Writing[Captioned]):
 
 def described(rows: Dataset) -> list[dict[str, Any]]:
     """The rows of a split as predictions tell them: `source` is the name of the picture, `target` its captions."""
-    others = [name for name in rows.column_names if name not in ("image", "caption", FILE, PICTURE)]
+    others = [name for name in rows.column_names if name not in ("image", "caption", FILE, IMAGE_BYTES)]
     told = rows.select_columns(["caption", FILE, *others])
     return [{"source": row.pop(FILE), "target": row.pop("caption"), **row} for row in told]
 

@@ -15,9 +15,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel
 from kit.data.batching.contiguous import ContiguousPlan, EpochPlan
 from kit.data.batching.packing import CausalBlocks, document_positions
 from kit.data.batching.plan import Plan
-from kit.data.batching.ragged import IGNORED, TokenLists
-from kit.data.batching.token_cache import Arrays, in_portions
-from kit.data.rows import Texts
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
+from kit.data.batching.token_cache import Arrays, map_in_chunks
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.streaming.plan import StreamPlan
 from kit.data.text.tokenizer import Tokenizers
@@ -88,8 +88,10 @@ class CausalLM(LanguageModel[TextBlocks]):
         advance: Callable[[int], object] = lambda documents: None,
     ) -> TextBlocks:
         tokenizer, data = tokenizers.source, self.recipe.data
-        tokens = TokenLists.joined(list(in_portions(Texts(rows, "text"), PlainTokens(tokenizer), workers, advance)))
-        size = sum(len(text.encode("utf-8", "replace")) for text in Texts(rows, "text"))
+        tokens = RaggedTokens.joined(
+            list(map_in_chunks(ColumnView(rows, "text"), PlainTokens(tokenizer), workers, advance))
+        )
+        size = sum(len(text.encode("utf-8", "replace")) for text in ColumnView(rows, "text"))
         blocks = CausalBlocks.of(tokens, tokenizer.eos_token_id, data.block_size)
         return TextBlocks(blocks, size, data.separate_documents)
 
@@ -119,12 +121,12 @@ class CausalLM(LanguageModel[TextBlocks]):
         blocks = CausalBlocks(stream, separator, data.block_size)
         return TextBlocks(blocks, sum(part.bytes for part in parts), data.separate_documents)
 
-    def texts(self, examples: TextBlocks) -> dict[str, TokenLists]:
+    def texts(self, examples: TextBlocks) -> dict[str, RaggedTokens]:
         tokens = examples.blocks.stream[:-1]
-        return {"text": TokenLists(np.split(tokens, np.cumsum(examples.lengths)[:-1]))}
+        return {"text": RaggedTokens(np.split(tokens, np.cumsum(examples.lengths)[:-1]))}
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
-        real = batch["labels"] != IGNORED
+        real = batch["labels"] != IGNORE_INDEX
         return {
             "reads": Shown(tokenizers.source, batch["input_ids"], real),
             "predicts": Shown(tokenizers.source, batch["labels"], real),

@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
 
 from kit.data.batching.plan import Plan
-from kit.data.rows import Texts
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
@@ -73,7 +73,7 @@ class Classification(FineTuning[Classified]):
 
     def words_to_learn(self, rows: Dataset) -> Iterable[str]:
         for column in self.columns:
-            yield from Texts(rows, column)
+            yield from ColumnView(rows, column)
 
     # ---- text → tokens -----------------------------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Classification(FineTuning[Classified]):
     ) -> tuple[Inputs, np.ndarray]:
         """The texts of the rows as tokens, and which of them had to be cut."""
         tokenizer = tokenizers.source
-        texts = list(zip(*(Texts(rows, column) for column in self.columns), strict=True))
+        texts = list(zip(*(ColumnView(rows, column) for column in self.columns), strict=True))
         limit = self.limit(tokenizer, config)
         found, long = encode_all(
             lambda portion, **how: tokenizer(*map(list, zip(*portion, strict=True)), **how),
@@ -243,7 +243,7 @@ class Classification(FineTuning[Classified]):
         """A row for each example: its texts, its label, what is predicted and how surely."""
         texts = [
             dict(zip(self.columns, row, strict=True))
-            for row in zip(*(Texts(rows, c) for c in self.columns), strict=True)
+            for row in zip(*(ColumnView(rows, c) for c in self.columns), strict=True)
         ]
         right = [self.label_shown(label) for label in examples.labels]
         told = zip(texts, right, self.predicted(logits), strict=True)

@@ -10,9 +10,9 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from kit.data.batching.ragged import IGNORED, Pairs, TokenLists
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.report import SplitReport
-from kit.data.rows import in_memory
+from kit.data.rows import to_dataset
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def in_replies(rows: "Dataset", data: "DialogueData", split: str, told: SplitRep
     for name in others:
         if name not in kinds:
             table = table.append_column(name, whole[name].combine_chunks().take(pa.array(owners)))
-    return in_memory(table)
+    return to_dataset(table)
 
 
 def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> Iterator[tuple[int, str]]:
@@ -115,10 +115,10 @@ def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> 
 
 
 @dataclass(frozen=True)
-class Conversations(Pairs):
+class Conversations(TokenPairs):
     """Encoded turns and replies; `source` has the tokens of all turns of an example, one after the other."""
 
-    turns: TokenLists = field(default_factory=lambda: TokenLists([]))
+    turns: RaggedTokens = field(default_factory=lambda: RaggedTokens([]))
     """The number of tokens of each turn."""
     apart: bool = True
     """Whether the model reads each turn by itself, (turns, tokens), or all of them as one text."""
@@ -128,9 +128,9 @@ class Conversations(Pairs):
         cls, histories: Sequence[Sequence[Sequence[int]]], replies: Sequence[Sequence[int]], apart: bool, cut: int = 0
     ) -> "Conversations":
         """From the tokens of each turn."""
-        source = TokenLists([token for turn in turns for token in turn] for turns in histories)
-        lengths = TokenLists([len(turn) for turn in turns] for turns in histories)
-        return cls(source, TokenLists(replies), None, cut, lengths, apart)
+        source = RaggedTokens([token for turn in turns for token in turn] for turns in histories)
+        lengths = RaggedTokens([len(turn) for turn in turns] for turns in histories)
+        return cls(source, RaggedTokens(replies), None, cut, lengths, apart)
 
     @property
     def longest_turns(self) -> np.ndarray:
@@ -163,5 +163,5 @@ class Conversations(Pairs):
         return {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask),
-            "labels": self.target.padded(indices, IGNORED),
+            "labels": self.target.padded(indices, IGNORE_INDEX),
         }

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from kit.data.batching.ragged import Pairs
+from kit.data.batching.ragged import TokenPairs
 from kit.decoding.search import SearchSettings, search
 from kit.errors import KitError, RunError
 from kit.pipelines.dialogue import HIERARCHICAL, SETTINGS, recent_turns
@@ -46,7 +46,7 @@ class Responder(Translator):
         best = search(self.model, batch, settings or self.settings())[0][0]
         return self.tokenizers.decode([best.tokens])[0]
 
-    def _pairs(self, ids: list[Any]) -> Pairs:
+    def _pairs(self, ids: list[Any]) -> TokenPairs:
         return Conversations.of(ids, [[] for _ in ids], self.apart)
 
     def _encode(self, texts: list[str], request: Request, results: list[Result]) -> list[Any]:

@@ -17,10 +17,10 @@ from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from kit.data.batching.plan import BatchPlan, Plan
-from kit.data.batching.ragged import IGNORED, TokenLists
-from kit.data.rows import Texts
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits, load_splits
-from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_one
+from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.errors import DataError
 from kit.evaluation.evaluator import evaluate_split
 from kit.evaluation.metrics import by_kind, compute_metrics
@@ -78,10 +78,10 @@ class Dialogue(Writing[Conversations]):
             return load_pretrained_tokenizers(pretrained)
         rows = self.vocabulary_rows(splits)
         if self.recipe.data.target is None:  # every turn is the last one before some reply, or a reply
-            turns = [turns[-1] for turns in Texts(rows, "turns")]
+            turns = [turns[-1] for turns in ColumnView(rows, "turns")]
         else:
-            turns = [turn for turns in Texts(rows, "turns") for turn in turns]
-        tokenizer = train_one(section, [*turns, *Texts(rows, "target")], "training", ends=True)
+            turns = [turn for turns in ColumnView(rows, "turns") for turn in turns]
+        tokenizer = build_tokenizer(section, [*turns, *ColumnView(rows, "target")], "training", ends=True)
         return Tokenizers(tokenizer, tokenizer)
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Conversations]:
@@ -105,10 +105,10 @@ class Dialogue(Writing[Conversations]):
     ) -> Conversations:
         """Examples whose turns fit the model, and whose replies do, unless they are to be filtered by their length."""
         limit, apart = position_limit(config), config.model_type in HIERARCHICAL
-        turns, max_turns = Texts(rows, "turns"), self.recipe.data.max_turns
+        turns, max_turns = ColumnView(rows, "turns"), self.recipe.data.max_turns
         histories, cut = encode_histories(turns, tokenizers, max_turns, None if apart else limit)
         most = None if whole_replies else limit
-        replies, long = encode_within(most, tokenizers.encode_target, list(Texts(rows, "target")))
+        replies, long = encode_within(most, tokenizers.encode_target, list(ColumnView(rows, "target")))
         return Conversations.of(histories, replies, apart, len(cut | set(long)))
 
     def filter_lengths(
@@ -141,12 +141,12 @@ class Dialogue(Writing[Conversations]):
         examples, pad = encoded.splits["train"], tokenizers.source.pad_token_id
         return lambda indices, random: examples.batch(indices, pad)
 
-    def texts(self, examples: Conversations) -> dict[str, TokenLists]:
+    def texts(self, examples: Conversations) -> dict[str, RaggedTokens]:
         return {"turns": examples.source, "reply": examples.target}
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
         turns = Shown(tokenizers.source, batch["input_ids"].flatten(1), batch["attention_mask"].flatten(1).bool())
-        return {"turns": turns, "reply": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORED)}
+        return {"turns": turns, "reply": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

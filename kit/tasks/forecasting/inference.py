@@ -14,7 +14,7 @@ from transformers import AutoModelForTimeSeriesPrediction
 
 from kit.data.columns import plain_text
 from kit.data.formats.reader import Layout, read_table
-from kit.data.rows import in_memory
+from kit.data.rows import to_dataset
 from kit.errors import DataError, KitError, RunError
 from kit.prediction.files import writing
 from kit.pretrained.loading import load_config, load_model
@@ -62,7 +62,7 @@ class Forecaster:
             horizon=self.model.config.horizon,
             **{key: self.settings[key] for key in keys},
         )
-        rows = in_memory(plain_text(read_table(file, Layout()).table))
+        rows = to_dataset(plain_text(read_table(file, Layout()).table))
         return read_series(rows, data, str(file), complete=False)
 
     def predict(self, series: Sequence[Series], horizon: int | None = None) -> Iterator[Forecast]:
@@ -129,7 +129,7 @@ def forecast_file(run: str | Path, file: Path, output: Path | None, horizon: int
     series = forecaster.read(file)
     with writing(output) as text:
         count = writers[ending](forecaster.predict(series, horizon), forecaster.names, text)
-    reporter.say(f"{count:,} series{'' if output is None else f': {output}'}")
+    reporter.print(f"{count:,} series{'' if output is None else f': {output}'}")
 
 
 def write_csv(forecasts: Iterator[Forecast], names: list[str], file: TextIO) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kit.data.text.tokenizer import NoText
+from kit.data.text.tokenizer import NoTokenizers
 from kit.tasks.forecasting.objective import ForecastObjective
 from kit.tasks.forecasting.task import Forecasting
 from kit.training.objective import Batch
@@ -31,11 +31,11 @@ def subject_of(task: Forecasting, model_folder: Path | None) -> tuple[Subject, s
     """A new model of a recipe, or that of a run, with some windows of validation; and which they are."""
     splits = task.load()
     if model_folder is None:
-        windows = task.encode(splits, NoText()).splits["validation"]
-        model = task.build_model(NoText())
+        windows = task.encode(splits, NoTokenizers()).splits["validation"]
+        model = task.build_model(NoTokenizers())
     else:
         model = task.load_model(model_folder)
-        windows = task.encode_split(splits.datasets["validation"], NoText(), model.config)
+        windows = task.encode_split(splits.datasets["validation"], NoTokenizers(), model.config)
     few = torch.arange(max(MICRO_BATCHES, min(EXAMPLES, len(windows)))) % len(windows)
     batch = {
         name: part.double() if part.is_floating_point() else part for name, part in windows.batch(few.numpy()).items()

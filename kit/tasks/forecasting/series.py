@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from kit.data.rows import in_memory
+from kit.data.rows import to_dataset
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def as_rows(series: Sequence[Series]) -> "Dataset":
         "values": [[[None if math.isnan(x) else x for x in step] for step in one.values.tolist()] for one in series],
         "context": [one.context.tolist() for one in series],
     }
-    return in_memory(pa.table(columns, SCHEMA))
+    return to_dataset(pa.table(columns, SCHEMA))
 
 
 def from_rows(rows: "Dataset") -> list[Series]:

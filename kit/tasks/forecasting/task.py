@@ -14,12 +14,12 @@ from accelerate.utils import gather_object
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, PreTrainedModel
 
-from kit.data.batching.plan import BatchPlan, Plan, reading_batches
-from kit.data.batching.ragged import TokenLists
+from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
+from kit.data.batching.ragged import RaggedTokens
 from kit.data.report import DataReport
 from kit.data.rows import fingerprint
 from kit.data.splits import SPLITS, Splits, check_fingerprints, choose_training_rows, read_splits
-from kit.data.text.tokenizer import NoText, Tokenizers
+from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.pretrained.loading import export_model, load_config, load_model
 from kit.recipe.base import Recipe
@@ -77,10 +77,10 @@ class Forecasting(Task[Windows]):
         return Splits(DatasetDict(found), report, fingerprints)
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        return NoText()
+        return NoTokenizers()
 
     def load_tokenizers(self, folder: Path) -> Tokenizers:
-        return NoText()
+        return NoTokenizers()
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Windows]:
         data = self.recipe.data
@@ -127,7 +127,7 @@ class Forecasting(Task[Windows]):
         examples = encoded.splits["train"]
         return lambda indices, random: examples.batch(indices)
 
-    def texts(self, examples: Windows) -> dict[str, TokenLists]:
+    def texts(self, examples: Windows) -> dict[str, RaggedTokens]:
         return {}
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
@@ -246,7 +246,7 @@ class Forecasting(Task[Windows]):
         noticed."""
         data = self.recipe.data
         model: Any = self.load_model(model_folder).eval()
-        windows = self.encode_split(splits.datasets[split], NoText(), model.config)
+        windows = self.encode_split(splits.datasets[split], NoTokenizers(), model.config)
         draw_errors(evaluation.figures["by_horizon"], self.recipe.eval.metrics[0], plots / "error_by_horizon.png")
         few = np.arange(1)
         batch = windows.batch(few)
@@ -266,7 +266,7 @@ def roll_out(
     objective.eval()
     found: list[tuple[int, Array]] = []
     sums = torch.zeros(2, dtype=torch.float64)
-    mine = reading_batches(windows.lengths, steps)[accelerator.process_index :: accelerator.num_processes]
+    mine = length_sorted_batches(windows.lengths, steps)[accelerator.process_index :: accelerator.num_processes]
     model: Any = objective.model
     for indices in mine:
         batch = {name: part.to(accelerator.device) for name, part in windows.batch(indices).items()}

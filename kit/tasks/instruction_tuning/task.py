@@ -19,9 +19,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from kit.data.batching.plan import BatchPlan, Plan, reading_batches
-from kit.data.batching.ragged import IGNORED, TokenLists
-from kit.data.rows import Texts
+from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
@@ -42,8 +42,8 @@ from kit.training.objective import Batch, Objective
 class Answered:
     """Encoded prompts, each with its answer, which ends with the end token."""
 
-    prompts: TokenLists
-    answers: TokenLists
+    prompts: RaggedTokens
+    answers: RaggedTokens
     pad: int
     cut: int = 0
 
@@ -63,16 +63,16 @@ class Answered:
         token of the prompt has the first of the answer, and all before it have none."""
         whole = [np.concatenate([self.prompts[i], self.answers[i]]) for i in indices]
         labels = [
-            np.concatenate([np.full(len(self.prompts[i]) - 1, IGNORED, dtype=np.int32), self.answers[i]])
+            np.concatenate([np.full(len(self.prompts[i]) - 1, IGNORE_INDEX, dtype=np.int32), self.answers[i]])
             for i in indices
         ]
         every = np.arange(len(indices))
-        input_ids = TokenLists(ids[:-1] for ids in whole).padded(every, self.pad)  # (batch, longest)
+        input_ids = RaggedTokens(ids[:-1] for ids in whole).padded(every, self.pad)  # (batch, longest)
         lengths = torch.from_numpy(self.lengths[indices])
         return {
             "input_ids": input_ids,
             "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
-            "labels": TokenLists(labels).padded(every, IGNORED),
+            "labels": RaggedTokens(labels).padded(every, IGNORE_INDEX),
         }
 
     def prompt_batch(self, indices: np.ndarray) -> Batch:
@@ -103,8 +103,8 @@ class InstructionTuning(Task[Answered]):
             tokenizers = load_pretrained_tokenizers(pretrained)
         else:
             rows = self.vocabulary_rows(splits)
-            prompts = (self.recipe.data.written(prompt) for prompt in Texts(rows, "prompt"))
-            tokenizer = train_tokenizer(self.recipe.tokenizer, chain(prompts, Texts(rows, "answer")), "causal")
+            prompts = (self.recipe.data.written(prompt) for prompt in ColumnView(rows, "prompt"))
+            tokenizer = train_tokenizer(self.recipe.tokenizer, chain(prompts, ColumnView(rows, "answer")), "causal")
             tokenizers = Tokenizers(tokenizer, tokenizer)
         if tokenizers.source.eos_token_id is None:
             raise RecipeError("tokenizer.pretrained: it has no end token, which ends answers. Use another one.")
@@ -142,16 +142,16 @@ class InstructionTuning(Task[Answered]):
         tokenizer, data = tokenizers.source, self.recipe.data
         template_is_plain = not any(token in data.template for token in tokenizer.all_special_tokens)
         how: dict[str, Any] = {"split_special_tokens": template_is_plain, "verbose": False}
-        prompts = self.ids(tokenizer, [data.written(text) for text in Texts(rows, "prompt")], **how)
+        prompts = self.ids(tokenizer, [data.written(text) for text in ColumnView(rows, "prompt")], **how)
         if prompts and prompts[0][-1:] == [tokenizer.eos_token_id] and not data.template.endswith(tokenizer.eos_token):
             prompts = [ids[:-1] for ids in prompts]  # some tokenizers end every text
         for number, ids in enumerate(prompts, start=1):
             if not ids:
                 raise DataError(f"data.prompt: {data.path}, {split}, row {number}: there is no token to answer to.")
-        answers = self.ids(tokenizer, list(Texts(rows, "answer")), **PLAIN)
-        ended = TokenLists([*ids, tokenizer.eos_token_id] for ids in answers)
+        answers = self.ids(tokenizer, list(ColumnView(rows, "answer")), **PLAIN)
+        ended = RaggedTokens([*ids, tokenizer.eos_token_id] for ids in answers)
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        return Answered(TokenLists(prompts), ended, pad)
+        return Answered(RaggedTokens(prompts), ended, pad)
 
     @staticmethod
     def ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **how: Any) -> list[list[int]]:
@@ -176,7 +176,7 @@ class InstructionTuning(Task[Answered]):
                 prompts, examples.prompts.lengths, answers, examples.answers.lengths, strict=True
             )
         )
-        return Answered(TokenLists(prompts), TokenLists(answers), examples.pad, cut)
+        return Answered(RaggedTokens(prompts), RaggedTokens(answers), examples.pad, cut)
 
     def plan(self, examples: Answered, seed: int | None = None) -> BatchPlan:
         return self.plan_lengths([examples.lengths], seed)
@@ -185,13 +185,13 @@ class InstructionTuning(Task[Answered]):
         examples = encoded.splits["train"]
         return lambda indices, random: examples.batch(indices)
 
-    def texts(self, examples: Answered) -> dict[str, TokenLists]:
+    def texts(self, examples: Answered) -> dict[str, RaggedTokens]:
         return {"prompt": examples.prompts, "answer": examples.answers}
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
         return {
             "reads": Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool()),
-            "learns": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORED),
+            "learns": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORE_INDEX),
         }
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ class InstructionTuning(Task[Answered]):
         how = self.search(tokenizer)
         found: list[tuple[int, tuple[str, bool]]] = []
         lengths = examples.prompts.lengths[places] + self.recipe.eval.max_new_tokens
-        batches = reading_batches(lengths, self.recipe.eval.tokens_per_batch)
+        batches = length_sorted_batches(lengths, self.recipe.eval.tokens_per_batch)
         if virtual_tokens(model):  # peft counts padding between these and the prompt as positions: there must be none
             batches = [batch[lengths[batch] == length] for batch in batches for length in np.unique(lengths[batch])]
         for chosen in batches[accelerator.process_index :: accelerator.num_processes]:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 
 KEPT, REPLACED = 0.1, 0.1
 """Shares of the chosen tokens that stay as they are, and that become a random token; the others become the mask."""
@@ -40,4 +40,4 @@ class Masking:
         masked[chosen & (fate >= KEPT + REPLACED)] = self.mask_id
         replaced = chosen & (fate < REPLACED)
         masked[replaced] = random.choice(self.ordinary_ids, int(replaced.sum()))
-        return masked, np.where(chosen, ids, IGNORED)
+        return masked, np.where(chosen, ids, IGNORE_INDEX)

@@ -12,12 +12,12 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.batching.packing import packed_rows
+from kit.data.batching.packing import pack_masked_rows
 from kit.data.batching.plan import Plan
-from kit.data.batching.ragged import IGNORED, TokenLists
-from kit.data.batching.token_cache import Arrays, in_portions
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
+from kit.data.batching.token_cache import Arrays, map_in_chunks
 from kit.data.columns import PARAGRAPHS
-from kit.data.rows import Texts
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.streaming.plan import StreamPlan
 from kit.data.text.sentences import split_sentences, splitter_version
@@ -37,7 +37,7 @@ from kit.training.objective import Batch, Objective
 class MaskedExamples:
     """Rows of tokens with all that stands around them, before anything is masked."""
 
-    rows: TokenLists
+    rows: RaggedTokens
     """Each token as 2 · id + whether it begins a word."""
     first_lengths: np.ndarray | None
     """Of pairs: the number of tokens up to and with the first separator."""
@@ -111,14 +111,14 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         advance: Callable[[int], object] = lambda documents: None,
     ) -> MaskedExamples:
         tokenizer, data = tokenizers.source, self.recipe.data
-        about, texts = self.about(tokenizer), Texts(rows, "text")
+        about, texts = self.about(tokenizer), ColumnView(rows, "text")
         first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
-            documents = TokenLists.joined(list(in_portions(texts, MarkedTokens(tokenizer), workers, advance)))
-            return MaskedExamples(packed_rows(documents, first, separator, data.block_size), None, None, **about)
+            documents = RaggedTokens.joined(list(map_in_chunks(texts, MarkedTokens(tokenizer), workers, advance)))
+            return MaskedExamples(pack_masked_rows(documents, first, separator, data.block_size), None, None, **about)
         work = MarkedSentences(tokenizer, data.language)
         documents_of_sentences = [
-            document for portion in in_portions(texts, work, workers, advance) for document in portion
+            document for portion in map_in_chunks(texts, work, workers, advance) for document in portion
         ]
         passes = data.pair_passes if split in ("train", STREAM) else 1
         pairs = [
@@ -138,7 +138,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
                 "second segment from another one. Use data.pairs: sentence_order, or see data.documents."
             )
         return MaskedExamples(
-            TokenLists([first, *pair.first, separator, *pair.second, separator] for pair in pairs),
+            RaggedTokens([first, *pair.first, separator, *pair.second, separator] for pair in pairs),
             np.array([len(pair.first) + 2 for pair in pairs]),
             np.array([pair.label for pair in pairs]),
             **about,
@@ -169,7 +169,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         return {"tokens": examples.rows.flat, "lengths": examples.rows.lengths, **there}
 
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
-        rows = TokenLists.of(arrays["tokens"], arrays["lengths"])
+        rows = RaggedTokens.of(arrays["tokens"], arrays["lengths"])
         return MaskedExamples(rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.about(tokenizer))
 
     def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
@@ -181,18 +181,18 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         firsts = [part.first_lengths for part in parts if part.first_lengths is not None]
         labels = [part.pair_labels for part in parts if part.pair_labels is not None]
         return MaskedExamples(
-            TokenLists.joined([part.rows for part in parts]),
+            RaggedTokens.joined([part.rows for part in parts]),
             np.concatenate(firsts) if firsts else None,
             np.concatenate(labels) if labels else None,
             **self.about(tokenizer),
         )
 
-    def texts(self, examples: MaskedExamples) -> dict[str, TokenLists]:
-        return {"text": TokenLists(examples.rows[i] >> 1 for i in range(len(examples)))}
+    def texts(self, examples: MaskedExamples) -> dict[str, RaggedTokens]:
+        return {"text": RaggedTokens(examples.rows[i] >> 1 for i in range(len(examples)))}
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
         read = Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
-        return {"reads": read, "predicts": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORED)}
+        return {"reads": read, "predicts": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
@@ -234,7 +234,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             batch = self.evaluated_batch(examples, indices)
             batch = {name: tensor.to(device) for name, tensor in batch.items()}
             logits, pair_logits = objective.logits(batch)
-            labels = batch["labels"][batch["labels"] != IGNORED]
+            labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
             right = (logits.argmax(-1) == labels).sum()
             loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
             found = [loss, right, surprise[labels.cpu()].sum(), torch.tensor(len(labels))]
@@ -263,7 +263,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             examples.batch(indices[i : i + 1], np.random.default_rng([0, int(indices[i])])) for i in range(len(indices))
         ]
         longest = max(part["input_ids"].shape[1] for part in parts)
-        fill = {"input_ids": examples.pad, "labels": IGNORED, "attention_mask": 0, "token_type_ids": 0}
+        fill = {"input_ids": examples.pad, "labels": IGNORE_INDEX, "attention_mask": 0, "token_type_ids": 0}
         return {
             name: torch.cat(
                 [
@@ -290,7 +290,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         for place in np.linspace(0, len(examples) - 1, number).astype(int):
             batch = self.evaluated_batch(examples, np.array([place]))
             logits, pair_logits = objective.logits({name: tensor.to(device) for name, tensor in batch.items()})
-            labels = batch["labels"][batch["labels"] != IGNORED]
+            labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
             row = {
                 "text": tokenizer.decode(batch["input_ids"][0]),
                 "target": tokenizer.convert_ids_to_tokens(labels.tolist()),
@@ -321,8 +321,8 @@ class MarkedTokens:
 
     tokenizer: PreTrainedTokenizerBase
 
-    def __call__(self, texts: list[str]) -> TokenLists:
-        return TokenLists(marked_tokens([one_line(text) for text in texts], self.tokenizer))
+    def __call__(self, texts: list[str]) -> RaggedTokens:
+        return RaggedTokens(marked_tokens([one_line(text) for text in texts], self.tokenizer))
 
 
 @dataclass(frozen=True)

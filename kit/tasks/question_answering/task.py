@@ -21,8 +21,8 @@ from transformers import (
 
 from kit.data.batching.plan import Plan
 from kit.data.columns import note_once
-from kit.data.formats.squad import SCHEMA, place_answer
-from kit.data.rows import Texts, in_memory
+from kit.data.formats.squad import SCHEMA, locate_answer
+from kit.data.rows import ColumnView, to_dataset
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
@@ -98,8 +98,8 @@ class QuestionAnswering(FineTuning[Windows]):
         return (TASK,)
 
     def words_to_learn(self, rows: Dataset) -> Iterable[str]:
-        yield from dict.fromkeys(Texts(rows, "context"))
-        yield from Texts(rows, "question")
+        yield from dict.fromkeys(ColumnView(rows, "context"))
+        yield from ColumnView(rows, "question")
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         super().check_tokenizer(tokenizer)
@@ -156,7 +156,7 @@ class QuestionAnswering(FineTuning[Windows]):
         for number, row in enumerate(self.rows(rows, split), start=1):
             pairs = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
             placed = [
-                place for text, start in pairs if (place := place_answer(row["context"], text, start)) is not None
+                place for text, start in pairs if (place := locate_answer(row["context"], text, start)) is not None
             ]
             known = {"text": [text for text, _ in placed], "answer_start": [start for _, start in placed]}
             try:
@@ -186,8 +186,8 @@ class QuestionAnswering(FineTuning[Windows]):
         data = self.recipe.data
         where = f"data.answers: {data.path}, {split}"
         known: set[str] = set()
-        ids = map(str, Texts(rows, "id")) if data.id is not None else map(str, range(1, len(rows) + 1))
-        cells = zip(ids, *(Texts(rows, name) for name in ("question", "context", "answers")), strict=True)
+        ids = map(str, ColumnView(rows, "id")) if data.id is not None else map(str, range(1, len(rows) + 1))
+        cells = zip(ids, *(ColumnView(rows, name) for name in ("question", "context", "answers")), strict=True)
         for number, (key, question, context, answers) in enumerate(cells, start=1):
             if not (isinstance(answers, dict) and isinstance(answers.get("text"), list)
                     and isinstance(answers.get("answer_start"), list)
@@ -311,7 +311,7 @@ def unpadded(output: dict[str, torch.Tensor], batch: Batch) -> list[tuple[torch.
 
 def without_answers(rows: Dataset) -> Dataset:
     """The questions and texts of the rows, as if each had no answer, with new ids."""
-    columns: dict[str, list[Any]] = {name: list(Texts(rows, name)) for name in ("question", "context")}
+    columns: dict[str, list[Any]] = {name: list(ColumnView(rows, name)) for name in ("question", "context")}
     columns |= {"id": [str(number) for number in range(len(rows))]}
     columns |= {"answers": [{"text": [], "answer_start": []}] * len(rows)}
-    return in_memory(pa.table(columns, pa.schema([SCHEMA.field(name) for name in columns])))
+    return to_dataset(pa.table(columns, pa.schema([SCHEMA.field(name) for name in columns])))

@@ -18,9 +18,9 @@ from transformers import (
 )
 
 from kit.data.batching.plan import Plan
-from kit.data.batching.ragged import IGNORED, TokenLists
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.columns import note_once
-from kit.data.rows import Texts
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, split_tag
 from kit.data.text.tokenizer import Tokenizers
@@ -43,9 +43,9 @@ class Tagged:
     """Encoded sentences with the tags of their tokens."""
 
     inputs: Inputs
-    labels: TokenLists
+    labels: RaggedTokens
     """For each token the number of its tag, or -100."""
-    first_tokens: TokenLists
+    first_tokens: RaggedTokens
     """For each word its first token; -1 for a word without tokens."""
     cut: int = 0
     without_tokens: int = 0
@@ -59,7 +59,7 @@ class Tagged:
         return self.inputs.lengths
 
     def batch(self, indices: np.ndarray) -> Batch:
-        return self.inputs.batch(indices) | {"labels": self.inputs.padded(self.labels, indices, IGNORED)}
+        return self.inputs.batch(indices) | {"labels": self.inputs.padded(self.labels, indices, IGNORE_INDEX)}
 
     def select(self, indices: np.ndarray) -> "Tagged":
         inputs, labels = self.inputs.select(indices), self.labels.select(indices)
@@ -155,7 +155,7 @@ class Tagging(FineTuning[Tagged]):
             ids = []
             for token, word in enumerate(ids_of_words):
                 if word is None:
-                    ids.append(IGNORED)
+                    ids.append(IGNORE_INDEX)
                     continue
                 first = firsts[word] == token
                 tag = right[word] if first else self.going_on(right[word])
@@ -164,11 +164,11 @@ class Tagging(FineTuning[Tagged]):
                         f'data.tags: {data.path}, {split}, row {row}: the tag "{tag}" is not among those of the '
                         "training data, so that the model cannot know it. Leave the row out, or train on such rows."
                     )
-                ids.append(places[tag] if first or data.label_all_subwords else IGNORED)
+                ids.append(places[tag] if first or data.label_all_subwords else IGNORE_INDEX)
             labels.append(ids)
         without = sum(first < 0 for firsts in words.first_tokens for first in firsts)
-        first_tokens = TokenLists(words.first_tokens)
-        return Tagged(words.inputs, TokenLists(labels), first_tokens, int(words.long.sum()), without), words.long
+        first_tokens = RaggedTokens(words.first_tokens)
+        return Tagged(words.inputs, RaggedTokens(labels), first_tokens, int(words.long.sum()), without), words.long
 
     def encode_words(
         self, sentences: Sentences, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
@@ -196,7 +196,7 @@ class Tagging(FineTuning[Tagged]):
 
     def words(self, rows: Dataset, split: str) -> Sentences:
         """The words of each sentence. Raises DataError if a column does not hold lists of texts."""
-        found: list[Any] = list(Texts(rows, "tokens"))
+        found: list[Any] = list(ColumnView(rows, "tokens"))
         for row, words in enumerate(found, start=1):
             if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
                 raise DataError(
@@ -210,7 +210,7 @@ class Tagging(FineTuning[Tagged]):
         data = self.recipe.data
         reader = LabelReader(f"data.tags: {data.path}, {split}", data.label_names or feature_names(rows, "tags"))
         found: Sentences = []
-        for (row, cell), words in zip(numbered(rows, "tags"), Texts(rows, "tokens"), strict=True):
+        for (row, cell), words in zip(numbered(rows, "tags"), ColumnView(rows, "tokens"), strict=True):
             tags = reader.listed(cell, row)
             if len(tags) != len(words):
                 raise DataError(f"{reader.where}, row {row}: {len(tags)} tags for {len(words)} words.")
@@ -270,7 +270,7 @@ class Tagging(FineTuning[Tagged]):
         ]
         return Evaluation(figures, rows)
 
-    def tags_of_words(self, best: list[np.ndarray], inputs: Inputs, first_tokens: TokenLists) -> Sentences:
+    def tags_of_words(self, best: list[np.ndarray], inputs: Inputs, first_tokens: RaggedTokens) -> Sentences:
         """The tag of each word, that of its first token, from the numbers of the tags of all tokens."""
         assert self.labels is not None
         found = []
@@ -286,7 +286,7 @@ class Tagging(FineTuning[Tagged]):
         self.take_labels(config)
         words = self.encode_words(self.words(rows, "given"), tokenizers.source, config)
         best = read(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags)
-        tags = self.tags_of_words(best, words.inputs, TokenLists(words.first_tokens))
+        tags = self.tags_of_words(best, words.inputs, RaggedTokens(words.first_tokens))
         return Predictions([{"prediction": found} for found in tags], int(words.long.sum()))
 
     def shown(self, row: dict[str, Any]) -> str:

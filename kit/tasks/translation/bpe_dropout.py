@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from torch import Tensor
 
-from kit.data.batching.ragged import Pairs, TokenLists
+from kit.data.batching.ragged import RaggedTokens, TokenPairs
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -60,10 +60,10 @@ class Segmenter:
 class Side:
     """The training texts of one side as words; `ids` are their usual tokens, with what the tokenizer adds."""
 
-    def __init__(self, segmenter: Segmenter, texts: Iterable[str], ids: TokenLists):
+    def __init__(self, segmenter: Segmenter, texts: Iterable[str], ids: RaggedTokens):
         self._segmenter = segmenter
         numbers: dict[str, int] = {}
-        self._texts = TokenLists(
+        self._texts = RaggedTokens(
             [numbers.setdefault(word, len(numbers)) for word in segmenter.words(text)] for text in texts
         )
         self._characters = [segmenter.characters(word) for word in numbers]
@@ -87,7 +87,7 @@ class CutAnew:
 
     def __init__(
         self,
-        pairs: Pairs,
+        pairs: TokenPairs,
         sources: Iterable[str],
         targets: Iterable[str],
         tokenizers: "Tokenizers",
@@ -102,8 +102,8 @@ class CutAnew:
     def batch(self, indices: np.ndarray, pad: int, generator: np.random.Generator) -> dict[str, Tensor]:
         """As `Pairs.batch`, with the words of both sides cut at random."""
         random = Random(int(generator.integers(2**63)))
-        cut = Pairs(
-            TokenLists(self._source.cut(i, self._dropout, random, self._limit) for i in indices),
-            TokenLists(self._target.cut(i, self._dropout, random, self._limit) for i in indices),
+        cut = TokenPairs(
+            RaggedTokens(self._source.cut(i, self._dropout, random, self._limit) for i in indices),
+            RaggedTokens(self._target.cut(i, self._dropout, random, self._limit) for i in indices),
         )
         return cut.batch(np.arange(len(indices)), pad)

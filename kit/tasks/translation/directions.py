@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from kit.data.columns import OF_DIRECTIONS
 from kit.data.report import SplitReport
-from kit.data.rows import Texts, digests, in_memory, keep
+from kit.data.rows import ColumnView, filter_rows, row_digests, to_dataset
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -33,7 +33,7 @@ def in_directions(dataset: "Dataset", data: "TranslationData", told: SplitReport
     told.read *= len(parts)
     for reason in told.dropped:
         told.dropped[reason] *= len(parts)
-    return in_memory(pa.concat_tables(parts))
+    return to_dataset(pa.concat_tables(parts))
 
 
 def limit_directions(train: "Dataset", data: "TranslationData", told: SplitReport) -> "Dataset":
@@ -41,27 +41,27 @@ def limit_directions(train: "Dataset", data: "TranslationData", told: SplitRepor
 
     They are the first by a number made of both texts, whichever is the source, and the seed.
     """
-    sources, targets, directions = (np.array(list(Texts(train, name))) for name in OF_DIRECTIONS)
+    sources, targets, directions = (np.array(list(ColumnView(train, name))) for name in OF_DIRECTIONS)
     ranks = np.where(
         sources < targets,
-        digests(train, ["source", "target"], data.seed),
-        digests(train, ["target", "source"], data.seed),
+        row_digests(train, ["source", "target"], data.seed),
+        row_digests(train, ["target", "source"], data.seed),
     )
     wanted = np.ones(len(train), dtype=bool)
     for direction, size in (data.direction_sizes or {}).items():
         places = np.flatnonzero(directions == direction)
         wanted[places[np.argsort(ranks[places], kind="stable")[size:]]] = False
     told.dropped += Counter({"beyond data.direction_sizes": int((~wanted).sum())})
-    return keep(train, wanted)
+    return filter_rows(train, wanted)
 
 
 def repeat_directions(train: "Dataset", data: "TranslationData", told: SplitReport) -> "Dataset":
     """Apply `data.direction_repeats`: so many copies of each example of a direction, one behind the other."""
     repeats = data.direction_repeats or {}
-    times = np.array([repeats.get(direction, 1) for direction in Texts(train, "direction")])
+    times = np.array([repeats.get(direction, 1) for direction in ColumnView(train, "direction")])
     told.repeated = int((times - 1).sum())
-    told.noted += Counter({"repetitions (data.direction_repeats)": int((times > 1).sum())})
-    return in_memory(train.data.table.take(pa.array(np.repeat(np.arange(len(train)), times))))
+    told.flagged += Counter({"repetitions (data.direction_repeats)": int((times > 1).sum())})
+    return to_dataset(train.data.table.take(pa.array(np.repeat(np.arange(len(train)), times))))
 
 
 def linked_rows(dataset: "Dataset", languages: list[str], seed: int) -> np.ndarray:
@@ -71,13 +71,13 @@ def linked_rows(dataset: "Dataset", languages: list[str], seed: int) -> np.ndarr
     Missing and empty texts are shared with nobody. The seed decides how the numbers are ordered.
     """
     table = dataset.with_format("arrow")[:]
-    filled = in_memory(pa.table({name: pc.fill_null(table[name].cast(pa.string()), "") for name in languages}))
+    filled = to_dataset(pa.table({name: pc.fill_null(table[name].cast(pa.string()), "") for name in languages}))
     alone = np.arange(len(dataset), dtype=np.uint64)
     texts = []
     for name in languages:
-        empty = np.array([not text for text in Texts(filled, name)], dtype=bool)
-        texts.append(np.unique(np.where(empty, alone, digests(filled, [name])), return_inverse=True)[1])
-    numbers, before = digests(filled, languages, seed), None
+        empty = np.array([not text for text in ColumnView(filled, name)], dtype=bool)
+        texts.append(np.unique(np.where(empty, alone, row_digests(filled, [name])), return_inverse=True)[1])
+    numbers, before = row_digests(filled, languages, seed), None
     while before is None or (numbers != before).any():
         before = numbers
         for groups in texts:

@@ -11,11 +11,11 @@ from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from kit.data.batching.plan import BatchPlan, Plan
-from kit.data.batching.ragged import IGNORED, Pairs, TokenLists
-from kit.data.rows import Texts
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
-from kit.data.streaming.plan import Making, StreamPlan
-from kit.data.text.languages import PREFIX, TAGGED, Codes, tell_languages
+from kit.data.streaming.plan import StreamEncoder, StreamPlan
+from kit.data.text.languages import PREFIX, TAGGED, Codes, set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.decoding.search import SearchSettings
 from kit.errors import DataError, RecipeError
@@ -38,14 +38,14 @@ POSITIONS = "positions"
 
 
 @dataclass(frozen=True)
-class EncodedPairs(Encoded[Pairs]):
+class EncodedPairs(Encoded[TokenPairs]):
     """Source and target of each example."""
 
     cut_anew: CutAnew | None = None
     """Training examples under tokenizer.bpe_dropout."""
 
 
-class Translation(Writing[Pairs]):
+class Translation(Writing[TokenPairs]):
     """What a recipe of this task does at each station on the way of the data."""
 
     card: ClassVar[str] = "seq2seq"
@@ -77,8 +77,8 @@ class Translation(Writing[Pairs]):
             tokenizers = load_pretrained_tokenizers(pretrained)
         else:
             train = self.vocabulary_rows(splits)
-            tokenizers = train_tokenizers(section, Texts(train, "source"), Texts(train, "target"))
-        tell_languages(tokenizers.source, section, [direction.split("-") for direction in data.directions or ()])
+            tokenizers = train_tokenizers(section, ColumnView(train, "source"), ColumnView(train, "target"))
+        set_language_codes(tokenizers.source, section, [direction.split("-") for direction in data.directions or ()])
         if data.source_prefix is not None:
             tokenizers.source.init_kwargs[PREFIX] = data.source_prefix
         return tokenizers
@@ -104,22 +104,22 @@ class Translation(Writing[Pairs]):
         cut_anew = None
         if dropout := self.recipe.tokenizer.bpe_dropout:
             texts = splits.datasets["train"].select(kept)
-            sources = (tokenizers.prefix + source for source in Texts(texts, "source"))
-            cut_anew = CutAnew(encoded["train"], sources, Texts(texts, "target"), tokenizers, dropout, limit)
+            sources = (tokenizers.prefix + source for source in ColumnView(texts, "source"))
+            cut_anew = CutAnew(encoded["train"], sources, ColumnView(texts, "target"), tokenizers, dropout, limit)
         return EncodedPairs(encoded, left_out, cut_anew)
 
-    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Pairs:
+    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> TokenPairs:
         return encode_pairs(rows, tokenizers, position_limit(config))
 
     def filter_name(self, name: str) -> str:
         return "the positions of the model" if name == POSITIONS else super().filter_name(name)
 
-    def filter_lengths(self, pairs: Pairs, tokenizers: Tokenizers) -> tuple[np.ndarray, dict[str, int]]:
+    def filter_lengths(self, pairs: TokenPairs, tokenizers: Tokenizers) -> tuple[np.ndarray, dict[str, int]]:
         """Which examples the recipe trains on, and how many each filter leaves out (the first that applies counts)."""
         return self.filter_within(pairs, tokenizers, position_limit(self.config(tokenizers)))
 
     def filter_within(
-        self, pairs: Pairs, tokenizers: Tokenizers, limit: int | None
+        self, pairs: TokenPairs, tokenizers: Tokenizers, limit: int | None
     ) -> tuple[np.ndarray, dict[str, int]]:
         """The same for a model with so many positions."""
         data = self.recipe.data
@@ -146,25 +146,25 @@ class Translation(Writing[Pairs]):
 
     # ---- tokens → batches --------------------------------------------------------------------------------------------
 
-    def plan(self, examples: Pairs, seed: int | None = None) -> BatchPlan:
+    def plan(self, examples: TokenPairs, seed: int | None = None) -> BatchPlan:
         """The plan of training batches, by the seed of the recipe or another."""
         return self.plan_lengths([examples.source.lengths, examples.target.lengths], seed)
 
-    def making(self, tokenizers: Tokenizers) -> Making[Pairs]:
+    def making(self, tokenizers: Tokenizers) -> StreamEncoder[TokenPairs]:
         data, train = self.recipe.data, self.recipe.train
         limit = position_limit(self.config(tokenizers))
         if data.max_length is not None:  # that a batch can hold the longest examples must not turn out in mid-training
             added = max(len(tokenizers.encode_empty_source()), len(tokenizers.encode_empty_target()))
             self.plan_lengths([np.full(train.micro_batches, min(data.max_length + added, limit or np.inf), np.int64)])
 
-        def encode(rows: Dataset) -> tuple[Pairs, dict[str, int]]:
+        def encode(rows: Dataset) -> tuple[TokenPairs, dict[str, int]]:
             pairs = encode_pairs(rows, tokenizers)
             keep, left_out = self.filter_within(pairs, tokenizers, limit)
             return pairs.select(np.flatnonzero(keep)), left_out
 
-        return Making(encode, Pairs.joined, self.plan)
+        return StreamEncoder(encode, TokenPairs.joined, self.plan)
 
-    def batch_maker(self, encoded: Encoded[Pairs], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
+    def batch_maker(self, encoded: Encoded[TokenPairs], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         pad = tokenizers.source.pad_token_id
         if isinstance(plan, StreamPlan):
             return lambda indices, random: plan.examples.batch(indices, pad)
@@ -174,12 +174,12 @@ class Translation(Writing[Pairs]):
             return lambda indices, random: cut_anew.batch(indices, pad, random)
         return lambda indices, random: pairs.batch(indices, pad)
 
-    def texts(self, examples: Pairs) -> dict[str, TokenLists]:
+    def texts(self, examples: TokenPairs) -> dict[str, RaggedTokens]:
         return {"source": examples.source, "target": examples.target}
 
     def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
         read = Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
-        return {"source": read, "target": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORED)}
+        return {"source": read, "target": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Translation(Writing[Pairs]):
         self,
         objective: Objective,
         splits: Splits,
-        encoded: Encoded[Pairs],
+        encoded: Encoded[TokenPairs],
         tokenizers: Tokenizers,
         split: str,
         accelerator: Accelerator,
@@ -239,12 +239,12 @@ class Translation(Writing[Pairs]):
             draw_sentence(translator, question, plots / "attention.png")
 
 
-def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> Pairs:
+def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> TokenPairs:
     """Source and target of every row as token ids, in the row's languages where the model is told them.
 
     With `limit`, texts that need more ids are cut, and the examples are counted.
     """
-    sources, targets = (list(Texts(dataset, role)) for role in ("source", "target"))
+    sources, targets = (list(ColumnView(dataset, role)) for role in ("source", "target"))
     source_ids: list[list[int]] = [[] for _ in sources]
     target_ids: list[list[int]] = [[] for _ in targets]
     cut: set[int] = set()
@@ -257,14 +257,14 @@ def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = N
         for row, one, other in zip(rows, found, wanted, strict=True):
             source_ids[row], target_ids[row] = one, other
     languages = None if (None, None) in directions else np.array([target for _, target in directions])
-    return Pairs(TokenLists(source_ids), TokenLists(target_ids), languages, len(cut))
+    return TokenPairs(RaggedTokens(source_ids), RaggedTokens(target_ids), languages, len(cut))
 
 
 def row_directions(dataset: Dataset, tokenizers: Tokenizers) -> list[tuple[str | None, str | None]]:
     """Source and target language of every row; None where they are not told, or always the same."""
     if not tokenizers.languages.by_row or "target_language" not in dataset.column_names:
         return [(None, None)] * len(dataset)
-    return list(zip(Texts(dataset, "source_language"), Texts(dataset, "target_language"), strict=True))
+    return list(zip(ColumnView(dataset, "source_language"), ColumnView(dataset, "target_language"), strict=True))
 
 
 def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kit.data.batching.ragged import TokenLists
-from kit.data.rows import Texts
+from kit.data.batching.ragged import RaggedTokens
+from kit.data.rows import ColumnView
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ AT_ONCE = 1000
 class Inputs:
     """What a model reads, example by example."""
 
-    tokens: dict[str, TokenLists]
+    tokens: dict[str, RaggedTokens]
     """`input_ids`, and `token_type_ids` where the model has segments."""
     fillers: dict[str, int]
     """What each is padded with."""
@@ -35,7 +35,7 @@ class Inputs:
     def of(cls, lists: dict[str, list[list[int]]], tokenizer: "PreTrainedTokenizerBase") -> Self:
         """The lists of a tokenizer by name; masks are not kept, since lengths say the same."""
         fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-        kept = {name: TokenLists(lists[name]) for name in fillers if name in lists}
+        kept = {name: RaggedTokens(lists[name]) for name in fillers if name in lists}
         return cls(kept, {name: fillers[name] for name in kept}, tokenizer.padding_side)
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Inputs:
         mask = (places if self.side == "right" else places.flip(0)) < lengths[:, None]
         return batch | {"attention_mask": mask.long()}
 
-    def padded(self, lists: TokenLists, indices: np.ndarray, filler: int) -> Tensor:
+    def padded(self, lists: RaggedTokens, indices: np.ndarray, filler: int) -> Tensor:
         """Lists of one item for each token as a (batch, longest) tensor, padded where the inputs are."""
         rows = lists.padded(indices, filler)
         if self.side == "right":
@@ -148,7 +148,7 @@ def feature_names(rows: "Dataset", column: str) -> list[str] | None:
 
 def numbered(rows: "Dataset", column: str) -> Iterator[tuple[int, Any]]:
     """The cells of a column, counted from 1."""
-    return enumerate(Texts(rows, column), start=1)
+    return enumerate(ColumnView(rows, column), start=1)
 
 
 def in_order(names: Sequence[str]) -> list[str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.training.objective import Batch, Objective
 
 LABELS = ("labels", "start_positions", "end_positions")
@@ -100,13 +100,13 @@ class TaggingObjective(LabelObjective):
         self.label_smoothing = label_smoothing
 
     def loss_count(self, batch: Batch, training: bool = False) -> Tensor:
-        return (batch["labels"] != IGNORED).sum()
+        return (batch["labels"] != IGNORE_INDEX).sum()
 
     def summed_loss(self, output: dict[str, Tensor], batch: Batch, training: bool = False) -> Tensor:
         return nn.functional.cross_entropy(
             output["logits"].flatten(0, 1),
             batch["labels"].flatten(),
-            ignore_index=IGNORED,
+            ignore_index=IGNORE_INDEX,
             label_smoothing=self.label_smoothing if training else 0.0,
             reduction="sum",
         )

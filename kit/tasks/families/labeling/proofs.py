@@ -15,7 +15,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import Pipeline, PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.text.tokenizer import Tokenizers
 from kit.pretrained.loading import without_progress_bars
 from kit.pretrained.pipelines import pipeline
@@ -152,7 +152,7 @@ def loss(subject: Subject) -> Outcome:
         by_hand = classification_loss(subject.task, output["logits"].tolist(), batch["labels"].tolist(), smoothing)
     elif isinstance(subject.task, Tagging):
         summed = cross_entropy_by_hand(output["logits"], batch["labels"], smoothing)
-        by_hand = summed / int((batch["labels"] != IGNORED).sum())
+        by_hand = summed / int((batch["labels"] != IGNORE_INDEX).sum())
     else:
         by_hand = answer_loss(output, batch, smoothing)
     return equal_within(abs(found - by_hand) / max(abs(by_hand), 1e-12), LOSS_TOLERANCE, "losses")

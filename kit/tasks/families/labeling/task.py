@@ -15,8 +15,8 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.batching.plan import BatchPlan, Plan, reading_batches
-from kit.data.batching.ragged import TokenLists
+from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
+from kit.data.batching.ragged import RaggedTokens
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
@@ -145,7 +145,7 @@ class FineTuning(Task[L]):
         examples = encoded.splits["train"]
         return lambda indices, random: examples.batch(indices)
 
-    def texts(self, examples: L) -> dict[str, TokenLists]:
+    def texts(self, examples: L) -> dict[str, RaggedTokens]:
         return {"text": examples.inputs.tokens["input_ids"]}
 
     # ---- model -------------------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ def outputs_of(
     """The places of the examples in each batch, the batch, and what the model says about it; of several processes each
     takes its share of the batches."""
     objective.eval()
-    for indices in reading_batches(examples.lengths, tokens)[rank::ranks]:
+    for indices in length_sorted_batches(examples.lengths, tokens)[rank::ranks]:
         batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
         yield indices, batch, objective.output(batch)
 

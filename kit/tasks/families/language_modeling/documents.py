@@ -14,9 +14,9 @@ import pyarrow as pa
 from kit.data.columns import drop_missing, keep_common_columns, name_columns
 from kit.data.formats.folders import ShardFiles
 from kit.data.formats.lines import SURROGATE, read_lines
-from kit.data.formats.reader import ending_of
+from kit.data.formats.reader import file_extension
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import Texts, fingerprint, in_memory, keep
+from kit.data.rows import ColumnView, filter_rows, fingerprint, to_dataset
 from kit.data.splits import (
     SPLITS,
     Read,
@@ -74,14 +74,14 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> Read:
     documents: list[str] = []
     dropped: Counter[str] = Counter()
     for path in shards:
-        if not isinstance(path, Path) or ending_of(path) != "txt":
+        if not isinstance(path, Path) or file_extension(path) != "txt":
             raise DataError(f"data.documents: {data.documents} is for .txt files, but {path} is none. Leave it out.")
         for text in texts_of(path, data.encoding, data.documents == "blank_line"):
             if SURROGATE.search(text):
                 dropped["undecodable"] += 1
             else:
                 documents.append(text)
-    rows = in_memory(pa.table({data.text: pa.array(documents, pa.large_string()).cast(pa.string())}))
+    rows = to_dataset(pa.table({data.text: pa.array(documents, pa.large_string()).cast(pa.string())}))
     return rows, SplitReport(len(rows) + dropped.total(), dropped=dropped)
 
 
@@ -102,14 +102,14 @@ def texts_of(path: Path, encoding: str, split_at_blank_lines: bool) -> Iterator[
 
 def without_empty(rows: "Dataset", told: SplitReport) -> "Dataset":
     """Leave out documents without any text, and count them."""
-    filled = np.array([bool(text.strip()) for text in Texts(rows, "text")], dtype=bool)
+    filled = np.array([bool(text.strip()) for text in ColumnView(rows, "text")], dtype=bool)
     told.dropped += Counter({"empty": int((~filled).sum())})
-    return rows if filled.all() else keep(rows, filled)
+    return rows if filled.all() else filter_rows(rows, filled)
 
 
 def hold_out_ends(found: "dict[str, Dataset]", data: "TextData", report: DataReport) -> None:
     """Take test and validation from the end of the training text where the recipe gives a share."""
-    texts = list(Texts(found["train"], "text"))
+    texts = list(ColumnView(found["train"], "text"))
     whole = sum(map(len, texts))
     for split, share in (("test", data.test_share), ("validation", data.validation_share)):
         if share is None:
@@ -121,10 +121,10 @@ def hold_out_ends(found: "dict[str, Dataset]", data: "TextData", report: DataRep
             raise DataError(
                 f"data.{split}_share: {share} of the text of {data.path} leaves nothing to one of the splits."
             )
-        found[split] = in_memory(pa.table({"text": pa.array(held, pa.string())}))
+        found[split] = to_dataset(pa.table({"text": pa.array(held, pa.string())}))
         report.splits[split] = SplitReport(len(held))
         report.notes.append(f"{split} is the last {sum(map(len, held)):,} characters of the training text")
-        found["train"] = in_memory(pa.table({"text": pa.array(texts, pa.string())}))
+        found["train"] = to_dataset(pa.table({"text": pa.array(texts, pa.string())}))
         report.splits["train"].dropped[f"held out for {split}"] = report.splits["train"].read - len(texts)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-from kit.data.batching.plan import reading_batches
+from kit.data.batching.plan import length_sorted_batches
 from kit.errors import DataError, KitError
 from kit.prediction.bad_lines import FAILED, BadLines, Fault, in_halves
 from kit.pretrained.loading import load_config, load_model, model_place, told_in_one_line
@@ -147,7 +147,7 @@ class Completer:
             found: dict[int, list[Output]] = {}
             work = partial(self._write, portion, beginnings, writing)
             copies = max(writing.num_beams, writing.num_return_sequences)
-            for indices in reading_batches(lengths, max(1, tokens_per_batch // copies)):
+            for indices in length_sorted_batches(lengths, max(1, tokens_per_batch // copies)):
                 for place, written in in_halves(indices, work, raising=bad_lines is None):
                     if isinstance(written, Exception):
                         assert bad_lines is not None

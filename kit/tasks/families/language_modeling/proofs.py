@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from kit.data.batching.ragged import IGNORED
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.pretrained.positions import position_limit
 from kit.training.lm_objectives import CausalLMObjective, MaskedLMObjective
 from kit.training.objective import Batch, Objective
@@ -53,7 +53,7 @@ def causal_batch(rows: list[np.ndarray], pad: int, limit: int | None) -> Batch:
     batch = {
         "input_ids": torch.full((len(rows), longest), pad),
         "attention_mask": torch.zeros(len(rows), longest, dtype=torch.long),
-        "labels": torch.full((len(rows), longest), IGNORED),
+        "labels": torch.full((len(rows), longest), IGNORE_INDEX),
     }
     for place, row in enumerate(rows):
         tokens = torch.from_numpy(row.astype(np.int64))
@@ -159,7 +159,9 @@ def sparse_output_layer(subject: Subject) -> Outcome:
     model, labels = subject.exact, subject.batch["labels"]
     with torch.no_grad():
         sparse, _ = MaskedLMObjective(model).logits(subject.batch)
-    return equal_within(difference(sparse, logits_of(model, subject.batch)[labels != IGNORED]), TOLERANCE, "logits")
+    return equal_within(
+        difference(sparse, logits_of(model, subject.batch)[labels != IGNORE_INDEX]), TOLERANCE, "logits"
+    )
 
 
 @proof("loss", "the training loss is the cross-entropy computed by hand", is_language_model)

@@ -16,13 +16,13 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batching.contiguous import EpochPlan
-from kit.data.batching.plan import BatchPlan, reading_batches
-from kit.data.batching.ragged import TokenLists
-from kit.data.batching.token_cache import Arrays, kept, tokenizer_key
-from kit.data.rows import Texts
+from kit.data.batching.plan import BatchPlan, length_sorted_batches
+from kit.data.batching.ragged import RaggedTokens
+from kit.data.batching.token_cache import Arrays, cached_arrays, tokenizer_key
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.streamed import load_streamed
-from kit.data.streaming.plan import Making
+from kit.data.streaming.plan import StreamEncoder
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
@@ -78,7 +78,7 @@ class LanguageModel(Task[B]):
         if pretrained is not None:
             tokenizers = load_pretrained_tokenizers(pretrained)
         else:
-            texts = Texts(self.vocabulary_rows(splits), "text")
+            texts = ColumnView(self.vocabulary_rows(splits), "text")
             tokenizer = train_tokenizer(section, texts, self.kind_of_tokenizer)
             tokenizers = Tokenizers(tokenizer, tokenizer)
         self.check_tokenizer(tokenizers.source)
@@ -114,14 +114,14 @@ class LanguageModel(Task[B]):
         reporter = Reporter(quiet=os.environ.get("RANK", "0") != "0")
 
         def make() -> B:
-            with reporter.counting(f"{split}: documents cut into tokens", len(rows)) as advance:
+            with reporter.progress(f"{split}: documents cut into tokens", len(rows)) as advance:
                 return self.encode_documents(rows, tokenizers, split, self.recipe.data.workers, advance)
 
         data, tokenizer = self.recipe.data, tokenizer_key(tokenizers.source)
         if data.streaming or not data.cache or fingerprint is None or tokenizer is None:
             return make()
         key = {"text": fingerprint, "tokenizer": tokenizer, "task": self.recipe.task, **self.preparation(split)}
-        return self.from_arrays(kept(key, lambda: self.arrays(make()), reporter), tokenizers.source)
+        return self.from_arrays(cached_arrays(key, lambda: self.arrays(make()), reporter), tokenizers.source)
 
     @abstractmethod
     def encode_documents(
@@ -149,11 +149,11 @@ class LanguageModel(Task[B]):
     def plan(self, examples: B, seed: int | None = None) -> EpochPlan:
         return self.plan_lengths([examples.lengths], seed)
 
-    def making(self, tokenizers: Tokenizers) -> Making[B]:
+    def making(self, tokenizers: Tokenizers) -> StreamEncoder[B]:
         def encode(rows: Dataset) -> tuple[B, dict[str, int]]:
             return self.encode_documents(rows, tokenizers, STREAM), {}
 
-        return Making(encode, lambda parts: self.joined(parts, tokenizers.source), self.plan_of_buffer)
+        return StreamEncoder(encode, lambda parts: self.joined(parts, tokenizers.source), self.plan_of_buffer)
 
     def plan_of_buffer(self, examples: B, seed: int) -> BatchPlan:
         """The plan of a part of a stream."""
@@ -198,8 +198,8 @@ class PlainTokens:
 
     tokenizer: PreTrainedTokenizerBase
 
-    def __call__(self, texts: list[str]) -> TokenLists:
-        return TokenLists(self.tokenizer(texts, **PLAIN)["input_ids"])
+    def __call__(self, texts: list[str]) -> RaggedTokens:
+        return RaggedTokens(self.tokenizer(texts, **PLAIN)["input_ids"])
 
 
 @torch.inference_mode()
@@ -212,7 +212,7 @@ def summed_over(
 ) -> list[float]:
     """What `sums(indices)` gives for batches of examples, added up over all examples and processes."""
     objective.eval()
-    batches = reading_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
+    batches = length_sorted_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
     found = [sums(indices).double().cpu() for indices in batches]
     width = len(sums(np.array([0]))) if not found else len(found[0])
     total = torch.stack([torch.zeros(width, dtype=torch.float64), *found]).sum(0)

@@ -10,8 +10,8 @@ import numpy as np
 import regex
 import torch
 
-from kit.data.batching.plan import reading_batches
-from kit.data.batching.ragged import Pairs, TokenLists
+from kit.data.batching.plan import length_sorted_batches
+from kit.data.batching.ragged import RaggedTokens, TokenPairs
 from kit.data.text.sentences import Sentence, join_sentences, split_sentences
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.decoding.search import Hypothesis, SearchSettings, saved_settings, search
@@ -149,7 +149,7 @@ class Translator:
             done(place)
         budget = max(1, request.tokens_per_batch // request.settings.num_beams)
         work = partial(self._search, pairs, request=request)
-        for indices in reading_batches(pairs.source.lengths, budget):
+        for indices in length_sorted_batches(pairs.source.lengths, budget):
             for index, found in in_halves(indices, work, raising=request.bad_lines is None):
                 result = results[places[index]]
                 if isinstance(found, Exception):
@@ -159,9 +159,9 @@ class Translator:
                 done(int(places[index]))
         return results
 
-    def _pairs(self, ids: list[list[int]]) -> Pairs:
+    def _pairs(self, ids: list[list[int]]) -> TokenPairs:
         """Sources to search outputs for."""
-        return Pairs(TokenLists(ids), TokenLists([] for _ in ids))
+        return TokenPairs(RaggedTokens(ids), RaggedTokens([] for _ in ids))
 
     def _encode(self, texts: list[str], request: Request, results: list[Result]) -> list[list[int] | None]:
         """The tokens of each text, as many as can be read at once; None where there are none to be had."""
@@ -183,7 +183,7 @@ class Translator:
             results[place].fault = longer_than(limit, "tokens")
         return list(encoded)
 
-    def _search(self, pairs: Pairs, indices: np.ndarray, request: Request) -> list[list[Hypothesis]]:
+    def _search(self, pairs: TokenPairs, indices: np.ndarray, request: Request) -> list[list[Hypothesis]]:
         batch = pairs.batch(indices, self.tokenizers.source.pad_token_id)
         batch = {name: part.to(self.model.device) for name, part in batch.items()}
         return search(self.model, batch, request.settings)
