@@ -4,9 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import KitError, RunError
-from kit.pretrained.loading import load_config
 from kit.runs.folder import RunFolder
-from kit.tasks.captioning.inference import CAPTIONERS, Captioner
+from kit.tasks.captioning.inference import Captioner, is_captioner
 from kit.tasks.captioning.plots import draw_caption
 
 
@@ -14,7 +13,7 @@ def reads_pictures(run: str | Path) -> bool:
     """Whether the model of a run, finished or not, of a model folder or of a Hub id captions pictures."""
     if (Path(run) / "recipe.yaml").is_file():
         return RunFolder(Path(run)).recipe().task == "captioning"
-    return load_config(run).model_type in CAPTIONERS
+    return is_captioner(run)
 
 
 def plot_pictures(

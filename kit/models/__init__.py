@@ -1,54 +1,71 @@
-"""Models of kit's own: one flat folder, because that is what travels with a model to the Hub."""
+"""Model classes of kit: one flat folder without imports from the rest of kit, because its files are uploaded with a
+model. transformers collects them by following `from .module import name`, also inside functions, within one folder."""
 
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForCausalLM,
-    AutoModelForImageTextToText,
-    AutoModelForSeq2SeqLM,
-    AutoModelForTimeSeriesPrediction,
-)
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from kit.models.configuration_hred import HREDConfig
-from kit.models.configuration_rnn_captioner import RNNCaptionerConfig
-from kit.models.configuration_rnn_forecaster import RNNForecasterConfig
-from kit.models.configuration_rnn_lm import RNNLMConfig
-from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
-from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfig
-from kit.models.modeling_hred import HREDForConditionalGeneration, HREDModel
-from kit.models.modeling_rnn_captioner import RNNCaptionerForConditionalGeneration, RNNCaptionerModel
-from kit.models.modeling_rnn_forecaster import RNNForecasterForPrediction
-from kit.models.modeling_rnn_lm import RNNLMForCausalLM, RNNLMModel
-from kit.models.modeling_rnn_seq2seq import RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel
-from kit.models.modeling_transformer_seq2seq import (
-    TransformerSeq2SeqEncoderModel,
-    TransformerSeq2SeqForConditionalGeneration,
-    TransformerSeq2SeqModel,
-)
+if TYPE_CHECKING:
+    from kit.models.configuration_hred import HREDConfig
+    from kit.models.configuration_rnn_captioner import RNNCaptionerConfig
+    from kit.models.configuration_rnn_forecaster import RNNForecasterConfig
+    from kit.models.configuration_rnn_lm import RNNLMConfig
+    from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
+    from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfig
+    from kit.models.modeling_hred import HREDForConditionalGeneration, HREDModel
+    from kit.models.modeling_rnn_captioner import RNNCaptionerForConditionalGeneration, RNNCaptionerModel
+    from kit.models.modeling_rnn_forecaster import RNNForecasterForPrediction
+    from kit.models.modeling_rnn_lm import RNNLMForCausalLM, RNNLMModel
+    from kit.models.modeling_rnn_seq2seq import RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel
+    from kit.models.modeling_transformer_seq2seq import (
+        TransformerSeq2SeqEncoderModel,
+        TransformerSeq2SeqForConditionalGeneration,
+        TransformerSeq2SeqModel,
+    )
+
+MODELS = {
+    "rnn_seq2seq": "RNNSeq2Seq",
+    "transformer_seq2seq": "TransformerSeq2Seq",
+    "rnn_lm": "RNNLM",
+    "rnn_captioner": "RNNCaptioner",
+    "hred": "HRED",
+    "rnn_forecaster": "RNNForecaster",
+}
+"""Model types with the start of their class names. `X` is configured by `XConfig` in `configuration_<type>.py`, and its
+model classes are in `modeling_<type>.py`."""
+
+
+def config_class(model_type: str) -> type[Any]:
+    """The configuration class of a model type of kit. Imports no model code."""
+    return getattr(importlib.import_module(f"kit.models.configuration_{model_type}"), f"{MODELS[model_type]}Config")
 
 
 def register_models() -> None:
-    """Make transformers' Auto classes know these models."""
-    AutoConfig.register(HREDConfig.model_type, HREDConfig, exist_ok=True)
-    AutoModel.register(HREDConfig, HREDModel, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(HREDConfig, HREDForConditionalGeneration, exist_ok=True)
-    AutoConfig.register(RNNCaptionerConfig.model_type, RNNCaptionerConfig, exist_ok=True)
-    AutoModel.register(RNNCaptionerConfig, RNNCaptionerModel, exist_ok=True)
-    AutoModelForImageTextToText.register(RNNCaptionerConfig, RNNCaptionerForConditionalGeneration, exist_ok=True)
-    AutoConfig.register(RNNForecasterConfig.model_type, RNNForecasterConfig, exist_ok=True)
-    AutoModelForTimeSeriesPrediction.register(RNNForecasterConfig, RNNForecasterForPrediction, exist_ok=True)
-    AutoConfig.register(RNNLMConfig.model_type, RNNLMConfig, exist_ok=True)
-    AutoModel.register(RNNLMConfig, RNNLMModel, exist_ok=True)
-    AutoModelForCausalLM.register(RNNLMConfig, RNNLMForCausalLM, exist_ok=True)
-    AutoConfig.register(RNNSeq2SeqConfig.model_type, RNNSeq2SeqConfig, exist_ok=True)
-    AutoModel.register(RNNSeq2SeqConfig, RNNSeq2SeqModel, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, exist_ok=True)
-    AutoConfig.register(TransformerSeq2SeqConfig.model_type, TransformerSeq2SeqConfig, exist_ok=True)
-    AutoModel.register(TransformerSeq2SeqConfig, TransformerSeq2SeqEncoderModel, exist_ok=True)
-    AutoModelForSeq2SeqLM.register(TransformerSeq2SeqConfig, TransformerSeq2SeqForConditionalGeneration, exist_ok=True)
+    """Register every model with the Auto classes of transformers, each class with the one that its file names."""
+    import transformers
+
+    for model_type in MODELS:
+        config = config_class(model_type)
+        transformers.AutoConfig.register(model_type, config, exist_ok=True)
+        module = importlib.import_module(f"kit.models.modeling_{model_type}")
+        for model in (getattr(module, name) for name in module.__all__):
+            auto_class = vars(model).get("_auto_class")  # set by `register_for_auto_class`
+            if auto_class is not None:
+                getattr(transformers, auto_class).register(config, model, exist_ok=True)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a class when it is first used: a recipe is checked with config classes alone, and model code takes seconds
+    to import."""
+    for model_type, stem in MODELS.items():
+        if name == f"{stem}Config":
+            return config_class(model_type)
+        if name.startswith(stem):
+            return getattr(importlib.import_module(f"kit.models.modeling_{model_type}"), name)
+    raise AttributeError(f"module {__name__} has no attribute {name}")
 
 
 __all__ = [
+    "MODELS",
     "HREDConfig",
     "HREDForConditionalGeneration",
     "HREDModel",
@@ -67,5 +84,6 @@ __all__ = [
     "TransformerSeq2SeqEncoderModel",
     "TransformerSeq2SeqForConditionalGeneration",
     "TransformerSeq2SeqModel",
+    "config_class",
     "register_models",
 ]

@@ -1,7 +1,7 @@
 """Configuration of `hred`: the hierarchical recurrent encoder-decoder for dialogue."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
@@ -13,6 +13,8 @@ class HREDConfig(RNNTextDecoderConfig):
     """An encoder of utterances, an encoder of the turns they make, and the decoder of `rnn_seq2seq` for the answer."""
 
     model_type = "hred"
+    reads_turns: ClassVar[bool] = True
+    """Inputs are (batch, turns, tokens): the turns of a dialogue are read one by one."""
     width_of_encoder = "context_hidden_size"
     attribute_map = {  # noqa: RUF012
         "num_hidden_layers": "context_layers",
@@ -58,6 +60,13 @@ class HREDConfig(RNNTextDecoderConfig):
     @property
     def encoder_size(self) -> int:
         return self.context_hidden_size + self.sees_utterances * self.utterance_width
+
+    def tiny_sizes(self, width: int) -> dict[str, Any]:
+        return {
+            **super().tiny_sizes(width),
+            "utterance_hidden_size": width // (2 if self.bidirectional else 1),
+            "context_hidden_size": width if self.context_hidden_size == self.hidden_size else 2 * width,
+        }
 
     def wrong_values(self) -> Iterator[str]:
         yield from super().wrong_values()

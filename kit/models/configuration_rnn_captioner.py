@@ -55,6 +55,15 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
     def encoder_size(self) -> int:
         return self.feature_size
 
+    def tiny_sizes(self, width: int) -> dict[str, Any]:
+        return {
+            **super().tiny_sizes(width),
+            "feature_size": width if self.feature_size == self.hidden_size else 2 * width,
+            "cnn_channels": [width + stage for stage in range(min(2, len(self.cnn_channels)))],
+            "cnn_blocks": min(1, self.cnn_blocks),
+            "image_size": 12,
+        }
+
     def wrong_values(self) -> Iterator[str]:
         yield from super().wrong_values()
         yield from self.too_small("image_size", "num_channels", "feature_size")

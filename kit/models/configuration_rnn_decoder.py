@@ -252,6 +252,17 @@ class RNNTextDecoderConfig(RNNDecoderConfig):
     def sees_last_input(self) -> bool:
         return self.readout_embedding
 
+    def tiny_sizes(self, width: int) -> dict[str, Any]:
+        """Fields of a tiny model with the same choices but no randomness, `hidden_size` becoming `width`: sizes that
+        are equal stay equal, the others stay different."""
+        return {
+            "embedding_size": None if self.embedding_size in (None, self.hidden_size) else width + 1,
+            "attention_size": None if self.attention_size is None else 2 * width,
+            "embedding_noise": 0.0,
+            "scheduled_sampling": 0.0,
+            "feedback": "argmax",
+        }
+
     def wrong_values(self) -> Iterator[str]:
         yield from super().wrong_values()
         yield from self.too_small("vocab_size", "decoder_vocab_size", "embedding_size")

@@ -53,6 +53,10 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
         assert self.encoder_hidden_size is not None
         return self.encoder_hidden_size * (2 if self.bidirectional else 1)
 
+    def tiny_sizes(self, width: int) -> dict[str, Any]:
+        size = width if self.encoder_size == self.hidden_size else 2 * width
+        return {**super().tiny_sizes(width), "encoder_hidden_size": size // (2 if self.bidirectional else 1)}
+
     def wrong_values(self) -> Iterator[str]:
         yield from super().wrong_values()
         yield from self.too_small("encoder_layers", "encoder_hidden_size")

@@ -107,6 +107,17 @@ class TransformerSeq2SeqConfig(PreTrainedConfig):
         """Dropout on word vectors with their positions."""
         return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
+    def tiny_sizes(self, width: int) -> dict[str, Any]:
+        """Fields of a tiny model with the same choices but no randomness, `hidden_size` becoming `width`."""
+        return {
+            "encoder_layers": min(2, self.encoder_layers),
+            "decoder_layers": min(2, self.decoder_layers),
+            "feed_forward_size": 2 * width,
+            "embedding_dropout": None,
+            "attention_dropout": 0.0,
+            "activation_dropout": 0.0,
+        }
+
     def check_combination(self) -> None:
         """Refuse combinations that make no sense, each with a message that says what to change."""
         sizes = (

@@ -14,8 +14,11 @@ from .text_to_text import TextToTextPipeline
 TASK = "dialogue"
 SETTINGS = "dialogue"
 """Field of the model's configuration that tells how dialogues are read."""
-HIERARCHICAL = ("hred",)
-"""Model types that read each turn by itself; others read all turns one after the other."""
+
+
+def reads_turns(config: Any) -> bool:
+    """Whether a model reads each turn by itself, (batch, turns, tokens), and not all turns as one sequence."""
+    return getattr(config, "reads_turns", False)
 
 
 def recent_turns(
@@ -59,7 +62,7 @@ class DialoguePipeline(TextToTextPipeline):
         settings = getattr(config, SETTINGS, None) or {}
         limit = config.max_positions if getattr(config, "positions", None) == "learned" else None
         limit = limit or getattr(config, "max_position_embeddings", None)
-        apart = config.model_type in HIERARCHICAL
+        apart = reads_turns(config)
         kept, _ = recent_turns(self.tokenizer(turns)["input_ids"], settings.get("max_turns"), None if apart else limit)
         input_ids = torch.tensor([[token for turn in kept for token in turn]], dtype=torch.long)
         found = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pydantic.fields import FieldInfo
 
 from kit.errors import RecipeError, did_you_mean
+from kit.models import MODELS
 from kit.recipe import model_settings
 from kit.recipe.base import SECTIONS, Recipe, sections_of
 from kit.recipe.model_settings import describe, model_fields, show
@@ -24,7 +25,7 @@ def explain(key: str, recipes: Mapping[str, type[Recipe]]) -> str:
         lines = [f"{key}: {_one_line(SECTIONS[key].__doc__)}", *_listing(f"{key}.", SECTIONS[key].model_fields)]
         for tasks, own in _fields_of_tasks(key, recipes):
             lines += ["", f"with task: {' or '.join(tasks)}", *_listing(f"{key}.", own)]
-        for model_type in model_settings.CONFIG_CLASSES if key == "model" else ():
+        for model_type in MODELS if key == "model" else ():
             lines += ["", f"with model.type: {model_type}", *_listing("model.", model_fields(model_type))]
         return "\n".join(lines)
 
@@ -43,7 +44,7 @@ def explain(key: str, recipes: Mapping[str, type[Recipe]]) -> str:
         if told:
             return "\n\n".join(told)
     if section == "model":
-        fields = {kind: model_fields(kind) for kind in model_settings.CONFIG_CLASSES}
+        fields = {kind: model_fields(kind) for kind in MODELS}
         found = [_explanation(f"{key} (model.type: {kind})", own[name]) for kind, own in fields.items() if name in own]
         if found:
             return "\n\n".join(found)
@@ -106,7 +107,7 @@ def _nearest_key(key: str, recipes: Mapping[str, type[Recipe]]) -> str:
         for name in model.model_fields
     ]
     known = list(dict.fromkeys(known))
-    known += [f"model.{name}" for kind in model_settings.CONFIG_CLASSES for name in model_fields(kind)]
+    known += [f"model.{name}" for kind in MODELS for name in model_fields(kind)]
     same = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
     if same:
         return f" Did you mean {' or '.join(dict.fromkeys(same))}?"

@@ -7,7 +7,6 @@ need it, not with this file: it takes seconds, and most commands do without.
 import ast
 import dataclasses
 import functools
-import importlib
 import inspect
 import json
 import re
@@ -23,19 +22,12 @@ from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapte
 from pydantic.fields import FieldInfo
 
 from kit.errors import RecipeError, did_you_mean
+from kit.models import MODELS
+from kit.models import config_class as kit_config_class
 from kit.recipe.document import key_name
 
 Problem = tuple[tuple[str | int, ...], str]
 """A key path and what is wrong there."""
-
-CONFIG_CLASSES = {
-    "rnn_lm": "kit.models.configuration_rnn_lm:RNNLMConfig",
-    "rnn_seq2seq": "kit.models.configuration_rnn_seq2seq:RNNSeq2SeqConfig",
-    "transformer_seq2seq": "kit.models.configuration_transformer_seq2seq:TransformerSeq2SeqConfig",
-    "hred": "kit.models.configuration_hred:HREDConfig",
-    "rnn_captioner": "kit.models.configuration_rnn_captioner:RNNCaptionerConfig",
-    "rnn_forecaster": "kit.models.configuration_rnn_forecaster:RNNForecasterConfig",
-}
 
 SET_BY_KIT = {
     "vocab_size": "it is the size of the tokenizer (tokenizer.vocab_size)",
@@ -55,10 +47,9 @@ SET_BY_KIT = {
 
 def config_class(model_type: str, own: Sequence[str] | None = None, mapping: str | None = None) -> Any:
     """The config class of a model type: of kit's (or of those in `own`), or in a `mapping` of transformers, by name."""
-    own = list(CONFIG_CLASSES) if own is None else own
+    own = list(MODELS) if own is None else own
     if model_type in own:
-        module, name = CONFIG_CLASSES[model_type].split(":")
-        return getattr(importlib.import_module(module), name)
+        return kit_config_class(model_type)
     theirs: dict[str, Any] = {}
     if mapping is not None:
         from transformers.models.auto import configuration_auto, modeling_auto
@@ -139,7 +130,7 @@ def pretrained_type(pretrained: str) -> str | None:
         except (OSError, ValueError):
             continue
         model_type = found.get("model_type") if isinstance(found, dict) else None
-        if isinstance(model_type, str) and model_type in CONFIG_CLASSES:
+        if isinstance(model_type, str) and model_type in MODELS:
             return model_type
     return None
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kit.models import MODELS
 from kit.recipe import model_settings
 from kit.recipe.base import Recipe
 
@@ -23,9 +24,9 @@ def recipe_schema(recipes: Mapping[str, type[Recipe]]) -> dict[str, Any]:
         schema["$defs"] |= own.pop("$defs")
         schema["allOf"].append({"if": {"properties": {"task": {"const": task}}, "required": ["task"]}, "then": own})
     model = schema["$defs"]["ModelSection"]
-    model["properties"]["type"] = {**model["properties"]["type"], "examples": [*model_settings.CONFIG_CLASSES]}
+    model["properties"]["type"] = {**model["properties"]["type"], "examples": [*MODELS]}
     model["allOf"] = []
-    for model_type in model_settings.CONFIG_CLASSES:
+    for model_type in MODELS:
         settings = model_settings.settings_model(model_settings.config_class(model_type)).model_json_schema()
         schema["$defs"] |= settings.pop("$defs", {})
         model["allOf"].append(

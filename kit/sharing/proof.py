@@ -17,6 +17,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from kit.errors import HubError
+from kit.pipelines.dialogue import reads_turns
 from kit.sharing import standalone as alone
 from kit.sharing.folder import is_adapter
 
@@ -138,7 +139,7 @@ def example_inputs(model: PreTrainedModel, tokens: dict[str, Tensor] | None) -> 
     if tokens is not None:
         limit = min(getattr(config, "max_position_embeddings", None) or 64, 64)
         inputs = {name: tensor[:, :limit] for name, tensor in tokens.items()}
-        if config.model_type == "hred":  # (batch, turns, tokens)
+        if reads_turns(config):  # (batch, turns, tokens)
             inputs = {name: tensor.unsqueeze(1) for name, tensor in inputs.items()}
     elif model.main_input_name == "past_values":
         sizes = {"values": config.value_size, "context": config.context_size}

@@ -204,7 +204,7 @@ def compare_with_every_hypothesis(
 
 @proof("beam search", "on a tiny copy, beam search finds the best of all possible hypotheses", is_own)
 def beam_is_exhaustive(subject: Subject) -> Outcome:
-    model = subject.cut_down(vocabulary=5, width=4)
+    model = subject.tiny_copy(vocabulary=5, width=4)
     scatter(model)
     source = Subject(model, random_batch(model, subject.seed, examples=3)).source()
     for length_penalty in (1.0, 0.0):

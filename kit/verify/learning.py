@@ -152,6 +152,6 @@ def _loss_after_training(model: PreTrainedModel, batch: Batch) -> float:
 
 @proof("overfitting", "a tiny copy with new weights learns one batch by heart", is_own)
 def overfitting(subject: Subject) -> Outcome:
-    model = subject.cut_down(vocabulary=16, width=32)
+    model = subject.tiny_copy(vocabulary=16, width=32)
     loss = _loss_after_training(model, random_batch(model, subject.seed))
     return Outcome(loss <= OVERFIT_LOSS, f"loss {loss:.3f} after at most {OVERFIT_STEPS} steps", OVERFIT_LOSS)

@@ -12,14 +12,9 @@ from transformers import GenerationConfig, PreTrainedModel
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import chosen
-from kit.pipelines.dialogue import HIERARCHICAL
+from kit.models import MODELS
+from kit.pipelines.dialogue import reads_turns
 from kit.training.objective import Batch, decoder_inputs, source_of
-
-RECURRENT = ("rnn_seq2seq", "rnn_captioner", "hred")
-"""Model types whose decoder has a state, and can be run cell by cell."""
-
-OWN = ("rnn_seq2seq", "transformer_seq2seq", "rnn_captioner", "hred")
-"""Model types of kit: their own loss takes part in gradient accumulation, and they can be cut down."""
 
 EXAMPLES = 8
 LONGEST = 32
@@ -94,9 +89,9 @@ class Subject:
         """What `generate` needs."""
         return source_of(self.batch)
 
-    def cut_down(self, vocabulary: int, width: int) -> PreTrainedModel:
+    def tiny_copy(self, vocabulary: int, width: int) -> PreTrainedModel:
         """A new model of the same class and the same choices, but tiny, in float64, without any randomness."""
-        config = cut_down_config(self.model.config, vocabulary, width)
+        config = tiny_config(self.model.config, vocabulary, width)
         return type(self.model)(config).double().eval()
 
 
@@ -106,8 +101,8 @@ def is_seq2seq(subject: Subject) -> bool:
 
 
 def is_recurrent(subject: Subject) -> bool:
-    """A decoder with a state."""
-    return is_seq2seq(subject) and subject.model.config.model_type in RECURRENT
+    """An encoder-decoder with a recurrent state, which can also be run cell by cell."""
+    return is_seq2seq(subject) and subject.model._is_stateful
 
 
 def reads_text(subject: Subject) -> bool:
@@ -122,21 +117,14 @@ def can_be_padded(subject: Subject) -> bool:
 
 
 def is_own(subject: Subject) -> bool:
-    """A sequence-to-sequence model of kit's."""
-    return is_seq2seq(subject) and subject.model.config.model_type in OWN
+    """An encoder-decoder of kit's: its own loss takes part in gradient accumulation, and it has `tiny_sizes`."""
+    return is_seq2seq(subject) and subject.model.config.model_type in MODELS
 
 
-def cut_down_config(config: Any, vocabulary: int, width: int) -> Any:
+def tiny_config(config: Any, vocabulary: int, width: int) -> Any:
     """The same choices with small sizes, and without any randomness."""
-    step = 2 * config.attention_heads
-    width = -(-width // step) * step
-    small = {
-        "rnn_seq2seq": small_recurrent,
-        "transformer_seq2seq": small_transformer,
-        "rnn_captioner": small_captioner,
-        "hred": small_hierarchical,
-    }
-    sizes = small[config.model_type](config, width)
+    multiple = 2 * config.attention_heads  # both directions of an encoder have whole heads
+    width = -(-width // multiple) * multiple
     changes = {
         "vocab_size": vocabulary,
         "decoder_vocab_size": vocabulary,
@@ -147,62 +135,7 @@ def cut_down_config(config: Any, vocabulary: int, width: int) -> Any:
         "decoder_start_token_id": 0,
         "dropout": 0.0,
     }
-    return type(config).from_dict({**config.to_dict(), **changes, **sizes})
-
-
-def small_transformer(config: Any, width: int) -> dict[str, Any]:
-    """Few and narrow layers; word vectors large enough to tell tokens apart."""
-    return {
-        "encoder_layers": min(2, config.encoder_layers),
-        "decoder_layers": min(2, config.decoder_layers),
-        "feed_forward_size": 2 * width,
-        "embedding_dropout": None,
-        "attention_dropout": 0.0,
-        "activation_dropout": 0.0,
-    }
-
-
-def small_recurrent(config: Any, width: int) -> dict[str, Any]:
-    """Sizes that are equal stay equal, and the others stay different."""
-    directions = 2 if config.bidirectional else 1
-    as_wide = config.encoder_hidden_size * directions == config.hidden_size
-    return {**small_decoder(config, width), "encoder_hidden_size": (width if as_wide else 2 * width) // directions}
-
-
-def small_hierarchical(config: Any, width: int) -> dict[str, Any]:
-    """The same of a model that reads turns."""
-    as_wide = config.context_hidden_size == config.hidden_size
-    return {
-        **small_decoder(config, width),
-        "utterance_hidden_size": width // (2 if config.bidirectional else 1),
-        "context_hidden_size": width if as_wide else 2 * width,
-    }
-
-
-def small_decoder(config: Any, width: int) -> dict[str, Any]:
-    """What all recurrent models that write have in common."""
-    return {
-        "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
-        "attention_size": None if config.attention_size is None else 2 * width,
-        "embedding_noise": 0.0,
-        "scheduled_sampling": 0.0,
-        "feedback": "argmax",
-    }
-
-
-def small_captioner(config: Any, width: int) -> dict[str, Any]:
-    """The same for a model that reads pictures, with at most two narrow stages."""
-    return {
-        "embedding_size": None if config.embedding_size in (None, config.hidden_size) else width + 1,
-        "feature_size": width if config.feature_size == config.hidden_size else 2 * width,
-        "attention_size": None if config.attention_size is None else 2 * width,
-        "cnn_channels": [width + stage for stage in range(min(2, len(config.cnn_channels)))],
-        "cnn_blocks": min(1, config.cnn_blocks),
-        "image_size": 12,
-        "embedding_noise": 0.0,
-        "scheduled_sampling": 0.0,
-        "feedback": "argmax",
-    }
+    return type(config).from_dict({**config.to_dict(), **changes, **config.tiny_sizes(width)})
 
 
 def end_markers(model: PreTrainedModel) -> list[int]:
@@ -232,7 +165,7 @@ def random_batch(
     source = tokens(vocabulary, longest_source)
     target = tokens(model.get_output_embeddings().weight.shape[0], longest_target)
     mask = torch.arange(longest_source) < lengths(longest_source)
-    if model.config.model_type in HIERARCHICAL:  # (examples, turns, tokens), of one turn or more
+    if reads_turns(model.config):  # (examples, turns, tokens), of one turn or more
         source = torch.stack([source, *(tokens(vocabulary, longest_source) for _ in range(TURNS - 1))], dim=1)
         others = [torch.arange(longest_source) < lengths(longest_source) for _ in range(TURNS - 1)]
         turns = lengths(TURNS) - torch.arange(examples).unsqueeze(1) % 2

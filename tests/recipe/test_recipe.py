@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from transformers import PreTrainedConfig
 
 from kit.errors import RecipeError
+from kit.models import MODELS
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from kit.recipe import catalog as shipped
 from kit.recipe import model_settings as recipe_model
@@ -399,7 +401,8 @@ class ToyConfig(BaseToyConfig):
 
 @pytest.fixture
 def toy(monkeypatch):
-    monkeypatch.setitem(recipe_model.CONFIG_CLASSES, "toy", f"{__name__}:ToyConfig")
+    monkeypatch.setitem(MODELS, "toy", "Toy")
+    monkeypatch.setitem(sys.modules, "kit.models.configuration_toy", sys.modules[__name__])
     monkeypatch.setattr(TranslationRecipe, "own_types", ("toy",))
 
 

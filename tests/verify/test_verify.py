@@ -23,7 +23,7 @@ from kit.tasks.translation.recipe import TranslationTokenizer
 from kit.training.objective import Batch, Seq2SeqObjective
 from kit.verify.generation import scatter
 from kit.verify.proof import equal_within, largest
-from kit.verify.subject import cut_down_config, random_batch, small_batch
+from kit.verify.subject import random_batch, small_batch, tiny_config
 
 Model = RNNSeq2SeqForConditionalGeneration
 
@@ -243,7 +243,7 @@ def test_any_batch_is_made_fit_for_the_proofs() -> None:
     assert all(check.passed for check in verify_model(model, batch={name: t[5:6] for name, t in batch.items()}))
 
 
-def test_a_cut_down_copy_keeps_the_choices_and_which_sizes_are_equal() -> None:
+def test_a_tiny_copy_keeps_the_choices_and_which_sizes_are_equal() -> None:
     config = RNNSeq2SeqConfig(
         vocab_size=99,
         decoder_vocab_size=50,
@@ -258,12 +258,12 @@ def test_a_cut_down_copy_keeps_the_choices_and_which_sizes_are_equal() -> None:
         dropout=0.3,
         pad_token_id=7,
     )
-    small = cut_down_config(config, vocabulary=5, width=4)
+    small = tiny_config(config, vocabulary=5, width=4)
     assert (small.vocab_size, small.decoder_vocab_size, small.pad_token_id, small.dropout) == (5, 5, 1, 0.0)
     assert (small.attention, small.attention_heads, small.attention_layers) == ("keyed", 6, 2)
     assert small.hidden_size < 20
     assert small.encoder_size != small.hidden_size != small.word_vector_size
-    same = cut_down_config(RNNSeq2SeqConfig(hidden_size=64, attention="dot", handover="copy"), vocabulary=5, width=4)
+    same = tiny_config(RNNSeq2SeqConfig(hidden_size=64, attention="dot", handover="copy"), vocabulary=5, width=4)
     assert same.encoder_size == same.hidden_size == same.word_vector_size == 4
 
 

@@ -17,10 +17,8 @@ from kit.errors import DataError, RunError
 from kit.prediction.bad_lines import FAILED, BadLines, Fault, in_halves
 from kit.pretrained.loading import load_config, load_model, model_place
 from kit.tasks.captioning.images import PixelReader
+from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.families.seq2seq.inference import EMPTY, UNREADABLE, Output, outputs_of
-
-CAPTIONERS = ("rnn_captioner",)
-"""Model types that read pictures."""
 
 PICTURES_AT_ONCE = 64
 
@@ -29,7 +27,7 @@ NO_PICTURE = Fault("named no picture that can be read", "the output is empty")
 
 def is_captioner(name_or_path: str | Path) -> bool:
     """Whether a run folder, a model folder or a Hub id holds a model that reads pictures."""
-    return load_config(name_or_path).model_type in CAPTIONERS
+    return load_config(name_or_path).model_type in CaptioningRecipe.own_types
 
 
 @dataclass
@@ -46,7 +44,7 @@ class Captioner:
     def __init__(self, name_or_path: str | Path, device: str | None = None):
         """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
         self.model = load_model(AutoModelForImageTextToText, name_or_path).eval()
-        if self.model.config.model_type not in CAPTIONERS:
+        if self.model.config.model_type not in CaptioningRecipe.own_types:
             raise RunError(f"{name_or_path} is a {self.model.config.model_type}, which reads no pictures")
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))

@@ -9,7 +9,7 @@ import numpy as np
 from kit.data.batching.ragged import TokenPairs
 from kit.decoding.search import SearchSettings, search
 from kit.errors import KitError, RunError
-from kit.pipelines.dialogue import HIERARCHICAL, SETTINGS, recent_turns
+from kit.pipelines.dialogue import SETTINGS, reads_turns, recent_turns
 from kit.plots.attention import attention_figure
 from kit.plots.curves import save_picture
 from kit.prediction.bad_lines import FAILED, longer_than
@@ -28,7 +28,7 @@ class Responder(Translator):
         if settings is None:
             raise RunError(f"{name_or_path} is no dialogue model: it was not trained by a recipe with task: dialogue")
         self.max_turns: int | None = settings.get("max_turns")
-        self.apart: bool = config.model_type in HIERARCHICAL
+        self.apart: bool = reads_turns(config)
 
     def tokens_of(self, turns: list[str]) -> tuple[list[list[int]], bool]:
         """The tokens of the turns that are read, and whether something had to be left out because it is too long."""

@@ -24,7 +24,7 @@ from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained
 from kit.errors import DataError
 from kit.evaluation.evaluator import evaluate_split
 from kit.evaluation.metrics import by_kind, compute_metrics
-from kit.pipelines.dialogue import HIERARCHICAL, SETTINGS, TASK, recent_turns
+from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.base import Recipe
@@ -104,7 +104,7 @@ class Dialogue(Writing[Conversations]):
         self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig, whole_replies: bool = False
     ) -> Conversations:
         """Examples whose turns fit the model, and whose replies do, unless they are to be filtered by their length."""
-        limit, apart = position_limit(config), config.model_type in HIERARCHICAL
+        limit, apart = position_limit(config), reads_turns(config)
         turns, max_turns = ColumnView(rows, "turns"), self.recipe.data.max_turns
         histories, cut = encode_histories(turns, tokenizers, max_turns, None if apart else limit)
         most = None if whole_replies else limit
