@@ -1,15 +1,17 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
+# Another set of versions: make test CONSTRAINTS=constraints-latest.txt VENV=.venv-latest
+CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 DEMO := runs/dates_rnn
 
 .PHONY: demo test soak lint clean
 
-# The environment is made anew whenever what it is made from changes.
-$(VENV)/.installed: pyproject.toml constraints.txt
+# The environment is rebuilt whenever its inputs change.
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[dev]'
 	touch $@
 
 demo: $(VENV)/.installed
@@ -20,6 +22,8 @@ lint: $(VENV)/.installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
 
 # Each worker takes tests that stand together, so that what they share is made once.
 test: lint
@@ -30,4 +34,4 @@ soak: $(VENV)/.installed
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m soak
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -45,7 +45,7 @@ def diagnose(
     The network is used only with `check_hub`, for one request to the Hub. Nothing is left behind.
     """
     looks: dict[str, Callable[[], Iterable[Finding]]] = {
-        "versions": lambda: package_findings(tested_ranges()),
+        "versions": lambda: package_findings(supported_ranges()),
         "trackers": tracker_findings,
         "devices": device_findings,
         "hub": lambda: hub_findings(check_hub),
@@ -96,7 +96,7 @@ def render(findings: Iterable[Finding]) -> Table:
 # ---- packages --------------------------------------------------------------------------------------------------------
 
 
-def tested_ranges() -> list[str] | None:
+def supported_ranges() -> list[str] | None:
     """The requirements of kit, as its package states them; None if kit runs without being installed."""
     try:
         return metadata.requires(DISTRIBUTION) or []
@@ -112,14 +112,14 @@ def installed_version(name: str) -> str | None:
 
 
 def package_findings(requirements: Sequence[str] | None) -> Iterator[Finding]:
-    """Packages that are missing, older than what kit needs, or newer than what it was tested with."""
+    """Packages that are missing, older than what kit needs, or newer than what it supports."""
     found = ", ".join(f"{name} {version}" for name, version in package_versions().items())
     if requirements is None:
         remedy = "install it: pip install -e . in its folder"
-        yield Finding("versions", "warning", f"{found}; kit is not installed, so the tested ranges are unknown", remedy)
+        yield Finding("versions", "warning", f"{found}; kit is not installed, so its requirements are unknown", remedy)
         return
     wrong = [finding for requirement in requirements for finding in judge_requirement(requirement)]
-    yield Finding("versions", "ok", found if wrong else f"{found}: all within the tested ranges")
+    yield Finding("versions", "ok", found if wrong else f"{found}: all within the supported ranges")
     yield from wrong
 
 
@@ -137,14 +137,12 @@ def judge_requirement(text: str) -> Iterator[Finding]:
     if version is None:
         yield Finding(name, "problem", f"is not installed, and kit needs it ({requirement.specifier})", remedy)
         return
-    # floors are what the code needs, ceilings only what has been tried
+    # a version below a floor fails; one above a ceiling may work
     floors = SpecifierSet(",".join(str(part) for part in requirement.specifier if part.operator in (">=", ">", "~=")))
     if not floors.contains(version, prereleases=True):
         yield Finding(name, "problem", f"{version} is older than what kit needs ({requirement.specifier})", remedy)
     elif not requirement.specifier.contains(version, prereleases=True):
-        yield Finding(
-            name, "warning", f"{version} is not a version kit was tested with ({requirement.specifier})", remedy
-        )
+        yield Finding(name, "warning", f"{version} is newer than what kit supports ({requirement.specifier})", remedy)
 
 
 def tracker_findings() -> Iterator[Finding]:
