@@ -15,6 +15,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from kit.errors import DataError, HubError, KitError, NetworkError, RecipeError, RunError
     from kit.evaluation.compare import compare_runs
+    from kit.evaluation.metrics.adapter import load_metric
+    from kit.evaluation.metrics.custom import register_metric
     from kit.pretrained.pipelines import pipeline, register
     from kit.recipe.base import Recipe
     from kit.runs.evaluate import evaluate
@@ -31,6 +33,8 @@ _HOMES = {
     "RunError": "kit.errors",
     "evaluate": "kit.runs.evaluate",
     "compare_runs": "kit.evaluation.compare",
+    "load_metric": "kit.evaluation.metrics.adapter",
+    "register_metric": "kit.evaluation.metrics.custom",
     "Translator": "kit.tasks.families.seq2seq.inference",
     "pipeline": "kit.pretrained.pipelines",
     "register": "kit.pretrained.pipelines",
@@ -53,9 +57,11 @@ __all__ = [
     "__version__",
     "compare_runs",
     "evaluate",
+    "load_metric",
     "load_recipe",
     "pipeline",
     "register",
+    "register_metric",
     "train",
 ]
 

@@ -1,4 +1,9 @@
-"""Is one run better than another, or is it chance? Paired bootstrap over the predictions of finished runs."""
+"""Is one run better than another, or is it chance? Paired bootstrap over the predictions of finished runs.
+
+The samples equal those of sacrebleu's paired bootstrap (`sacrebleu.significance.PairedTest`) for the same seed. Its
+code takes only sacrebleu's metrics; here every metric with additive statistics is scored on the same samples, one
+matrix product per sample (Koehn 2004).
+"""
 
 from __future__ import annotations
 
@@ -9,16 +14,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import KitError, RunError
-from kit.evaluation.metrics import METRICS, by_kind, greater_is_better, load_metric, metrics_of
+from kit.evaluation.metrics import METRICS, by_kind, find_metric, greater_is_better
+from kit.evaluation.metrics.base import Statistics
 
 if TYPE_CHECKING:
     import numpy as np
     from rich.table import Table
 
-    from kit.evaluation.metrics.text_metric import Statistics
-
 DEFAULT_METRICS = ("bleu", "chrf", "exact_match")
-"""What is compared when the runs do not say which metrics they were measured by."""
+"""The metrics of a comparison of runs without results that name them."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """A run minus the first run, by one metric."""
+    """The score of a run minus that of the first run, by one metric."""
 
     run: str
     baseline: str
@@ -44,11 +48,11 @@ class Difference:
     """Lower end of the middle 95 % of the resampled differences."""
     high: float
     p_value: float
-    """Two-sided: twice the share of draws in which the difference is nil or has the other sign."""
+    """Two-sided: twice the share of samples in which the difference is zero or has the other sign."""
 
     @property
     def better(self) -> bool | None:
-        """Whether the run is better than the first one; None where that may be chance (p of 0.05 or more)."""
+        """Whether the run is better than the first one; None if the difference may be chance (p of 0.05 or more)."""
         if self.p_value >= 0.05:
             return None
         return (self.value > 0) == greater_is_better(self.metric)
@@ -56,7 +60,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two or more runs on the same examples; the first run is the one that the others are compared with."""
+    """Two or more runs on the same examples, each compared with the first one."""
 
     split: str
     examples: int
@@ -70,19 +74,23 @@ class Comparison:
     """The signature of each metric that has one, with the number of samples and the seed."""
 
     def score(self, run: str, metric: str) -> Score:
+        """The score of a run by a metric."""
         return next(score for score in self.scores if (score.run, score.metric) == (run, metric))
 
     def difference(self, run: str, metric: str) -> Difference:
-        return next(found for found in self.differences if (found.run, found.metric) == (run, metric))
+        """The difference of a run to the first one by a metric."""
+        return next(item for item in self.differences if (item.run, item.metric) == (run, metric))
 
     def table(self) -> Table:
-        """The comparison for a terminal: a row for each metric and run."""
+        """The comparison for a terminal, with a row for each metric and run."""
         from rich.table import Table
         from rich.text import Text
 
         table = Table(
             title=f"{self.split}: {self.examples} examples, {self.samples} bootstrap samples",
-            caption=Text(f"Differences are to {self.runs[0]}. p is two-sided, uncorrected for many comparisons."),
+            caption=Text(
+                f"Differences are relative to {self.runs[0]}. p is two-sided, not corrected for multiple comparisons."
+            ),
         )
         for heading in ("metric", "run", "score", "95 % interval", "difference", "95 % interval", "p", ""):
             table.add_column(heading, justify="left" if heading in ("metric", "run", "") else "right")
@@ -97,12 +105,12 @@ class Comparison:
                     f"{score.low:.{digits}f} to {score.high:.{digits}f}",
                 ]
                 if run != self.runs[0]:
-                    found = self.difference(run, metric)
+                    difference = self.difference(run, metric)
                     cells += [
-                        f"{found.value:+.{digits}f}",
-                        f"{found.low:+.{digits}f} to {found.high:+.{digits}f}",
-                        f"{found.p_value:.4f}",
-                        {True: "better", False: "worse", None: "no clear difference"}[found.better],
+                        f"{difference.value:+.{digits}f}",
+                        f"{difference.low:+.{digits}f} to {difference.high:+.{digits}f}",
+                        f"{difference.p_value:.4f}",
+                        {True: "better", False: "worse", None: "no clear difference"}[difference.better],
                     ]
                 table.add_row(*cells, end_section=run == self.runs[-1])
         return table
@@ -115,75 +123,86 @@ def compare_runs(
     samples: int = 1000,
     seed: int = 12345,
 ) -> Comparison:
-    """Compare the predictions of two or more run folders with the first one by paired bootstrap.
+    """Compare the predictions of two or more run folders with those of the first one by paired bootstrap.
 
-    The same examples are drawn with replacement for every run, `samples` times, and the corpus score of each
-    draw is computed. The draws are those of sacrebleu's paired bootstrap for the same seed; unlike there, the
-    p-value is two-sided, so that it agrees with the interval, and equal runs give 1. Without `metrics`, those
-    that all the runs were measured by are taken. The result depends on nothing but the files, `metrics`,
-    `samples` and `seed`. Runs whose sources or targets differ are refused.
+    The same examples are drawn with replacement for every run, `samples` times, and each sample gets a corpus score.
+    The samples equal those of sacrebleu's paired bootstrap for the same seed; unlike sacrebleu's, the p-value is
+    two-sided, so that it agrees with the interval, and equal runs give 1. `metrics` defaults to those by which all
+    runs were evaluated. The result depends only on the files, `metrics`, `samples` and `seed`. Raises RunError if the
+    sources or targets of the runs differ, KitError for a metric without additive statistics.
     """
     if len(folders) < 2:
-        raise KitError(f"A comparison needs two run folders or more; {len(folders)} given.")
+        raise KitError(f"A comparison needs at least two run folders, got {len(folders)}.")
     if samples < 1:
-        raise KitError(f"A comparison needs at least one bootstrap sample; {samples} asked for.")
+        raise KitError(f"A comparison needs at least one bootstrap sample, got {samples}.")
     if seed < 0:
-        raise KitError(f"The seed of a comparison is a number from 0 on; {seed} given.")
+        raise KitError(f"The seed of a comparison must not be negative, got {seed}.")
     files = [Path(folder) / "predictions" / f"{split}.jsonl" for folder in folders]
     rows = [read_predictions(file) for file in files]
     for other, file in zip(rows[1:], files[1:], strict=True):
         _check_same_examples(rows[0], other, files[0], file)
-    names = tuple(dict.fromkeys(metrics)) if metrics else _measured(folders, split)
-    for kind, others in by_kind(names).items():
-        if kind != "text":
-            raise KitError(f"Runs are compared by their texts, and {', '.join(others)} compares {kind}.")
-    runs = _labels(folders)
-    targets = [_as_list(row["target"]) for row in rows[0]]
-    statistics: dict[str, list[Statistics]] = {}
+    names = tuple(dict.fromkeys(metrics)) if metrics else _shared_metrics(folders, split)
+    targets = [row["target"] for row in rows[0]]
+    statistics = {
+        name: [_statistics(name, [row["prediction"] for row in run], targets) for run in rows]
+        for name in _check_additive(names)
+    }
+    resampled = _resample(statistics, samples, seed)
+    runs, scores, differences = _run_names(folders), [], []
     for name in names:
-        metric = load_metric(name)
-        statistics[name] = [metric.statistics([row["prediction"] for row in run], targets) for run in rows]
-
-    draws = _draw(statistics, samples, seed)
-    scores, differences = [], []
-    for name in names:
-        values = [float(run.score(run.rows.sum(axis=0))) for run in statistics[name]]
-        for place, run_name in enumerate(runs):
-            low, high = _middle(draws[name][place])
-            scores.append(Score(run_name, name, values[place], low, high))
-            if place > 0:
-                difference = values[place] - values[0]
-                drawn = draws[name][place] - draws[name][0]
-                low, high = _middle(drawn)
-                p_value = _p_value(drawn)
-                differences.append(Difference(run_name, runs[0], name, difference, low, high, p_value))
+        values = [run.score() for run in statistics[name]]
+        for index, (run, value, draws) in enumerate(zip(runs, values, resampled[name], strict=True)):
+            scores.append(Score(run, name, value, *_middle_95_percent(draws)))
+            if index > 0:
+                drawn = draws - resampled[name][0]
+                interval = _middle_95_percent(drawn)
+                differences.append(Difference(run, runs[0], name, value - values[0], *interval, _p_value(drawn)))
     signatures = {
-        name: f"{runs_of[0].signature}|bs:{samples}|seed:{seed}"
-        for name, runs_of in statistics.items()
-        if runs_of[0].signature is not None
+        name: f"{first.signature}|bs:{samples}|seed:{seed}"
+        for name, (first, *_) in statistics.items()
+        if first.signature is not None
     }
     return Comparison(split, len(targets), samples, seed, runs, names, tuple(scores), tuple(differences), signatures)
 
 
-def _draw(statistics: dict[str, list[Statistics]], samples: int, seed: int) -> dict[str, np.ndarray]:
+def _check_additive(names: Sequence[str]) -> Sequence[str]:
+    for kind, group in by_kind(names).items():
+        if kind != "text":
+            raise KitError(f"Runs are compared by their texts, and {', '.join(group)} compares {kind}.")
+    for name in names:
+        if not find_metric(name).additive:
+            raise KitError(f"Runs cannot be compared by {name}: a registered metric has no statistics to resample.")
+    return names
+
+
+def _statistics(name: str, predictions: list[str], targets: list[Any]) -> Statistics:
+    result = find_metric(name).function(predictions, targets)
+    assert isinstance(result, Statistics)
+    return result
+
+
+def _resample(statistics: dict[str, list[Statistics]], samples: int, seed: int) -> dict[str, np.ndarray]:
     """The scores (runs, samples) of each metric on samples that are the same for all runs and metrics."""
     import numpy as np
 
     first = next(iter(statistics.values()))
-    count = len(first[0].rows)
-    draws = {name: np.empty((len(first), samples)) for name in statistics}
+    examples = len(first[0].rows)
+    scores = {name: np.empty((len(first), samples)) for name in statistics}
     generator = np.random.default_rng(seed)
-    # One sample at a time keeps memory flat; the generator gives the same numbers as in one large draw.
+    # One sample at a time keeps memory constant; the numbers are those of one large draw, as sacrebleu makes it.
     for sample in range(samples):
-        times = np.bincount(generator.choice(count, size=count, replace=True), minlength=count)
+        counts = np.bincount(generator.choice(examples, size=examples, replace=True), minlength=examples)
         for name, runs in statistics.items():
-            for place, run in enumerate(runs):
-                draws[name][place, sample] = run.score(times @ run.rows)
-    return draws
+            for index, run in enumerate(runs):
+                scores[name][index, sample] = run.score(counts)
+    return scores
 
 
 def read_predictions(file: Path) -> list[dict[str, Any]]:
-    """The rows of a predictions file, each with `source`, `target` and `prediction`."""
+    """The rows of a predictions file, each with `source`, `target` and `prediction`.
+
+    Raises RunError, with the line, if the file is missing, empty or malformed.
+    """
     try:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -194,7 +213,7 @@ def read_predictions(file: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{file} cannot be read: {error}") from None
     rows = []
-    # Not splitlines(): texts may hold other line separators, such as U+2028, which JSON leaves as they are.
+    # Not splitlines(): texts may hold other line separators, such as U+2028, which JSON does not escape.
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         try:
             row = json.loads(line)
@@ -207,7 +226,7 @@ def read_predictions(file: Path) -> list[dict[str, Any]]:
             )
         rows.append(row)
     if not rows:
-        raise RunError(f"{file} is empty: it holds no prediction to work with.")
+        raise RunError(f"{file} is empty: it holds no predictions.")
     return rows
 
 
@@ -217,10 +236,6 @@ def _is_prediction(row: dict[str, Any]) -> bool:
     return all(isinstance(text, str) for text in (row.get("source"), row.get("prediction"), *texts))
 
 
-def _as_list(target: str | list[str]) -> list[str]:
-    return [target] if isinstance(target, str) else target
-
-
 def _check_same_examples(
     rows: list[dict[str, Any]], others: list[dict[str, Any]], file: Path, other_file: Path
 ) -> None:
@@ -228,13 +243,13 @@ def _check_same_examples(
         for key in ("source", "target"):
             if row[key] != other[key]:
                 raise RunError(
-                    f"The runs are not on the same examples: row {number} has the {key} {_short(row[key])} "
+                    f"The runs do not share their examples: row {number} has the {key} {_short(row[key])} "
                     f"in {file}, but {_short(other[key])} in {other_file}. Evaluate both on the same data."
                 )
     if len(rows) != len(others):
         raise RunError(
-            f"The runs are not on the same examples: {file} has {len(rows)} rows, {other_file} has "
-            f"{len(others)}, so row {min(len(rows), len(others)) + 1} is in one of them only. "
+            f"The runs do not share their examples: {file} has {len(rows)} rows, {other_file} has "
+            f"{len(others)}, so row {min(len(rows), len(others)) + 1} is only in one of them. "
             f"Evaluate both on the same data."
         )
 
@@ -244,40 +259,41 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else text[:79] + "…"
 
 
-def _measured(folders: Sequence[Path], split: str) -> tuple[str, ...]:
-    """The metrics that all runs were measured by on this split, or the default ones if that is not known."""
-    found = set(metrics_of("text"))
+def _shared_metrics(folders: Sequence[Path], split: str) -> tuple[str, ...]:
+    """The metrics by which all runs were evaluated on this split, or the default ones if that is not known."""
+    shared = {name for name, metric in METRICS.items() if metric.additive}
     for folder in folders:
         file = Path(folder) / "results.json"
         if not file.exists():
             return DEFAULT_METRICS
         try:
             results = json.loads(file.read_text(encoding="utf-8"))
-            found &= set(results.get(split, {}))
+            shared &= set(results.get(split, {}))
         except (OSError, ValueError, AttributeError, TypeError) as error:
             raise RunError(f"{file} is not the results file of a run: {error}") from None
-    return tuple(name for name in METRICS if name in found) or DEFAULT_METRICS
+    return tuple(name for name in METRICS if name in shared) or DEFAULT_METRICS
 
 
-def _labels(folders: Sequence[Path]) -> tuple[str, ...]:
-    """A name for each run: the folder's, or its path where names repeat, or numbered where even paths do."""
+def _run_names(folders: Sequence[Path]) -> tuple[str, ...]:
+    """A name for each run: its folder's, its path if folder names repeat, and a number if even paths do."""
     names = [Path(folder).resolve().name for folder in folders]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in folders]
     return tuple(
-        name if name not in names[:place] else f"{name} ({names[:place].count(name) + 1})"
-        for place, name in enumerate(names)
+        name if name not in names[:index] else f"{name} ({names[:index].count(name) + 1})"
+        for index, name in enumerate(names)
     )
 
 
-def _middle(values: np.ndarray) -> tuple[float, float]:
-    """The ends of the middle 95 % of the values, as sacrebleu cuts them."""
+def _middle_95_percent(values: np.ndarray) -> tuple[float, float]:
+    """The ends of the middle 95 % of the values: as in sacrebleu, a fortieth is dropped at either end."""
     ordered = sorted(values.tolist())
-    cut = len(ordered) // 40
-    return ordered[cut], ordered[len(ordered) - cut - 1]
+    dropped = len(ordered) // 40
+    return ordered[dropped], ordered[-dropped - 1]
 
 
 def _p_value(drawn: np.ndarray) -> float:
-    # One is added to both counts so that no finite number of draws claims that chance is impossible.
+    # Adding one to both counts keeps p above zero: no finite number of samples rules chance out (Davison and
+    # Hinkley 1997, section 4.2).
     smaller_side = min(int((drawn <= 0).sum()), int((drawn >= 0).sum()))
     return min(1.0, 2 * (smaller_side + 1) / (len(drawn) + 1))

@@ -1,16 +1,16 @@
-"""Results by group: by the value of a column such as the language, or by the length of the source."""
+"""Metrics by group: by the value of a column such as the language, or by the length of the source."""
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kit.errors import DataError, did_you_mean
 from kit.evaluation.metrics import compute_metrics
 
 LENGTH = "length"
-"""Grouping by this name means the length of the source, whatever columns there are."""
+"""This name groups by the length of the source, even if the data has a column of that name."""
 
-_UPPER_ENDS = (0, 10, 20, 30, 40, 50, 60, 80, 100, 200, 500, 1000)
+_BIN_MAXIMA = (0, 10, 20, 30, 40, 50, 60, 80, 100, 200, 500, 1000)
 
 
 def by_group(
@@ -18,16 +18,15 @@ def by_group(
 ) -> dict[str, dict[str, dict[str, float | str]]]:
     """The metrics of each group, as `{"language": {"de": {"count": 120, "bleu": 31.5, …}}}`.
 
-    `rows` are prediction rows with `source`, `target`, `prediction` and the columns named in `group_by`. The
-    groups of a column come in the order of their names, those of "length" from short to long, with names like
-    "11-20 words".
+    `rows` hold `source`, `target`, `prediction` and the columns named in `group_by`. The groups of a column are sorted
+    by name, those of "length" from short to long, with names like "11-20 words". Raises DataError for a missing column.
     """
     return {
-        column: {name: _results(group, metrics) for name, group in _groups(column, rows).items()} for column in group_by
+        column: {name: _figures(group, metrics) for name, group in _groups(column, rows).items()} for column in group_by
     }
 
 
-def _results(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float | str]:
+def _figures(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float | str]:
     values = compute_metrics(metrics, [row["prediction"] for row in rows], [row["target"] for row in rows])
     return {"count": len(rows), **values}
 
@@ -40,36 +39,32 @@ def _groups(column: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Ma
         if column not in row:
             columns = [*row, LENGTH]
             raise DataError(
-                f'Results cannot be grouped by "{column}": row {number} has no such column. '
-                f"There are: {', '.join(columns)}.{did_you_mean(column, columns)}"
+                f'Results cannot be grouped by "{column}": row {number} has no such column.'
+                f"{did_you_mean(column, columns)} Choose from: {', '.join(columns)}."
             )
         groups.setdefault(str(row[column]), []).append(row)
     return dict(sorted(groups.items()))
 
 
 def _by_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Lengths are in words, or in characters where most sources have no space (some scripts, single words).
+    """Lengths are in words, or in characters if at most half of the sources have several words (some scripts, single
+    words).
 
-    The unit is the same for all rows, and part of each group's name, since the two do not compare.
+    All rows share the unit, which is part of each group's name, since words and characters do not compare.
     """
     sources = [row["source"].strip() for row in rows]
-    in_words = _most(len(source.split()) > 1 for source in sources)
+    in_words = 2 * sum(len(source.split()) > 1 for source in sources) > len(sources)
     unit = "words" if in_words else "characters"
     groups: dict[int, list[Mapping[str, Any]]] = {}
     for source, row in zip(sources, rows, strict=True):
         length = len(source.split()) if in_words else len(source)
-        groups.setdefault(bisect_left(_UPPER_ENDS, length), []).append(row)
-    return {f"{_range(place)} {unit}": groups[place] for place in sorted(groups)}
+        groups.setdefault(bisect_left(_BIN_MAXIMA, length), []).append(row)
+    return {f"{_bin_name(index)} {unit}": groups[index] for index in sorted(groups)}
 
 
-def _most(facts: Iterable[bool]) -> bool:
-    values = list(facts)
-    return 2 * sum(values) > len(values)
-
-
-def _range(place: int) -> str:
-    if place == 0:
+def _bin_name(index: int) -> str:
+    if index == 0:
         return "0"
-    if place == len(_UPPER_ENDS):
-        return f"over {_UPPER_ENDS[-1]}"
-    return f"{_UPPER_ENDS[place - 1] + 1}-{_UPPER_ENDS[place]}"
+    if index == len(_BIN_MAXIMA):
+        return f"over {_BIN_MAXIMA[-1]}"
+    return f"{_BIN_MAXIMA[index - 1] + 1}-{_BIN_MAXIMA[index]}"

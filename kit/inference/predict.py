@@ -54,7 +54,7 @@ class Labeller:
             )
         if not folder.model.is_dir():
             raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
-        recipe = load_recipe(folder.recipe_file, [*(overrides or []), *self.of_this_file(ran.data)])
+        recipe = load_recipe(folder.recipe_file, [*(overrides or []), *self.of_this_file(ran.data)], saved=True)
         assert isinstance(recipe.data, LabelledData)
         self.data: LabelledData = recipe.data
         task = create_task(recipe)

@@ -25,6 +25,7 @@ from kit.errors import RecipeError, did_you_mean
 from kit.models import MODELS
 from kit.models import config_class as kit_config_class
 from kit.recipe.document import key_name
+from kit.recipe.section import Extensible
 
 Problem = tuple[tuple[str | int, ...], str]
 """A key path and what is wrong there."""
@@ -144,7 +145,8 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
         kinds = [kind for kind in inner if kind is not NoneType and not (kind is int and float in inner)]
         return " or ".join([describe(kind) for kind in kinds] + ["null"] * (NoneType in inner))
     if origin is Literal:
-        return f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else str(inner[0])
+        names = f"one of {', '.join(map(str, inner))}" if len(inner) > 1 else str(inner[0])
+        return " or ".join([names, *(item.description for item in metadata if isinstance(item, Extensible))])
     if origin is list:
         text = f"a list, each item {describe(inner[0])}"
     elif origin is dict:
@@ -285,7 +287,13 @@ def _kinds(annotation: Any) -> list[Any]:
 
 def _options(annotation: Any) -> list[str]:
     """The words that an annotation allows, if it allows only certain ones."""
-    return [str(word) for kind in _kinds(annotation) if get_origin(kind) is Literal for word in get_args(kind)]
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        registered = [name for item in inner[1:] if isinstance(item, Extensible) for name in item.registered()]
+        return [*_options(inner[0]), *registered]
+    if origin in (Union, UnionType):
+        return [word for member in inner for word in _options(member)]
+    return list(map(str, inner)) if origin is Literal else []
 
 
 def _descriptions(config: type) -> dict[str, str]:

@@ -13,15 +13,20 @@ from kit.recipe.catalog import find_recipe
 from kit.recipe.document import parse_override, printable, read_text, read_yaml
 from kit.recipe.inputs import ModelSection
 from kit.recipe.model_settings import Problem, field_problems, show
+from kit.recipe.section import SAVED
 
 
 def parse_recipe(
-    path_or_name: str | Path, overrides: Sequence[str], recipe_classes: Mapping[str, type[Recipe]]
+    path_or_name: str | Path,
+    overrides: Sequence[str],
+    recipe_classes: Mapping[str, type[Recipe]],
+    saved: bool = False,
 ) -> Recipe:
     """Read a recipe file, or a shipped recipe by name, and apply `key=value` overrides, which take precedence.
 
-    `recipe_classes` has the recipe class of each task. Raises one RecipeError that lists every mistake, one per line.
-    Checking the model's settings imports transformers.
+    `recipe_classes` has the recipe class of each task. `saved` accepts names that are not registered in this process,
+    for the recipe of a run. Raises one RecipeError that lists every mistake, one per line. Checking the model's
+    settings imports transformers.
     """
     path = find_recipe(path_or_name)
     document = read_yaml(read_text(path), printable(path))
@@ -39,7 +44,7 @@ def parse_recipe(
     kind, problems = _recipe_class(value, recipe_classes)
     recipe = None
     try:
-        recipe = kind.model_validate(value)
+        recipe = kind.model_validate(value, context=SAVED if saved else None)
     except ValidationError as error:
         problems += [problem for problem in field_problems(error, kind, value) if problem[0] != ("task",)]
     settings, more = _model_settings(value["model"], kind) if isinstance(value.get("model"), dict) else ({}, [])

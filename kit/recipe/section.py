@@ -1,14 +1,40 @@
 """What every section of a recipe is: typed fields with descriptions, checked one by one and against each other."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
 from typing import Annotated, Any, Self
 
 from annotated_types import Ge, Lt
-from pydantic import BaseModel, ConfigDict, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
+
+SAVED = {"saved": True}
+"""Validation context of the recipe of a run: names that its process had registered may be unknown in this one."""
+
+
+@dataclass(frozen=True)
+class Extensible:
+    """Marks a choice whose names can be registered at run time: `Annotated[Literal["a", "b"], Extensible(…)]`.
+
+    Messages and the JSON schema list the names of the Literal.
+    """
+
+    registered: Callable[[], Collection[str]]
+    description: str
+    """What else is accepted, in words: "a metric added with kit.register_metric"."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_wrap_validator_function(
+            self._validate, handler(source), serialization=core_schema.simple_ser_schema("str")
+        )
+
+    def _validate(self, value: Any, validate: Callable[[Any], Any], info: ValidationInfo) -> Any:
+        if isinstance(value, str) and (value in self.registered() or info.context == SAVED):
+            return value
+        return validate(value)
 
 
 class Section(BaseModel):

@@ -69,7 +69,7 @@ class RunFolder:
     def recipe(self) -> Recipe:
         """The resolved recipe that the run was started with."""
         try:
-            return load_recipe(self.recipe_file)
+            return load_recipe(self.recipe_file, saved=True)
         except RecipeError as error:
             raise RunError(
                 f"{error}\n{self.path} was written by another version of kit, or changed by hand: this one, "

@@ -55,7 +55,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ShareSource:
         run.results()  # says so if the run is not finished
         if not (run.model / "config.json").is_file() and not is_adapter(run.model):
             raise RunError(f"{path} has no model yet: finish it with `kit train {path} --resume`")
-        return ShareSource(path, run.model, load_recipe(run.recipe_file, overrides))
+        return ShareSource(path, run.model, load_recipe(run.recipe_file, overrides, saved=True))
     if is_adapter(path):
         if overrides:
             raise HubError(f"{overrides[0]} has no effect on an adapter without a recipe: write it into its README.md")

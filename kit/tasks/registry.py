@@ -57,12 +57,13 @@ def create_task(recipe: Recipe) -> "Task[Any]":
     return task_class(recipe.task)(recipe)
 
 
-def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = ()) -> Recipe:
+def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), *, saved: bool = False) -> Recipe:
     """Read a recipe file, or a shipped recipe by name, with `key=value` overrides, which take precedence.
 
-    Raises one RecipeError that lists every mistake, one per line.
+    `saved` reads the recipe of a run, whose metrics need not be registered in this process. Raises one RecipeError that
+    lists every mistake, one per line.
     """
-    return parse_recipe(path_or_name, overrides, recipe_classes())
+    return parse_recipe(path_or_name, overrides, recipe_classes(), saved=saved)
 
 
 def _load(location: str, module: str, suffix: str) -> Any:

@@ -161,7 +161,7 @@ def test_different_examples_are_refused_with_the_row(tmp_path: Path, key: str) -
 
 def test_a_different_number_of_examples_is_refused(tmp_path: Path) -> None:
     a, b = make_run(tmp_path / "a", 0.2, 1), make_run(tmp_path / "b", 0.2, 2, examples=119)
-    with pytest.raises(RunError, match=r"120 rows.*119.*row 120 is in one"):
+    with pytest.raises(RunError, match=r"120 rows.*119.*row 120 is only in one"):
         compare_runs([a, b])
 
 

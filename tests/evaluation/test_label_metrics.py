@@ -9,9 +9,11 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit import load_metric
 from kit.errors import DataError, KitError
 from kit.evaluation.compare import compare_runs
-from kit.evaluation.metrics import METRICS, by_kind, compute_metrics, load_metric, metrics_of
+from kit.evaluation.metrics import METRICS, by_kind, compute_metrics, metrics_of
+from kit.evaluation.metrics.base import Statistics
 
 LABELS = st.sampled_from(["joy", "anger", "Größe", "7"])
 PAIRS = st.lists(st.tuples(LABELS, LABELS), min_size=1, max_size=15)
@@ -106,25 +108,25 @@ def test_ten_thousand_labels() -> None:
         ("f1_macro", ["a", "b"], ["a", float("nan")], {}, r"Reference 2 is missing \(nan\)"),
         ("accuracy", [0.5], [1], {}, "Prediction 1 is 0.5: a label is a text or a whole number"),
         ("accuracy", ["a"], ["jy"], {"labels": ["a", "joy"]}, 'Reference 1 has the label "jy".*Did you mean "joy"'),
-        ("f1", ["a", "b"], ["b", "b"], {}, "which label it looks for: of a, b none is 1"),
-        ("f1", ["a", "b"], ["b", "c"], {}, 'here are 3. Use "f1_macro"'),
+        ("f1", ["a", "b"], ["b", "b"], {}, "which label is positive: of a, b none is 1"),
+        ("f1", ["a", "b"], ["b", "c"], {}, 'there are 3. Use "f1_macro"'),
         ("recall", [["a"], []], [["a"], ["b"]], {"positive": "a"}, "Prediction 2 has 0 labels"),
         ("matthews", [["a", "b"]], [["a"]], {}, "Prediction 1 has 2 labels, but matthews"),
         ("accuracy", [], [], {}, "No predictions"),
         ("mse", [1.0], [1.0, 2.0], {}, "1 predictions and 2 references"),
         ("mse", [1.0, float("nan")], [1, 2], {}, "Prediction 2 is nan"),
         ("pearson", [1.0, "x"], [1, 2], {}, "Prediction 2 is not a number: 'x'"),
-        ("pearson", [1.0, 2.0], [3, 3], {}, r"needs references that differ, and here are 2 of one value \(3\)"),
+        ("pearson", [1.0, 2.0], [3, 3], {}, r"needs references that differ; these 2 have the same value \(3\)"),
         ("spearman", [1.0], [3], {}, "references that differ"),
         ("roc_auc", [[0.2, 0.8], [0.4, 0.6]], [1, 1], {}, "all references are the same"),
         ("roc_auc", [[0.2, 0.8], [float("nan"), 0.6]], [1, 0], {}, "Prediction 2, score 1 is nan"),
         ("roc_auc", [[0.2, 0.8], [0.4]], [1, 0], {}, "Some examples have 1 scores, others 2"),
         ("roc_auc", [[0.2, 0.8]], [2], {}, 'Reference 1 has the label "2", for which there is no score'),
-        ("roc_auc", [[0.2, 0.8]], ["yes"], {"labels": ["yes"]}, "2 scores for each example, but 1 labels"),
+        ("roc_auc", [[0.2, 0.8]], ["yes"], {"labels": ["yes"]}, "2 scores per example, but 1 labels"),
         ("entity_f1", [["O"]], [["O", "O"]], {}, "Prediction 1 has 1 tags and its reference 2"),
         ("entity_f1", [["NOUN"]], [["O"]], {}, 'Prediction 1: "NOUN" is not a tag of a span.*tag_accuracy'),
         ("entity_f1", ["O"], [["O"]], {}, "Prediction 1 is not a list of tags"),
-        ("tag_accuracy", [[]], [[]], {}, "all sentences are without words"),
+        ("tag_accuracy", [[]], [[]], {}, "no sentence has words"),
     ],
 )
 def test_what_cannot_be_judged_is_named(
@@ -223,26 +225,55 @@ def test_entities_are_the_same_in_every_scheme() -> None:
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_every_metric_is_of_a_kind_and_can_be_loaded() -> None:
-    assert set(by_kind(list(METRICS))) == {"text", "variety", "labels", "scores", "numbers", "tags", "answers"}
+EXAMPLES: dict[str, tuple[Any, Any]] = {
+    "text": ("a b", "a b"),
+    "variety": ("a b", "c d"),
+    "labels": (1, 1),
+    "scores": ([0.2, 0.8], 1),
+    "numbers": (2.0, 2.0),
+    "tags": (["B-X"], ["B-X"]),
+    "answers": ({"id": "q1", "prediction_text": "x"}, {"id": "q1", "answers": {"text": ["x"]}}),
+}
+OTHERS: dict[str, tuple[Any, Any]] = EXAMPLES | {
+    "labels": (0, 0),
+    "scores": ([0.8, 0.2], 0),
+    "numbers": (1.0, 1.0),
+    "answers": ({"id": "q2", "prediction_text": "y"}, {"id": "q2", "answers": {"text": ["y"]}}),
+}
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_every_metric_computes_by_its_function_and_as_a_module(name: str) -> None:
+    kind = METRICS[name].kind
+    predictions, references = map(list, zip(EXAMPLES[kind], OTHERS[kind], strict=True))
+    values = compute_metrics([name], predictions, references)
+    assert isinstance(METRICS[name].function(predictions, references), Statistics) == METRICS[name].additive
+    assert METRICS[name].additive == (kind == "text")
+    module = load_metric(name)
+    assert module.name == name
+    module.add(prediction=predictions[0], reference=references[0])
+    assert len(module) == 1
+    module.add_batch(predictions=predictions[1:], references=references[1:])
+    assert module.compute()["score"] == values[name]
+    assert len(module) == 0
+    assert module.compute(predictions=predictions, references=references)["score"] == values[name]
+
+
+def test_names_and_kinds() -> None:
+    assert set(by_kind(list(METRICS))) == set(EXAMPLES)
     assert metrics_of("answers") == ("squad_exact_match", "squad_f1")
-    for name in METRICS:
-        assert type(load_metric(name)).__name__ == METRICS[name].class_name
     with pytest.raises(KitError, match=r"do not compare the same predictions \(bleu: text; accuracy: labels\)"):
         compute_metrics(["accuracy", "bleu"], ["a"], ["a"])
     with pytest.raises(KitError, match=r'"f1_marco".*Did you mean "f1_macro"'):
         by_kind(["f1_marco"])
 
 
-def test_metrics_gather_examples_one_by_one() -> None:
-    labels, numbers, tags = load_metric("accuracy"), load_metric("mse"), load_metric("entity_recall")
-    labels.add(prediction="a", reference="a")
-    labels.add_batch(predictions=["b", "b"], references=["a", "b"])
-    numbers.add(prediction=1, reference=3)
-    tags.add(prediction=["B-X"], reference=["B-X"])
-    assert labels.compute() == {"score": pytest.approx(2 / 3)}
-    assert numbers.compute() == {"score": 4.0}
-    assert tags.compute()["score"] == 1.0
+def test_a_label_with_a_fraction_is_no_label_for_a_module_either() -> None:
+    metric = load_metric("accuracy")
+    metric.add(prediction=0.5, reference=1)
+    with pytest.raises(DataError, match=r"Prediction 1 is 0\.5"):
+        metric.compute()
+    assert metric.compute(predictions=np.array([1, 0]), references=np.array([1, 1])) == {"score": 0.5}
 
 
 def test_runs_are_not_compared_by_labels(tmp_path: Any) -> None:

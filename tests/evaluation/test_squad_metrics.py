@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kit import load_metric
 from kit.errors import DataError
-from kit.evaluation.metrics import compute_metrics, load_metric
-from kit.evaluation.metrics.squad import answer_f1, best_threshold, normalize_answer
+from kit.evaluation.metrics import compute_metrics
+from kit.evaluation.metrics.answers import answer_f1, best_threshold, normalize_answer
 
 NAMES = ("squad_exact_match", "squad_f1")
 

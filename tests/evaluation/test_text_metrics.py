@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer
 
+from kit import load_metric
 from kit.errors import DataError, KitError
 from kit.evaluation.groups import by_group
-from kit.evaluation.metrics import METRICS, compute_metrics, greater_is_better, load_metric, metrics_of
+from kit.evaluation.metrics import METRICS, compute_metrics, greater_is_better, metrics_of
 
 TEXT_METRICS = metrics_of("text")
 WORDS = st.sampled_from(["the", "cat", "sat", "on", "a", "mat", ".", "Größe", "日本", "привет"])

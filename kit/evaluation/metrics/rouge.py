@@ -8,77 +8,46 @@ import regex
 from rouge_score.rouge_scorer import RougeScorer
 from rouge_score.tokenizers import DefaultTokenizer, Tokenizer
 
-from kit.evaluation.metrics.text_metric import Statistics, TextMetric
+from kit.evaluation.metrics.base import Statistics
+from kit.evaluation.metrics.text import References, reference_lists
 
-_WITHOUT_SPACES = r"\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_UNSPACED_SCRIPTS = r"\p{scx=Han}\p{scx=Hiragana}\p{scx=Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _WORD = regex.compile(
-    rf"(?V1)[{_WITHOUT_SPACES}&&[\p{{L}}\p{{N}}]]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}]--[{_WITHOUT_SPACES}]]+"
+    rf"(?V1)[{_UNSPACED_SCRIPTS}&&[\p{{L}}\p{{N}}]]\p{{M}}*|[[\p{{L}}\p{{M}}\p{{N}}]--[{_UNSPACED_SCRIPTS}]]+"
 )
 
 
 class AllScripts(Tokenizer):
-    """Words in lower case: runs of letters and digits; in scripts that put no space between words, single letters.
+    """Lowercase words: runs of letters and digits; in scripts that put no space between words, single letters.
 
-    On text whose letters are all ASCII this is what rouge-score itself does. That, however, drops every other letter:
-    a perfect Russian summary scores 0 there, and "café" counts as "caf".
+    On ASCII text this equals rouge-score's own tokenizer, which drops every other letter: there a perfect Russian
+    summary scores 0, and "café" counts as "caf".
     """
 
     def tokenize(self, text: str) -> list[str]:
+        """The words of a text."""
         return _WORD.findall(text.lower())
 
 
-class Rouge(TextMetric):
-    """Mean F-score of the examples, 0 to 100; of several references the one that fits best counts.
+def rouge(predictions: Sequence[str], references: References, variant: str, use_stemmer: bool = False) -> Statistics:
+    """Mean F-score of the examples, 0 to 100; of several references the best match counts.
 
-    As rouge-score computes it, so that an empty text scores 0, even against an empty reference. Without stemming
-    unless `use_stemmer=True`, which knows English only and hence splits words as rouge-score does. The signature says
-    which words were compared.
+    `variant` is rouge1 (words), rouge2 (word pairs; a text of one word has none and scores 0), rougeL (longest common
+    subsequence of words, line breaks ignored) or rougeLsum (the same sentence by sentence, where each line is a
+    sentence; it differs from rougeL only if both sides have line breaks). As in rouge-score, an empty text scores 0,
+    even against an empty reference. `use_stemmer=True` applies the English Porter stemmer, and with it rouge-score's
+    ASCII tokenizer. The signature states which words were compared.
     """
-
-    kind: str
-    sentences = ""
-    """What the signature says about sentences."""
-
-    def statistics(
-        self, predictions: Sequence[str], references: Sequence[Sequence[str]], use_stemmer: bool = False
-    ) -> Statistics:
-        scorer = RougeScorer([self.kind], tokenizer=DefaultTokenizer(use_stemmer=True) if use_stemmer else AllScripts())
-        rows = [
-            (scorer.score_multi(texts, prediction)[self.kind].fmeasure, 1)
-            for prediction, texts in zip(predictions, references, strict=True)
-        ]
-        words = "words:ascii|stem:porter" if use_stemmer else "words:all-scripts|stem:no"
-        return Statistics(
-            rows=np.array(rows, dtype=np.float64),
-            score=lambda total: 100 * total[0] / total[1],
-            signature=f"{self.sentences}{words}|version:{version('rouge-score')}",
-        )
-
-
-class Rouge1(Rouge):
-    """ROUGE-1, 0 to 100: mean F-score of single words."""
-
-    kind = "rouge1"
-
-
-class Rouge2(Rouge):
-    """ROUGE-2, 0 to 100: mean F-score of pairs of neighbouring words; a text of one word has none, and scores 0."""
-
-    kind = "rouge2"
-
-
-class RougeL(Rouge):
-    """ROUGE-L, 0 to 100: mean F-score of the longest common subsequence of words, line breaks ignored."""
-
-    kind = "rougeL"
-
-
-class RougeLsum(Rouge):
-    """ROUGE-Lsum, 0 to 100: as ROUGE-L, but sentence by sentence, where each line is a sentence.
-
-    Text on one line is one sentence, whatever it holds: then this is ROUGE-L. Only texts of which both sides have
-    line breaks between sentences are worth comparing by it.
-    """
-
-    kind = "rougeLsum"
-    sentences = "sentences:lines|"
+    lists = reference_lists(predictions, references)
+    scorer = RougeScorer([variant], tokenizer=DefaultTokenizer(use_stemmer=True) if use_stemmer else AllScripts())
+    rows = [
+        (scorer.score_multi(texts, prediction)[variant].fmeasure, 1)
+        for prediction, texts in zip(predictions, lists, strict=True)
+    ]
+    sentences = "sentences:lines|" if variant == "rougeLsum" else ""
+    words = "words:ascii|stem:porter" if use_stemmer else "words:all-scripts|stem:no"
+    return Statistics(
+        rows=np.array(rows, dtype=np.float64),
+        score_of_sum=lambda total: 100 * total[0] / total[1],
+        signature=f"{sentences}{words}|version:{version('rouge-score')}",
+    )

@@ -6,12 +6,14 @@ from typing import Annotated, ClassVar, Literal, TypeGuard
 from annotated_types import Gt, Lt
 from pydantic import PositiveInt
 
+from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection
 from kit.tasks.translation.recipe import TranslationEval
 
-CaptionMetric = Literal[
-    "bleu", "chrf", "cider", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"
+CaptionMetric = Annotated[
+    Literal["bleu", "chrf", "cider", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"],
+    or_registered("text"),
 ]
 Share = Annotated[float, Gt(0), Lt(1)]
 

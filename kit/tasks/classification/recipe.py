@@ -6,16 +6,20 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import MinLen
 from pydantic import PositiveFloat
 
+from kit.evaluation.metrics import METRICS
+from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
 
-LabelMetric = Literal[
-    "accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "precision", "precision_macro", "precision_micro",
-    "precision_weighted", "recall", "recall_macro", "recall_micro", "recall_weighted", "matthews", "roc_auc",
-    "pearson", "spearman", "mse",
+LabelMetric = Annotated[
+    Literal[
+        "accuracy", "f1", "f1_macro", "f1_micro", "f1_weighted", "precision", "precision_macro", "precision_micro",
+        "precision_weighted", "recall", "recall_macro", "recall_micro", "recall_weighted", "matthews", "roc_auc",
+        "pearson", "spearman", "mse",
+    ],
+    or_registered("labels", "scores", "numbers"),
 ]  # fmt: skip
 
-OF_NUMBERS = ("pearson", "spearman", "mse")
 OF_ONE_LABEL = ("f1", "precision", "recall", "matthews")
 """Metrics that are not defined for examples of several labels."""
 
@@ -119,7 +123,9 @@ class ClassificationRecipe(FineTuningRecipe):
         yield from super().contradictions()
         kind = self.data.problem_type
         for name in self.eval.metrics:
-            if (name in OF_NUMBERS) != (kind == "regression"):
+            if name not in METRICS:  # the recipe of a finished run, whose process had registered it
+                continue
+            if (METRICS[name].kind == "numbers") != (kind == "regression"):
                 yield "eval.metrics", f"{name} cannot be computed with data.problem_type: {kind}."
             elif name in OF_ONE_LABEL and kind == "multi_label_classification":
                 yield "eval.metrics", f"{name} is for one label each: use f1_macro, f1_micro or f1_weighted."

@@ -1,15 +1,19 @@
 """The keys of a recipe whose task is to answer in a dialogue."""
 
 from collections.abc import Iterator
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import PositiveInt
 
+from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection
 from kit.tasks.translation.recipe import TranslationEval
 
-Metric = Literal["bleu", "chrf", "rougeL", "exact_match", "token_accuracy", "distinct_1", "distinct_2"]
+Metric = Annotated[
+    Literal["bleu", "chrf", "rougeL", "exact_match", "token_accuracy", "distinct_1", "distinct_2"],
+    or_registered("text", "variety"),
+]
 
 
 class DialogueData(DataSection):

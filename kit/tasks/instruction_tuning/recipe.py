@@ -6,12 +6,15 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt
 from pydantic import PositiveInt
 
+from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection
 from kit.recipe.training import EvalSection
 
 PLACE = "{prompt}"
-AnswerMetric = Literal["exact_match", "token_accuracy", "rouge1", "rouge2", "rougeL", "bleu", "chrf"]
+AnswerMetric = Annotated[
+    Literal["exact_match", "token_accuracy", "rouge1", "rouge2", "rougeL", "bleu", "chrf"], or_registered("text")
+]
 
 
 class InstructionData(DataSection):

@@ -6,10 +6,11 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt
 from pydantic import NonNegativeInt, PositiveInt
 
+from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
 
-AnswerMetric = Literal["squad_f1", "squad_exact_match"]
+AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered("answers")]
 
 
 class QuestionAnsweringData(LabelledData):

@@ -5,10 +5,11 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import MinLen
 
+from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
 
-TagMetric = Literal["entity_f1", "entity_precision", "entity_recall", "tag_accuracy"]
+TagMetric = Annotated[Literal["entity_f1", "entity_precision", "entity_recall", "tag_accuracy"], or_registered("tags")]
 
 
 class TaggingData(LabelledData):

@@ -25,7 +25,8 @@ from kit.data.splits import Splits
 from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, split_tag
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
-from kit.evaluation.metrics import compute_metrics, load_metric
+from kit.evaluation.metrics import compute_metrics
+from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_confusion, draw_types
 from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, Evaluation
@@ -305,12 +306,9 @@ class Tagging(FineTuning[Tagged]):
         if pairs:
             draw_confusion(pairs, plots / "confusion.png")
         if self.recipe.data.scheme != "none":
-            metric = load_metric("entity_f1")
-            found = metric.compute(
-                predictions=[row["prediction"] for row in rows], references=[row["tags"] for row in rows]
-            )
-            if found["by_type"]:
-                draw_types(found["by_type"], plots / "types.png")
+            scores = entity_measure([row["prediction"] for row in rows], [row["tags"] for row in rows], "f1")
+            if scores["by_type"]:
+                draw_types(scores["by_type"], plots / "types.png")
 
 
 def best_tags(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:

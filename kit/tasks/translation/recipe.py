@@ -7,13 +7,17 @@ from annotated_types import Ge, MinLen
 from pydantic import NonNegativeInt, PositiveInt
 
 from kit.errors import did_you_mean
+from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection, TokenizerSection
 from kit.recipe.model_settings import show
 from kit.recipe.section import Fraction
 from kit.recipe.training import EvalSection
 
-Metric = Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"]
+Metric = Annotated[
+    Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"],
+    or_registered("text"),
+]
 
 
 class TranslationTokenizer(TokenizerSection):
