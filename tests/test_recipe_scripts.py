@@ -3,6 +3,7 @@
 import gzip
 import importlib.util
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +11,10 @@ from types import ModuleType
 import pytest
 
 from kit.cards.markdown import escape
-from kit.errors import DataError, RunError
+from kit.errors import DataError, KitError, RunError
+from kit.recipe.catalog import shipped_recipes
 from kit.runs.folder import RunFolder
+from kit.tasks.registry import load_recipe
 
 SCRIPTS = Path(__file__).parents[1] / "recipes" / "scripts"
 WORDS = {
@@ -224,3 +227,138 @@ def test_a_recipe_is_trained_with_several_seeds(tmp_path: Path, capsys) -> None:
         assert f"| {escape(name)} | {values[0]:.4g} | {values[1]:.4g} | {mean:.3f} ± {error:.3f} |" in found
     assert results[0]["masked_loss"] != results[1]["masked_loss"]
     assert results[0]["unigram_loss"] == results[1]["unigram_loss"]
+
+
+# ---- record --------------------------------------------------------------------------------------------------------
+
+HEAD = """\
+# Dates in many languages to ISO dates.
+task: translation
+model: {type: rnn_seq2seq, hidden_size: 64}   # ours
+data: {path: "builtin:dates"}
+train:
+  max_steps: 10  # few
+  batch_size: 8
+"""
+RESULTS = {
+    "validation": {"loss": 0.123456, "exact_match": 97.51, "by": {"language": {"de": {"loss": 1.0}}}},
+    "test": {"loss": 0.2, "exact_match": 96.0},
+    "train": {"seconds": 93.0, "steps": 10, "tokens_per_second": 5000.0},
+    "parameters": 123456,
+    "hardware": "2 cores, no GPU",
+    "versions": {"kit": "0.1.0", "torch": "2.13.0", "evaluate": "0.4.6"},
+}
+FIGURES = {
+    "test_loss": 0.2,
+    "test_exact_match": 96.0,
+    "validation_loss": 0.1235,
+    "validation_exact_match": 97.51,
+    "minutes": 1.55,
+    "steps": 10,
+    "parameters": 123456,
+    "hardware": "2 cores, no GPU",
+    "versions": "kit 0.1.0, torch 2.13.0",
+}
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A finished run of HEAD."""
+    folder = tmp_path / "run"
+    (folder / "model").mkdir(parents=True)
+    (folder / "head.yaml").write_text(HEAD)
+    recipe = load_recipe(folder / "head.yaml").with_values("data", fingerprints={"train": "abc"})
+    (folder / "recipe.yaml").write_text(recipe.to_yaml())
+    (folder / "results.json").write_text(json.dumps(RESULTS))
+    return folder
+
+
+def record(*arguments: object) -> None:
+    script("record").main([str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize(
+    "tail", ["", "measured:\n  none: not yet\n", "measured: {none: not yet}", "measured:\n", "\n\n"]
+)
+def test_figures_are_recorded_and_all_else_stays(run: Path, tmp_path: Path, tail: str) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(HEAD + tail)
+    for _ in range(2):
+        record(run, path)
+        text = path.read_text()
+        assert text.startswith(HEAD + "measured:\n")
+        assert load_recipe(path).measured == FIGURES
+        assert load_recipe(path).differences(load_recipe(run / "head.yaml")) == ["measured"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["r.yaml", "run"]
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_recipes() if "none" not in load_recipe(name).measured])
+def test_a_shipped_recipe_stays_the_same_when_its_figures_are_recorded_again(name: str) -> None:
+    text = shipped_recipes()[name].read_text(encoding="utf-8")
+    assert script("record").with_measured(text, load_recipe(name).measured, Path(name)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "message"),
+    [
+        (HEAD.replace("64", "32"), [], r"model\.hidden_size: 64 in the run, 32 in"),
+        (HEAD.replace("builtin:dates", "org/dates"), [], r"data\.path: builtin:dates in the run, org/dates in"),
+        (
+            HEAD.replace("64", "32"),
+            ["model.hidden_size=64"],
+            r"model\.hidden_size=64 would change what the figures mean",
+        ),
+        (HEAD + "measured: {none: why}\nhub: {license: mit}\n", [], "is not the last section"),
+    ],
+)
+def test_figures_of_another_recipe_are_not_recorded(
+    run: Path, tmp_path: Path, text: str, arguments: list[str], message: str
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(text)
+    with pytest.raises(KitError, match=message):
+        record(run, path, *arguments)
+    assert path.read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("results", "message"),
+    [(None, "is not finished"), (json.dumps({**RESULTS, "test": {"loss": float("nan")}}), "test.loss is nan")],
+)
+def test_an_unfinished_or_broken_run_is_not_recorded(
+    run: Path, tmp_path: Path, results: str | None, message: str
+) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(HEAD)
+    (run / "results.json").unlink()
+    if results is not None:
+        (run / "results.json").write_text(results)
+    with pytest.raises(KitError, match=message):
+        record(run, path)
+    assert path.read_text() == HEAD
+
+
+def test_overrides_are_recorded_so_that_a_shell_takes_them(run: Path, tmp_path: Path) -> None:
+    path, data = tmp_path / "r.yaml", tmp_path / "data" / "pairs.txt"
+    path.write_text(HEAD.replace("builtin:dates", "org/dates") + "hub: {tags: [x]}\n")
+    changes = [f"data.path={data}", "data.columns=[source, target, other name]"]
+    (run / "recipe.yaml").write_text(load_recipe(path, changes).to_yaml())
+    record(run, path, *changes)
+    assert shlex.split(load_recipe(path).measured["changes"]) == ["data.path=data/pairs.txt", changes[1]]
+
+
+def test_the_mean_of_checkpoints_is_recorded_beside_the_best_step(run: Path, tmp_path: Path) -> None:
+    path = tmp_path / "r.yaml"
+    path.write_text(HEAD)
+    compared = {"chosen": "best_step", "steps": [3, 4, 5], "average": {"loss": 0.5}, "best_step": {"loss": 0.25}}
+    (run / "results.json").write_text(json.dumps({**RESULTS, "averaging": compared}))
+    record(run, path)
+    told = "loss on validation 0.25 at the best step, 0.5 as the mean of 3 checkpoints"
+    assert load_recipe(path).measured["averaging"] == told
+
+
+def test_a_card_is_kept_without_its_plots(run: Path, tmp_path: Path) -> None:
+    (run / "README.md").write_text("# a card\n\n![loss](plots/loss.png)\n\nmore\n")
+    (tmp_path / "r.yaml").write_text(HEAD)
+    record(run, tmp_path / "r.yaml", "--card", tmp_path / "card.md")
+    assert (tmp_path / "card.md").read_text() == "# a card\n\n(Picture of the run: `plots/loss.png`.)\n\nmore\n"

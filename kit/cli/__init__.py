@@ -9,7 +9,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kit import __version__
-from kit.cli.catalog import copy, doctor, explain, recipes, record
+from kit.cli.catalog import copy, doctor, explain, recipes
 from kit.cli.evaluate import compare, evaluate, verify
 from kit.cli.exit import end_with_traceback, fail
 from kit.cli.infer import chat, embed, generate, plot, predict
@@ -42,7 +42,6 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "recipes": recipes,
     "copy": copy,
     "explain": explain,
-    "record": record,
     "doctor": doctor,
 }
 """Every command, in the order in which help lists them."""

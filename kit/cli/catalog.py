@@ -1,4 +1,4 @@
-"""The commands about recipes and this machine: recipes, copy, explain, record, doctor."""
+"""The commands about recipes and this machine: recipes, copy, explain, doctor."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from kit.cli.arguments import RunArgument
 from kit.errors import KitError
 
 
@@ -46,24 +45,6 @@ def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_
     from kit.tasks.registry import recipe_classes
 
     print(explain_key(key, recipe_classes()))
-
-
-def record(
-    run: RunArgument,
-    recipe: Annotated[Path, typer.Argument(help="The recipe file of that run.")],
-    card: Annotated[
-        Path | None, typer.Option(help="A file to keep the run's model card in, without its pictures.")
-    ] = None,
-) -> None:
-    """Write the figures of a finished run into its recipe's `measured` section."""
-    from kit.runs.measured import record as record_run
-    from kit.runs.measured import record_card
-
-    for name, value in record_run(run, recipe).items():
-        print(f"{name}: {value}")
-    if card is not None:
-        record_card(run, card)
-        print(f"card: {card}")
 
 
 def doctor(

@@ -46,7 +46,7 @@ class Recipe(Section):
     """What the model card says when the model is shared."""
 
     measured: dict[str, int | float | str] | None = None
-    """Figures of a real run of this recipe, written by `kit record`; or `none: why` if there are none."""
+    """Figures of a real run of this recipe, or `none: why` if there are none; the last section of a shipped recipe."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.train.early_stopping_patience is not None and self.eval.steps == 0:

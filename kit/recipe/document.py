@@ -126,14 +126,6 @@ def read_yaml(text: str, filename: str) -> Document:
     return document
 
 
-def read_nodes(text: str, filename: str) -> yaml.Node | None:
-    """The YAML nodes of a text, with their positions in it, for changing the text in place."""
-    try:
-        return _compose(text)
-    except _Mistake as mistake:
-        raise RecipeError(f"{filename}, line {mistake.line}: {mistake}") from None
-
-
 def parse_override(argument: str) -> tuple[str, Any]:
     """Key path and value of a `key=value` argument.
 

@@ -222,7 +222,7 @@ def test_a_card_tells_the_figures_of_its_own_run_only(run: Path) -> None:
 def test_the_kept_card_of_a_recipe_has_the_figures_of_the_recipe(name: str) -> None:
     written = load_recipe(name)
     path = model_cards_folder() / "finished" / f"{Path(name).stem}.md"
-    assert path.is_file(), f"kit record RUN {name} --card {path}"
+    assert path.is_file(), f"python recipes/scripts/record.py RUN {name} --card {path}"
     text = path.read_text(encoding="utf-8")
     card = ModelCard(text)
     assert not re.search(r"(^|[\s`\"'(])/(home|root|tmp|work|mnt|Users)/", text), "a path of a machine"
