@@ -11,7 +11,7 @@ from kit.cards.adapter import adapter_use
 from kit.cards.markdown import code_block, escape, quoted
 from kit.cards.metadata import metadata
 from kit.cards.provenance import data_notes, data_sentence, data_table, shared_recipe, summary, training
-from kit.cards.tables import figures_of, figures_table, group_tables, results_table
+from kit.cards.tables import figure_titles, figures_of, figures_table, group_tables, results_table
 from kit.recipe.catalog import model_cards_folder
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.dialogue.recipe import DialogueRecipe
@@ -49,6 +49,7 @@ def write_card(
     run_folder = Path(run_folder)
     pictures = _pictures(run_folder)
     adapter = recipe.peft.method is not None and not merged
+    titles = figure_titles(recipe.eval.metrics)
     # Strict, so that a name that the template misspells is an error and not a gap in the card.
     card = jinja2.Template(
         (model_cards_folder() / f"{template}.md").read_text(encoding="utf-8"),
@@ -65,8 +66,8 @@ def write_card(
         if place
         else "Save this as `recipe.yaml`, then `kit train recipe.yaml`",
         summary=summary(recipe, results),
-        results_table=results_table(results),
-        group_tables=group_tables(results),
+        results_table=results_table(results, titles),
+        group_tables=group_tables(results, titles),
         adapter=adapter,
         adapter_use=adapter_use(recipe) if adapter else "",
         own_code=recipe.model.type in type(recipe).own_types,

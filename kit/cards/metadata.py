@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kit.cards.provenance import short_path
-from kit.cards.tables import SPLITS, TITLES, figures_of
-from kit.evaluation.metrics import ACCURACIES, METRICS, MODEL_METRICS
+from kit.cards.tables import SPLITS, figure_titles, figures_of, metric_names
+from kit.evaluation.metrics import ACCURACIES, MODEL_METRICS
 from kit.hub.download import parse_repo_id
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ FAMILY_TAGS = {"translation": ("seq2seq",), "dialogue": ("seq2seq", "conversatio
 def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: bool) -> ModelCardData:
     from huggingface_hub import ModelCardData
 
-    measured = [name for name in METRICS if any(name in figures_of(results, split) for split in SPLITS)]
+    names = metric_names(recipe.eval.metrics)
+    measured = [name for name in names if any(name in figures_of(results, split) for split in SPLITS)]
     data = hub_id(recipe.data.path)
     return ModelCardData(
         language=recipe.hub.language or None,
@@ -63,11 +64,11 @@ def _tags(recipe: Recipe) -> list[str]:
 def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult]:
     from huggingface_hub import EvalResult
 
-    path = short_path(recipe.data.path)
+    path, titles = short_path(recipe.data.path), figure_titles(recipe.eval.metrics)
     found = []
     for split in SPLITS:
         figures = figures_of(results, split)
-        for name in (*METRICS, *MODEL_METRICS, *ACCURACIES):
+        for name in (*metric_names(recipe.eval.metrics), *MODEL_METRICS, *ACCURACIES):
             value = figures.get(name)
             if not isinstance(value, int | float) or not math.isfinite(value):
                 continue
@@ -81,7 +82,7 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
                     dataset_revision=recipe.data.revision,
                     dataset_split=getattr(recipe.data, split) or recipe.data.train,
                     metric_type=name,
-                    metric_name=TITLES[name],
+                    metric_name=titles[name],
                     metric_value=round(float(value), 4),
                     metric_args={"signature": signature} if signature else None,
                 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from kit.evaluation.metrics import METRICS, MODEL_METRICS
 SPLITS = ("test", "validation")
 """The splits that a card reports on, the more important one first."""
 
-TITLES = {name: entry.title for name, entry in METRICS.items()} | {
+_TITLES = {
     "loss": "Loss",
     "perplexity": "Perplexity",
     "bits_per_byte": "Bits per byte",
@@ -29,6 +29,7 @@ TITLES = {name: entry.title for name, entry in METRICS.items()} | {
     "linear_mse": "Mean squared error of a linear autoregression",
     "linear_mae": "Mean absolute error of a linear autoregression",
 }
+"""Titles of figures besides the metrics."""
 _BASELINES = ("persistence_mse", "persistence_mae", "linear_mse", "linear_mae")
 
 
@@ -37,32 +38,43 @@ def figures_of(results: Mapping[str, Any], part: str) -> Mapping[str, Any]:
     return results.get(part) or {}
 
 
-def results_table(results: Mapping[str, Any]) -> str:
+def metric_names(recipe_metrics: Sequence[str]) -> list[str]:
+    """All metrics, with those of the recipe that were registered in the process that trained, but not in this one."""
+    return list(dict.fromkeys([*METRICS, *(name for name in recipe_metrics if name not in _TITLES)]))
+
+
+def figure_titles(recipe_metrics: Sequence[str]) -> dict[str, str]:
+    """The titles of figures, in the order in which a card lists them."""
+    names = metric_names(recipe_metrics)
+    return {name: METRICS[name].title if name in METRICS else name for name in names} | _TITLES
+
+
+def results_table(results: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     splits = [split for split in SPLITS if results.get(split)]
-    names = [name for name in TITLES if any(name in results[split] for split in splits)]
+    names = [name for name in titles if any(name in results[split] for split in splits)]
     if not names:
         return ""
-    rows = [[titled(name), *(results[split].get(name, "") for split in splits)] for name in names]
+    rows = [[_heading(name, titles), *(results[split].get(name, "") for split in splits)] for name in names]
     return table(("metric", *splits), rows)
 
 
-def group_tables(results: Mapping[str, Any]) -> list[dict[str, str]]:
+def group_tables(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[dict[str, str]]:
     tables = []
     for split in SPLITS:
         for column, groups in figures_of(results, split).get("by", {}).items():
-            names = [name for name in TITLES if any(name in figures for figures in groups.values())]
+            names = [name for name in titles if any(name in figures for figures in groups.values())]
             rows = [
                 [group, figures["count"], *(figures.get(name, "") for name in names)]
                 for group, figures in groups.items()
             ]
-            headings = (column, "examples", *(titled(name) for name in names))
+            headings = (column, "examples", *(_heading(name, titles) for name in names))
             tables.append({"column": escape(column), "split": split, "table": table(headings, rows)})
     return tables
 
 
-def titled(name: str) -> str:
+def _heading(name: str, titles: Mapping[str, str]) -> str:
     lower = name in (*MODEL_METRICS, *_BASELINES) or (name in METRICS and not METRICS[name].greater_is_better)
-    return f"{TITLES[name]} (lower is better)" if lower else TITLES[name]
+    return f"{titles[name]} (lower is better)" if lower else titles[name]
 
 
 def figures_table(figures: Mapping[str, Any], headings: tuple[str, str]) -> str:

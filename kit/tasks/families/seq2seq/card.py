@@ -7,7 +7,7 @@ from typing import Any
 
 from kit.cards.markdown import clean, code, quoted, table
 from kit.cards.metadata import PIPELINE_TAGS
-from kit.cards.tables import SPLITS, TITLES, figures_of, predicted_rows
+from kit.cards.tables import SPLITS, figures_of, predicted_rows
 from kit.evaluation.metrics import METRICS
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.dialogue.recipe import DialogueRecipe
@@ -87,15 +87,17 @@ def results_note(recipe: TranslationRecipe | CaptioningRecipe | DialogueRecipe, 
     search = (
         "greedy search" if beams == 1 else f"beam search ({beams} beams, length penalty {recipe.eval.length_penalty})"
     )
-    note = [f"Output was produced by {search}. {_scales(recipe)} are out of 1, the others out of 100."]
+    custom = [name for name in recipe.eval.metrics if name not in METRICS or METRICS[name].registered]
+    others = f"the others out of 100, except {', '.join(custom)}" if custom else "the others out of 100"
+    note = [f"Output was produced by {search}. {_scales(recipe)} are out of 1, {others}."]
     figures = next((figures_of(results, split) for split in SPLITS if results.get(split)), {})
     signatures = [(name, figures.get(f"{name}_signature")) for name in METRICS]
     note += [
-        f"{TITLES[name]} by {METRICS[name].library}: `{code(signature)}`."
+        f"{METRICS[name].title} by {METRICS[name].library}: `{code(signature)}`."
         for name, signature in signatures
-        if signature
+        if signature and METRICS[name].library
     ]
-    return "  \n".join(note) if any(name in figures for name in METRICS) else ""
+    return "  \n".join(note) if any(name in figures for name in (*METRICS, *custom)) else ""
 
 
 def _scales(recipe: TranslationRecipe | CaptioningRecipe | DialogueRecipe) -> str:
