@@ -6,7 +6,7 @@ CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 DEMO := runs/dates_rnn
 
-.PHONY: demo test soak lint clean
+.PHONY: demo test soak lint docs clean
 
 # The environment is rebuilt whenever its inputs change.
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
@@ -33,5 +33,13 @@ test: lint
 soak: $(VENV)/.installed
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m soak
 
+# The documentation as a site in site/, without the network. Warnings, such as broken links, are errors.
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[docs]'
+	touch $@
+
 clean:
-	rm -rf $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf site $(VENV) .venv-* build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

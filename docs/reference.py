@@ -4,25 +4,30 @@ MkDocs calls `on_files` before it builds the site, so the pages exist in the sit
 """
 
 import dataclasses
+import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import typer
 
 import kit
 from kit.cli import app
-from kit.recipe.model_settings import CONFIG_CLASSES, describe, model_fields, show
-from kit.tasks.registry import RECIPES, sections_of
+from kit.models import MODELS
+from kit.recipe.base import sections_of
+from kit.recipe.model_settings import describe, model_fields, show
+from kit.tasks.registry import recipe_classes
+
+RECIPES = recipe_classes()
 
 
 def on_files(files: Any, config: Any) -> Any:
     """Add the pages to those that MkDocs found in docs/."""
     from mkdocs.structure.files import File
 
-    for path, write in PAGES.items():
-        files.append(File.generated(config, path, content=write()))
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
     return files
 
 
@@ -116,7 +121,7 @@ def recipe_keys_page() -> str:
                 "The other keys are the fields of the model's config class. These are the model types of kit; ",
             ]
             lines[-1] += "with a model type of transformers, use the fields of its own config class."
-            for model_type in CONFIG_CLASSES:
+            for model_type in MODELS:
                 fields = {name: [(field, [])] for name, field in model_fields(model_type).items()}
                 lines += ["", f"### model.type: {model_type}", "", *_key_table("model", fields)]
     return "\n".join(lines) + "\n"
@@ -262,6 +267,7 @@ PAGES: dict[str, Callable[[], str]] = {
 """The pages, by their path in docs/."""
 
 
-def pages(names: Iterable[str] = PAGES) -> dict[str, str]:
-    """The text of the pages, for the tests."""
-    return {name: PAGES[name]() for name in names}
+@functools.cache
+def pages() -> dict[str, str]:
+    """The text of each page."""
+    return {name: write() for name, write in PAGES.items()}

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +37,7 @@ from kit.errors import KitError
 from kit.recipe.catalog import names_recipe
 from kit.recipe.document import parse_override, read_yaml
 from kit.recipe.explain import explain
-from kit.tasks.registry import load_recipe
+from kit.tasks.registry import load_recipe, recipe_classes
 
 CLI = typer.main.get_command(app)
 LANGUAGES = {"bash", "python", "yaml", "text", "json", "html"}
@@ -46,7 +47,9 @@ FOLDERS = "|".join(["runs", *(path.name for path in (ROOT / "recipes").iterdir()
 ANY_RECIPE = re.compile(rf"[A-Z_]+|(?!{FOLDERS})[\w-]+/[\w.-]+(@\w+)?")
 """What stands for any recipe or run: RECIPE, RUN, OWNER/NAME."""
 SECTIONS_OF_A_FINISHED_RUN = {"eval": ("data", "eval"), "predict": ("data", "eval"), "push": ("hub",)}
-FILE_NAMES = {f"{split}.{ending}" for split in ("train", "test") for ending in ("csv", "jsonl", "de", "en", "fr", "txt")}
+FILE_NAMES = {
+    f"{split}.{ending}" for split in ("train", "test") for ending in ("csv", "jsonl", "de", "en", "fr", "txt")
+}
 """Names of files that look like keys."""
 
 ids = {"ids": lambda value: value.where if isinstance(value, Block) else str(value.relative_to(ROOT))}
@@ -113,7 +116,7 @@ def check_kit(arguments: list[str], names: Names) -> None:
     if name == "copy":
         names.recipes[str(given["destination"])] = names.recipe_of(given["name"]) or given["name"]
     elif name == "explain" and given["key"]:
-        explain(given["key"])
+        explain(given["key"], recipe_classes())
     elif name == "compare":
         assert all(names.recipe_of(str(run)) or True for run in given["runs"])
     target = next((given[key] for key in ("recipe", "run", "target", "source") if key in given), None)
@@ -133,7 +136,7 @@ def check_overrides(command: str, recipe: str | None, overrides: list[str]) -> N
         key, _ = parse_override(override)
         assert sections is None or key.partition(".")[0] in sections, f"kit {command} does not accept {override}"
         if "." in key:
-            explain(key)
+            explain(key, recipe_classes())
     if command == "predict":  # its files need no labels, so their columns are not those of a recipe
         overrides = [override for override in overrides if not override.startswith("data.columns=")]
     if recipe is not None:
@@ -228,7 +231,7 @@ def test_commands_options_and_keys_in_the_text_exist(path: Path) -> None:
             assert option[0] in known, f"{where}: no command has {option[0]}"
         elif (key := re.match(rf"(?:{sections})\.[a-z]\w*(?=$|[=: ])", code)) and code not in FILE_NAMES:
             try:
-                explain(key[0])
+                explain(key[0], recipe_classes())
             except KitError as error:
                 raise AssertionError(f"{where}: {error}") from None
 
@@ -297,6 +300,7 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(paths(listed)) == sorted([*found, *reference().PAGES])
 
 
+@cache
 def reference() -> ModuleType:
     """docs/reference.py, which is no part of a package."""
     spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference.py")
