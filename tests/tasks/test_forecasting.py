@@ -23,7 +23,7 @@ from kit.data.text.tokenizer import NoTokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.recipe.base import Recipe
-from kit.tasks.forecasting.baselines import LinearAutoregression, best_linear, persistence
+from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
 from kit.tasks.forecasting.inference import Forecaster
 from kit.tasks.forecasting.series import Series, windows_of
 from kit.tasks.registry import create_task
@@ -217,7 +217,7 @@ def test_the_linear_autoregression_finds_the_rule_that_made_the_data() -> None:
             values.append(0.5 * values[-1] - 0.3 * values[-2] + 2 * context[step] + 0.7)
         series.append(Series(str(name), np.array(values), context))
     windows, _ = windows_of(series, 8, 6, 6)
-    found = best_linear(series, windows)
+    found = best_autoregression(series, windows)
     values, context = windows.arrays(np.arange(len(windows)))
     np.testing.assert_allclose(found.predict(values[:, :8], context, 6), values[:, 8:], atol=1e-5)
     assert found.order >= 2

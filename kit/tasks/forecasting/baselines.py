@@ -1,4 +1,4 @@
-"""What a forecast has to be better than: the last value for ever, and a linear autoregression."""
+"""Baselines that a forecast must beat: repeating the last value, and a linear autoregression."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,85 +7,90 @@ import numpy as np
 
 from kit.tasks.forecasting.series import Array, Series, Windows
 
-AT_ONCE = 1000
+BATCH_SIZE = 1000
+"""In windows: bounds the memory of a rollout, and changes no figure."""
+
 RIDGE = 1e-9
-"""So little, relative to each input's own square, that it only matters where inputs repeat each other."""
+"""Relative to the squared norm of each input: just enough to make the system solvable where inputs are collinear."""
 
 
 def persistence(values: Array, horizon: int) -> Array:
-    """(batch, horizon, value_size): the last value that is there of each past (batch, time, value_size)."""
-    there = np.asarray(~np.isnan(values).any(-1))
-    last = there.shape[1] - 1 - there[:, ::-1].argmax(1)
+    """(batch, horizon, value_size): the last complete value of each past (batch, time, value_size)."""
+    present = np.asarray(~np.isnan(values).any(-1))
+    last = present.shape[1] - 1 - present[:, ::-1].argmax(1)
     return np.repeat(values[np.arange(len(values)), last][:, None], horizon, axis=1)
 
 
 @dataclass(frozen=True)
 class LinearAutoregression:
-    """The next value as a weighted sum of the last ones, of the context of the same steps and of its own, by least
-    squares."""
+    """The next value as a linear function of the last `order` values, of their context and of its own context."""
 
     order: int
     weights: Array  # (1 + order · (value_size + context_size) + context_size, value_size)
 
     @classmethod
     def fit(cls, series: Sequence[Series], order: int) -> "LinearAutoregression":
-        """From all steps that have so many before them."""
-        parts: list[tuple[Array, Array]] = []
-        for one in series:
-            steps = np.arange(order, len(one))
-            places = steps[:, None] - np.arange(1, order + 1)  # (steps, order)
-            read = cls._inputs(one.values[places], one.context[places], one.context[steps])
-            wanted = one.values[steps]
-            real = ~(np.isnan(read).any(1) | np.isnan(wanted).any(1))
-            read, wanted = read[real], wanted[real]
-            parts.append((read.T @ read, read.T @ wanted))
-        inputs, products = (np.sum(side, axis=0) for side in zip(*parts, strict=True))
-        inputs = inputs + RIDGE * np.diag(np.diag(inputs))
-        return cls(order, np.linalg.lstsq(inputs, products, rcond=None)[0])
+        """Least squares over all steps that have `order` steps before them, without missing values."""
+        products: list[tuple[Array, Array]] = []
+        for item in series:
+            steps = np.arange(order, len(item))
+            past = steps[:, None] - np.arange(1, order + 1)  # (steps, order), newest first
+            inputs = cls._inputs(item.values[past], item.context[past], item.context[steps])
+            targets = item.values[steps]
+            complete = ~(np.isnan(inputs).any(1) | np.isnan(targets).any(1))
+            inputs, targets = inputs[complete], targets[complete]
+            products.append((inputs.T @ inputs, inputs.T @ targets))
+        gram, moments = (np.sum(side, axis=0) for side in zip(*products, strict=True))
+        gram = gram + RIDGE * np.diag(np.diag(gram))
+        return cls(order, np.linalg.lstsq(gram, moments, rcond=None)[0])
 
     @staticmethod
-    def _inputs(values: Array, context: Array, known: Array) -> Array:
-        """(batch, inputs) from what was: values and context (batch, order, …), newest first; and the context of now."""
-        flat = [part.reshape(len(values), -1) for part in (values, context, known)]
+    def _inputs(values: Array, context: Array, current: Array) -> Array:
+        """(batch, inputs): a constant, past values and context (batch, order, …), newest first, and current context."""
+        flat = [array.reshape(len(values), -1) for array in (values, context, current)]
         return np.concatenate([np.ones((len(values), 1)), *flat], axis=1)
 
     def predict(self, values: Array, context: Array, horizon: int) -> Array:
-        """(batch, horizon, value_size) after a past of values (batch, history, …), each step from those before it, with
-        the context (batch, history + horizon, …). A missing value of the past is the one before it."""
+        """(batch, horizon, value_size): a rollout, each step from the predictions before it.
+
+        `values` (batch, history, …) is the past, in which a missing value is replaced by the one before it, and
+        `context` (batch, history + horizon, …) covers the horizon too.
+        """
         history = values.shape[1]
-        steps = list(np.moveaxis(filled(values), 1, 0))
+        steps = list(np.moveaxis(forward_fill(values), 1, 0))
         for step in range(history, history + horizon):
-            before = np.arange(step - 1, step - self.order - 1, -1)
-            read = self._inputs(np.stack([steps[i] for i in before], axis=1), context[:, before], context[:, step])
-            steps.append(read @ self.weights)
+            past = np.arange(step - 1, step - self.order - 1, -1)
+            inputs = self._inputs(np.stack([steps[i] for i in past], axis=1), context[:, past], context[:, step])
+            steps.append(inputs @ self.weights)
         return np.stack(steps[history:], axis=1)
 
 
-def filled(values: Array) -> Array:
-    """Values (batch, time, …) in which each missing step is the last one before it, or the first one there is."""
-    there = ~np.isnan(values).any(-1)
-    places = np.where(there, np.arange(there.shape[1]), -1)
-    places = np.maximum.accumulate(places, axis=1)
-    first = there.argmax(1)[:, None]
-    return values[np.arange(len(values))[:, None], np.where(places < 0, first, places)]
+def forward_fill(values: Array) -> Array:
+    """Values (batch, time, …) in which a missing step is the last complete one before it, or else the first one."""
+    present = ~np.isnan(values).any(-1)
+    source = np.where(present, np.arange(present.shape[1]), -1)  # (batch, time)
+    source = np.maximum.accumulate(source, axis=1)
+    first = present.argmax(1)[:, None]
+    return values[np.arange(len(values))[:, None], np.where(source < 0, first, source)]
 
 
-def best_linear(train: Sequence[Series], validation: Windows) -> LinearAutoregression:
+def best_autoregression(train: Sequence[Series], validation: Windows) -> LinearAutoregression:
     """The autoregression whose order, out of 1, 2, 4, … up to the history, has the least squared error over the whole
     horizon on validation."""
     orders = [2**power for power in range(validation.history.bit_length()) if 2**power <= validation.history]
-    fitted = [LinearAutoregression.fit(train, order) for order in orders if any(len(one) > order for one in train)]
-    return min(fitted, key=lambda model: squared_error(model, validation))
+    models = [LinearAutoregression.fit(train, order) for order in orders if any(len(item) > order for item in train)]
+    return min(models, key=lambda model: squared_error(model, validation))
 
 
 def squared_error(model: LinearAutoregression, windows: Windows) -> float:
-    """Mean squared error of all values that are there; infinite where the rollout has run away."""
+    """Mean squared error over all values that are not missing; infinite if the rollout diverges."""
     total, count = 0.0, 0
-    for start in range(0, len(windows), AT_ONCE):
-        values, context = windows.arrays(np.arange(start, min(start + AT_ONCE, len(windows))))
+    for start in range(0, len(windows), BATCH_SIZE):
+        values, context = windows.arrays(np.arange(start, min(start + BATCH_SIZE, len(windows))))
+        past, future = values[:, : windows.history], values[:, windows.history :]
         with np.errstate(over="ignore", invalid="ignore"):
-            found = model.predict(values[:, : windows.history], context, windows.horizon)
-            errors = np.square(found - values[:, windows.history :])
-        real = ~np.isnan(values[:, windows.history :])
-        total, count = total + float(np.nan_to_num(errors, nan=np.inf, posinf=np.inf)[real].sum()), count + real.sum()
+            errors = np.square(model.predict(past, context, windows.horizon) - future)
+        present = ~np.isnan(future)
+        total += float(np.nan_to_num(errors, nan=np.inf, posinf=np.inf)[present].sum())
+        count += present.sum()
     return total / max(1, count)

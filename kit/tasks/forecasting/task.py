@@ -25,7 +25,7 @@ from kit.pretrained.loading import export_model, load_config, load_model
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown, Task
-from kit.tasks.forecasting.baselines import LinearAutoregression, best_linear, persistence
+from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
 from kit.tasks.forecasting.objective import ForecastObjective
 from kit.tasks.forecasting.plots import draw_errors, draw_forecast
 from kit.tasks.forecasting.recipe import ForecastingRecipe
@@ -228,7 +228,7 @@ class Forecasting(Task[Windows]):
             if validation is None:
                 rows = splits.datasets["validation"]
                 validation, _ = windows_of(from_rows(rows), data.history, data.horizon, data.horizon)
-            self.linear = best_linear(from_rows(splits.datasets["train"]), validation)
+            self.linear = best_autoregression(from_rows(splits.datasets["train"]), validation)
         return self.linear
 
     def shown(self, row: dict[str, Any]) -> str:
