@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from kit.cards.markdown import code, escape, table
 from kit.cards.tables import figures_of
-from kit.tasks.translation.recipe import has_directions
 
 if TYPE_CHECKING:
     from kit.recipe.base import Recipe
@@ -40,8 +39,8 @@ def data_sentence(recipe: Recipe) -> str:
     if data.value_columns:
         named = (f"`{code(column)}`" for column in data.text_columns | data.value_columns)
         columns = f"Columns {', '.join(named)}."
-    if has_directions(data):
-        columns = f"Directions: {', '.join(f'`{code(direction)}`' for direction in data.directions or ())}."
+    if data.language_directions:
+        columns = f"Directions: {', '.join(f'`{code(direction)}`' for direction in data.language_directions)}."
     return f"{escape(short_path(data.path))}{more}. {columns}{languages}"
 
 

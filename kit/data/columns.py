@@ -12,7 +12,6 @@ import pyarrow.compute as pc
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import filter_rows, to_dataset
 from kit.errors import DataError, did_you_mean
-from kit.tasks.translation.recipe import has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -22,23 +21,16 @@ if TYPE_CHECKING:
 PARAGRAPHS = "\n\n"
 """What stands between the paragraphs of a document."""
 
-OF_DIRECTIONS = ("source_language", "target_language", "direction")
-"""Columns beside source and target that tell the directions of `data.directions` apart."""
 
+def name_columns(
+    dataset: "Dataset", data: "DataSection", split: str, report: DataReport, needed: tuple[str, ...] | None = None
+) -> "Dataset":
+    """The dataset with the columns of the recipe first, renamed to their roles if these are all that is `needed`.
 
-def needed_columns(data: "DataSection") -> tuple[str, ...]:
-    """The columns that the rest of kit reads."""
-    return (*data.roles, *OF_DIRECTIONS) if has_directions(data) else data.roles
-
-
-def identity(data: "DataSection") -> list[str]:
-    """The columns that make two examples the same one if they are equal."""
-    return [*data.roles, "direction"] if has_directions(data) else [*data.roles]
-
-
-def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: DataReport) -> "Dataset":
-    """The dataset with the columns of the task first: source and target, or one of each language under its own name if
-    there are directions. Raises DataError if they are not there, or not text where text is needed."""
+    Other columns of the needed names are dropped. Raises DataError if a column of the recipe is missing, or does not
+    hold text where text is needed.
+    """
+    needed = data.roles if needed is None else needed
     chosen = data.text_columns | data.value_columns
     dataset = unfold(dataset, set(chosen))
     if data.joins_paragraphs:
@@ -55,7 +47,6 @@ def name_columns(dataset: "Dataset", data: "DataSection", split: str, report: Da
         # A column of type null has no values at all; its rows are counted as missing.
         if name in data.text_columns and not is_text(kind) and kind != pa.null():
             raise DataError(f'data.{key}: the column "{name}" of {data.path} holds {kind}, not text.')
-    needed = needed_columns(data)
     shadowed = [name for name in dataset.column_names if name in needed and name not in chosen]
     if shadowed:
         dataset = dataset.remove_columns(shadowed)

@@ -9,31 +9,26 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from kit.data.checks import Splits, check_fingerprints, count_rows, missing_splits, refuse_empty
 from kit.data.columns import drop_missing, keep_common_columns, name_columns, plain_text, unfold
 from kit.data.formats.tables import check_names
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import fingerprint, to_dataset
-from kit.data.splits import (
+from kit.data.sources import (
     Read,
-    Splits,
     all_of,
-    check_fingerprints,
-    count_rows,
     kind_of,
     layout_of,
     load_from_hub,
     local_files,
-    missing_splits,
     read_files,
-    refuse_empty,
     split_names,
 )
+from kit.data.steps import RowSteps
 from kit.data.streaming.shards import FileShard, HubShard, Shard, usable_tables
 from kit.data.streaming.stream import Chunk, ShardPart, Stream
 from kit.errors import DataError
 from kit.hub.names import one_line
-from kit.tasks.translation.directions import in_directions
-from kit.tasks.translation.recipe import has_directions
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -41,7 +36,7 @@ if TYPE_CHECKING:
     from kit.recipe.inputs import DataSection
 
 
-def load_streamed(data: "DataSection") -> Splits:
+def load_streamed(data: "DataSection", steps: RowSteps) -> Splits:
     """Open the data that a recipe names. Raises DataError if it is not there or not as the recipe says.
 
     Of train, nothing is read but a row to see that it is as it should be, the head where validation or test are held
@@ -49,20 +44,19 @@ def load_streamed(data: "DataSection") -> Splits:
     """
     from datasets import DatasetDict
 
-    shards, others = open_splits(data)
+    shards, others = open_splits(data, steps)
     report = DataReport()
     found: dict[str, Dataset] = {}
     for split, (dataset, told) in others.items():
         report.splits[split] = told
-        rows = name_columns(dataset, data, split, report)
-        found[split] = drop_missing(in_directions(rows, data, told) if has_directions(data) else rows, data.roles, told)
-    check_columns(shards[0], data, report)
-    stream = Stream([ShardPart(shard) for shard in shards], partial(rows_of, data))
+        rows = name_columns(dataset, data, split, report, steps.columns)
+        found[split] = drop_missing(steps.expand(rows, told), data.roles, told)
+    check_columns(shards[0], data, steps, report)
+    stream = Stream([ShardPart(shard) for shard in shards], partial(rows_of, data, steps))
     stream = hold_out_head(stream, found, data, report)
     if data.max_examples is not None:
-        of_each_row = len(data.directions or ()) if has_directions(data) else 1
-        stream = stream.limit_to_head(max(1, data.max_examples // of_each_row))
-    refuse_empty(found, data, report)
+        stream = stream.limit_to_head(max(1, data.max_examples // steps.examples_per_row))
+    refuse_empty(found, data, steps, report)
     keep_common_columns(found, data.roles, report)
     count_rows(found, data.roles, report)
     report.splits = {"train": SplitReport(0), **report.splits}
@@ -71,13 +65,13 @@ def load_streamed(data: "DataSection") -> Splits:
     return Splits(DatasetDict(found), report, fingerprints, stream)
 
 
-def open_splits(data: "DataSection") -> tuple[list[Shard], dict[str, Read]]:
+def open_splits(data: "DataSection", steps: RowSteps) -> tuple[list[Shard], dict[str, Read]]:
     """The shards of train, and the rows of validation and test as far as the data has them."""
     path, kind = Path(data.path).expanduser(), kind_of(data)
     if kind == "local":
-        files = local_files(path, data)
+        files = local_files(path, data, steps)
         shards: list[Shard] = [FileShard(shard, layout_of(data)) for shard in files.pop("train")]
-        return shards, {split: read_files(rest, data) for split, rest in files.items()}
+        return shards, {split: read_files(rest, data, steps) for split, rest in files.items()}
     hub = load_from_hub(data, path, streaming=True)
     names = split_names(data, hub)
     train = hub[names.pop("train")]
@@ -104,7 +98,7 @@ def read_whole(split: "Dataset", data: "DataSection") -> "Dataset":
     return to_dataset(plain_text(pa.concat_tables(tables, promote_options="permissive")))
 
 
-def check_columns(shard: Shard, data: "DataSection", report: DataReport) -> None:
+def check_columns(shard: Shard, data: "DataSection", steps: RowSteps, report: DataReport) -> None:
     """Raise DataError if the first rows of a stream do not have the columns of the recipe."""
     rows = shard.open(())
     table = rows.take(100)
@@ -113,18 +107,18 @@ def check_columns(shard: Shard, data: "DataSection", report: DataReport) -> None
     if not table.num_rows:
         raise DataError(f"{shard.name} holds no rows.")
     check_names(table, shard.name)
-    name_columns(to_dataset(table), data, "train", report)
+    name_columns(to_dataset(table), data, "train", report, steps.columns)
 
 
-def rows_of(data: "DataSection", chunk: Chunk) -> tuple["Dataset", SplitReport]:
+def rows_of(data: "DataSection", steps: RowSteps, chunk: Chunk) -> tuple["Dataset", SplitReport]:
     """The rows of a chunk with no other columns than those of the task."""
     table = unfold(to_dataset(chunk.table), set(data.text_columns)).data.table
     # where a chunk of JSON lines never has a key, there is no column
     absent = pa.nulls(table.num_rows, pa.string())
     columns = {name: table[name] if name in table.column_names else absent for name in data.text_columns}
-    rows = name_columns(to_dataset(plain_text(pa.table(columns))), data, "train", DataReport())
+    rows = name_columns(to_dataset(plain_text(pa.table(columns))), data, "train", DataReport(), steps.columns)
     told = SplitReport(chunk.table.num_rows + chunk.dropped.total(), dropped=Counter(chunk.dropped))
-    rows = drop_missing(in_directions(rows, data, told) if has_directions(data) else rows, data.roles, told)
+    rows = drop_missing(steps.expand(rows, told), data.roles, told)
     told.rows = len(rows)
     return rows, told
 
@@ -132,7 +126,9 @@ def rows_of(data: "DataSection", chunk: Chunk) -> tuple["Dataset", SplitReport]:
 def hold_out_head(stream: Stream, found: "dict[str, Dataset]", data: "DataSection", report: DataReport) -> Stream:
     """Take validation and test from the head of the data where it has none and the recipe gives a size; the rest is
     what is trained on."""
-    for split, size in missing_splits(found, data).items():
+    for split, size in missing_splits(
+        found, data, {"validation": data.validation_size, "test": data.test_size}
+    ).items():
         head, report.splits[split], stream = stream.split_off_head(size)
         if not stream.parts:
             raise DataError(

@@ -17,7 +17,7 @@ from kit.data.columns import missing, name_columns, plain_text
 from kit.data.formats.reader import FileTable, Layout, file_extension, read_table
 from kit.data.report import DataReport
 from kit.data.rows import to_dataset
-from kit.data.splits import layout_of
+from kit.data.sources import layout_of
 from kit.errors import DataError, KitError, RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.prediction.files import ignoring_rest, writing

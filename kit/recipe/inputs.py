@@ -1,7 +1,7 @@
 """What a run starts from: the sections `model`, `tokenizer` and `data` as every task has them."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt, MinLen
@@ -174,6 +174,11 @@ class DataSection(Section):
     def roles(self) -> tuple[str, ...]:
         """The names by which the rest of kit knows these columns; the first is what an example is recognised by."""
         return (*self.text_columns.values(), *self.value_columns.values())
+
+    @property
+    def language_directions(self) -> Sequence[str]:
+        """The directions, such as "de-en", in which each row is an example; empty if a row is one example."""
+        return ()
 
     @property
     def held_out_by(self) -> tuple[str, ...]:

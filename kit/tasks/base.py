@@ -17,8 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from kit.data.batching.contiguous import EpochPlan
 from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import RaggedTokens
-from kit.data.columns import identity
 from kit.data.splits import Splits, load_splits
+from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamCounts, StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
@@ -84,17 +84,21 @@ class Task(ABC, Generic[E]):
         """Tasks of `pipeline()` whose code is saved with the model, because transformers does not have them."""
         return ()
 
+    def row_steps(self) -> RowSteps:
+        """What the task does to rows while its data is loaded."""
+        return RowSteps(self.recipe.data)
+
     # ---- text → tokens → batches -------------------------------------------------------------------------------------
 
     def load(self) -> Splits:
         """The data of the recipe."""
-        return load_splits(self.recipe.data)
+        return load_splits(self.recipe.data, self.row_steps())
 
     @property
     def identity(self) -> list[str]:
         """The columns of the loaded data that make two examples the same one if they are equal; the first is what a
         model reads."""
-        return identity(self.recipe.data)
+        return self.row_steps().identity
 
     @abstractmethod
     def build_tokenizers(self, splits: Splits) -> Tokenizers:

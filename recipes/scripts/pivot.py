@@ -13,9 +13,9 @@ from pathlib import Path
 
 from kit import KitError, RunError, Translator, load_recipe
 from kit.cards.markdown import table
-from kit.data.splits import load_splits
 from kit.evaluation.metrics import compute_metrics
 from kit.runs.folder import RunFolder
+from kit.tasks.registry import create_task
 
 
 def main(arguments: list[str]) -> None:
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
         )
     changes = [f"data.path={given.folder}", f"data.directions=[{given.direction}]"]
     of_training = ["data.direction_sizes=null", "data.direction_repeats=null", "data.fingerprints=null"]
-    test = load_splits(load_recipe(recipe_file, [*changes, *of_training]).data).datasets["test"]
+    test = create_task(load_recipe(recipe_file, [*changes, *of_training])).load().datasets["test"]
     translator = Translator(given.run)
 
     def translate(lines: list[str], reading: str, writing: str) -> list[str]:

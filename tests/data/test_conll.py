@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from kit.data.formats.folders import read_shards
 from kit.data.formats.reader import Layout, read_table
-from kit.data.splits import read_splits
+from kit.data.sources import read_splits
+from kit.data.steps import RowSteps
 from kit.errors import DataError
 from kit.tasks.translation.recipe import TranslationData
 
@@ -91,7 +92,8 @@ def test_sentences_that_cannot_be_decoded_are_counted(tmp_path: Path) -> None:
 def test_a_folder_of_columns_is_data(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (tmp_path / f"{split}.conll").write_text(f"{split}\tO\n", encoding="utf-8")
-    splits = read_splits(TranslationData(path=str(tmp_path)))
+    data = TranslationData(path=str(tmp_path))
+    splits = read_splits(data, RowSteps(data))
     assert {name: rows["tokens"][0] for name, (rows, _) in splits.items()} == {
         "train": ["train"],
         "validation": ["dev"],

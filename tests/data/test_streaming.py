@@ -34,6 +34,7 @@ from kit.data.streaming.shards import FileShard
 from kit.data.streaming.stream import CHUNK_ROWS, Chunk, ChunkReader, ShardPart, Stream
 from kit.errors import DataError, RecipeError
 from kit.runs.prepare import prepare
+from kit.tasks.translation.directions import DirectionSteps
 from kit.tasks.translation.recipe import TranslationData
 
 # ---- the order of examples: shards of numbers, each an example that is as long as it says --------------------------
@@ -644,7 +645,7 @@ def test_a_column_is_missing_in_a_chunk_or_in_all(tmp_path: Path) -> None:
 def test_directions_are_made_while_streaming(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     data = TranslationData(path=str(tmp_path / "corpus"), directions=["de-en", "en-de"], streaming=True)
-    splits = load_splits(data)
+    splits = load_splits(data, DirectionSteps(data))
     rows = splits.stream.sample(4)
     assert sorted(zip(rows["source"], rows["target"], rows["direction"], strict=True))[:1] == [("000", "000", "de-en")]
     assert Counter(rows["direction"]) == {"de-en": 3, "en-de": 3}

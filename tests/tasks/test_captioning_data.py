@@ -15,14 +15,21 @@ from hypothesis import strategies as st
 from PIL import Image
 from transformers import AutoImageProcessor
 
-from kit.data.splits import load_splits
+from kit.data import splits as kit_splits
+from kit.data.splits import Splits
 from kit.errors import DataError
 from kit.models import RNNCaptionerConfig
 from kit.pipelines.image_to_text import read_picture
 from kit.tasks.captioning import images
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of
 from kit.tasks.captioning.recipe import CaptioningData
-from kit.tasks.captioning.rows import root_of
+from kit.tasks.captioning.rows import ImageSteps, root_of
+
+
+def load_splits(data: CaptioningData) -> Splits:
+    """The splits as the task loads them."""
+    return kit_splits.load_splits(data, ImageSteps(data))
+
 
 CONFIG = RNNCaptionerConfig(vocab_size=8, hidden_size=8, image_size=6)
 NUMBER = 12

@@ -8,10 +8,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.splits import Splits, load_splits
+from kit.data import splits as kit_splits
+from kit.data.splits import Splits
 from kit.errors import DataError, RecipeError
 from kit.tasks.registry import load_recipe
+from kit.tasks.translation.directions import DirectionSteps
 from kit.tasks.translation.recipe import TranslationData
+
+
+def load_splits(data: TranslationData) -> Splits:
+    """The splits as the task loads them."""
+    return kit_splits.load_splits(data, DirectionSteps(data) if data.directions is not None else None)
+
 
 SIZES = {"train": 40, "val": 4, "test": 5}
 LANGUAGES = ("de", "en", "fr")

@@ -1,7 +1,7 @@
 """The keys of a recipe whose task is to say what is in a picture."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, TypeGuard
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Lt
 from pydantic import PositiveInt
@@ -45,12 +45,6 @@ class CaptioningData(DataSection):
     @property
     def value_columns(self) -> dict[str, str]:
         return {self.image: "image", self.caption: "caption"}
-
-    def with_sizes(self, pictures: int) -> "CaptioningData":
-        """The section with shares of so many pictures as numbers."""
-        shares = {"validation_size": self.validation_share, "test_size": self.test_share}
-        sizes = {name: max(1, round(share * pictures)) for name, share in shares.items() if share is not None}
-        return self.model_copy(update=sizes)
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
@@ -99,8 +93,3 @@ class CaptioningRecipe(Recipe):
 
     eval: CaptioningEval = CaptioningEval()
     """Evaluation: when, by which metrics, and how captions are searched for."""
-
-
-def has_pictures(data: DataSection) -> TypeGuard[CaptioningData]:
-    """Whether the rows of the data are pictures with captions."""
-    return isinstance(data, CaptioningData)

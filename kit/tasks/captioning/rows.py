@@ -14,6 +14,7 @@ import numpy as np
 from kit.data.columns import is_text
 from kit.data.report import SplitReport
 from kit.data.rows import IMAGE_BYTES, filter_rows
+from kit.data.steps import RowSteps
 from kit.errors import DataError
 
 if TYPE_CHECKING:
@@ -28,6 +29,28 @@ METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 OTHER_NAMES = {"image": ("file_name",), "caption": ("captions", "text")}
 ROWS_AT_ONCE = 200
 """Few, since a row holds a picture."""
+
+
+class ImageSteps(RowSteps):
+    """Image folders with a table of captions, and all captions of an image in one row."""
+
+    data: "CaptioningData"
+
+    def tables_in(self, folder: Path) -> dict[str, Path]:
+        return metadata_files(folder)
+
+    def adapt(self, rows: "Dataset", table: Path | None = None) -> "Dataset":
+        rows = known_names(rows, self.data)
+        return rows if table is None else within(rows, self.data.image, table, self.data)
+
+    def merge(self, rows: "Dataset", split: str, report: SplitReport) -> "Dataset":
+        return one_row_a_picture(rows, self.data, split, report)
+
+    def holdout_sizes(self, train: "Dataset") -> dict[str, int | None]:
+        """Shares of the images count as numbers of images."""
+        sizes = super().holdout_sizes(train)
+        shares = {"validation": self.data.validation_share, "test": self.data.test_share}
+        return sizes | {name: max(1, round(share * len(train))) for name, share in shares.items() if share is not None}
 
 
 def metadata_files(folder: Path) -> dict[str, Path]:

@@ -16,6 +16,7 @@ from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import IMAGE_BYTES
 from kit.data.splits import Splits
+from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluator import evaluate_writing
@@ -28,7 +29,7 @@ from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_o
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.plots import draw_caption
 from kit.tasks.captioning.recipe import CaptioningRecipe
-from kit.tasks.captioning.rows import FILE, root_of
+from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
 from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
@@ -78,6 +79,9 @@ class Captioning(Writing[Captioned]):
     @property
     def pipelines(self) -> tuple[str, ...]:
         return (PIPELINE,)
+
+    def row_steps(self) -> RowSteps:
+        return ImageSteps(self.recipe.data)
 
     # ---- pictures and text → batches ---------------------------------------------------------------------------------
 

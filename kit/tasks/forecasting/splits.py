@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 from kit.data.report import DataReport, SplitReport
 from kit.data.splits import hold_out_missing
+from kit.data.steps import RowSteps
 from kit.errors import DataError
 from kit.tasks.forecasting.series import Series, as_rows, from_rows
 
@@ -33,7 +34,7 @@ def hold_out_series(found: "dict[str, Dataset]", data: "ForecastingData", report
         report.splits[split] = SplitReport(len(ends))
         if len(ends) < len(series):
             report.splits["train"].dropped["no longer than what is held out of each"] += len(series) - len(ends)
-    hold_out_missing(found, data, report)
+    hold_out_missing(found, data, RowSteps(data), report)
 
 
 def _part(series: Series, start: int, end: int) -> Series:

@@ -16,9 +16,12 @@ from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, Pre
 
 from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
 from kit.data.batching.ragged import RaggedTokens
+from kit.data.checks import Splits, check_fingerprints
 from kit.data.report import DataReport
 from kit.data.rows import fingerprint
-from kit.data.splits import SPLITS, Splits, check_fingerprints, choose_training_rows, read_splits
+from kit.data.sources import SPLITS, read_splits
+from kit.data.splits import choose_training_rows
+from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.pretrained.loading import export_model, load_config, load_model
@@ -58,14 +61,14 @@ class Forecasting(Task[Windows]):
         """A row for each series."""
         data, report = self.recipe.data, DataReport()
         found: dict[str, Dataset] = {}
-        for split, (rows, told) in read_splits(data).items():
+        for split, (rows, told) in read_splits(data, RowSteps(data)).items():
             report.splits[split] = told
             series = read_series(rows, data, f"{data.path}, {split}")
             if not series:
                 raise DataError(f"{data.path}: the {split} split has no series.")
             found[split] = as_rows(series)
         hold_out_series(found, data, report)
-        found["train"] = choose_training_rows(found["train"], data, report.splits["train"])
+        found["train"] = choose_training_rows(found["train"], data, RowSteps(data), report.splits["train"])
         found = {split: found[split] for split in SPLITS if split in found}
         for split, rows in found.items():
             lengths = [len(values) for values in rows["values"]]

@@ -1,7 +1,7 @@
 """The keys of a recipe whose task is to turn one text into another."""
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal, TypeGuard
+from collections.abc import Iterator, Sequence
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 from pydantic import NonNegativeInt, PositiveInt
@@ -102,6 +102,10 @@ class TranslationData(DataSection):
     @property
     def roles(self) -> tuple[str, ...]:
         return ("source", "target")
+
+    @property
+    def language_directions(self) -> Sequence[str]:
+        return self.directions or ()
 
     def without_effect(self) -> dict[str, str]:
         idle = super().without_effect()
@@ -224,8 +228,3 @@ class TranslationRecipe(Recipe):
             )
         if self.tokenizer.bpe_dropout:
             yield "tokenizer.bpe_dropout", "it needs all training data in memory. Leave it out, or data.streaming."
-
-
-def has_directions(data: DataSection) -> TypeGuard[TranslationData]:
-    """Whether a row of the data is an example in several directions."""
-    return isinstance(data, TranslationData) and data.directions is not None

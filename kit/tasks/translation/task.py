@@ -14,6 +14,7 @@ from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
+from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan
 from kit.data.text.languages import PREFIX, TAGGED, Codes, set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
@@ -30,6 +31,7 @@ from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
 from kit.tasks.families.seq2seq.inference import Translator
 from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
 from kit.tasks.translation.bpe_dropout import CutAnew
+from kit.tasks.translation.directions import DirectionSteps
 from kit.tasks.translation.recipe import TranslationRecipe
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
@@ -66,6 +68,10 @@ class Translation(Writing[TokenPairs]):
         # a direction that was never trained can be asked for as well, if some other leads to its target
         asked = sorted({(source, target) for source in languages for _, target in pairs if source != target})
         return (*PIPELINES, *(f"translation_{source}_to_{target}" for source, target in asked))
+
+    def row_steps(self) -> RowSteps:
+        data = self.recipe.data
+        return DirectionSteps(data) if data.directions is not None else RowSteps(data)
 
     # ---- text → tokens -----------------------------------------------------------------------------------------------
 

@@ -11,25 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
+from kit.data.checks import Splits, check_fingerprints, count_rows, refuse_empty
 from kit.data.columns import drop_missing, keep_common_columns, name_columns
 from kit.data.formats.folders import ShardFiles
 from kit.data.formats.lines import SURROGATE, read_lines
 from kit.data.formats.reader import file_extension
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import ColumnView, filter_rows, fingerprint, to_dataset
-from kit.data.splits import (
-    SPLITS,
-    Read,
-    Splits,
-    check_fingerprints,
-    choose_training_rows,
-    count_rows,
-    hold_out_missing,
-    kind_of,
-    local_files,
-    read_splits,
-    refuse_empty,
-)
+from kit.data.sources import SPLITS, Read, kind_of, local_files, read_splits
+from kit.data.splits import choose_training_rows, hold_out_missing
+from kit.data.steps import RowSteps
 from kit.errors import DataError
 
 if TYPE_CHECKING:
@@ -42,16 +33,16 @@ def load_documents(data: "TextData") -> Splits:
     """Load the documents that a recipe names. Raises DataError if they are not there or not as the recipe says."""
     from datasets import DatasetDict
 
-    report = DataReport()
+    report, steps = DataReport(), RowSteps(data)
     found: dict[str, Dataset] = {}
     for split, (rows, told) in read_documents(data).items():
         report.splits[split] = told
         named = name_columns(rows, data, split, report)
         found[split] = without_empty(drop_missing(named, data.roles, told), told)
-    refuse_empty(found, data, report)
+    refuse_empty(found, data, steps, report)
     hold_out_ends(found, data, report)
-    hold_out_missing(found, data, report)
-    found["train"] = choose_training_rows(found["train"], data, report.splits["train"])
+    hold_out_missing(found, data, steps, report)
+    found["train"] = choose_training_rows(found["train"], data, steps, report.splits["train"])
     found = {split: found[split] for split in SPLITS if split in found}
     keep_common_columns(found, data.roles, report)
     count_rows(found, data.roles, report)
@@ -63,10 +54,11 @@ def load_documents(data: "TextData") -> Splits:
 def read_documents(data: "TextData") -> dict[str, Read]:
     """The documents of the splits, as far as the data has them."""
     if data.documents == "row":
-        return read_splits(data)
+        return read_splits(data, RowSteps(data))
     if kind_of(data) != "local":
         raise DataError(f"data.documents: {data.documents} is for .txt files, but {data.path} is none. Leave it out.")
-    return {split: read_texts(shards, data) for split, shards in local_files(Path(data.path), data).items()}
+    files = local_files(Path(data.path), data, RowSteps(data))
+    return {split: read_texts(shards, data) for split, shards in files.items()}
 
 
 def read_texts(shards: list[ShardFiles], data: "TextData") -> Read:

@@ -70,7 +70,8 @@ class LanguageModel(Task[B]):
     recipe: CausalLMRecipe | MaskedLMRecipe
 
     def load(self) -> Splits:
-        return load_streamed(self.recipe.data) if self.recipe.data.streaming else load_documents(self.recipe.data)
+        data = self.recipe.data
+        return load_streamed(data, self.row_steps()) if data.streaming else load_documents(data)
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         section = self.recipe.tokenizer

@@ -1,0 +1,76 @@
+"""What a task does to rows while its data is loaded, between reading the files and counting what is left."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from kit.data.report import SplitReport
+from kit.data.rows import row_digests
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+    from kit.recipe.inputs import DataSection
+
+
+class RowSteps:
+    """The steps of a task whose rows are its examples; tasks for which that is not so override some of them."""
+
+    expands: ClassVar[bool] = False
+    """Whether `expand` turns a row into several, so that rows must be held out before."""
+
+    def __init__(self, data: "DataSection"):
+        self.data = data
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that kit reads; other columns of these names are dropped."""
+        return self.data.roles
+
+    @property
+    def identity(self) -> list[str]:
+        """The columns that make two examples equal; the first is what a model reads."""
+        return [*self.data.roles]
+
+    @property
+    def examples_per_row(self) -> int:
+        """Number of examples that `expand` makes of a row."""
+        return 1
+
+    def tables_in(self, folder: Path) -> Mapping[str, Path]:
+        """One table per split, where a folder is laid out in a way that only this task knows."""
+        return {}
+
+    def adapt(self, rows: "Dataset", table: Path | None = None) -> "Dataset":
+        """Rows as read from a table, before their columns are named."""
+        return rows
+
+    def expand(self, rows: "Dataset", report: SplitReport) -> "Dataset":
+        """The examples of each row; incomplete ones are dropped afterwards."""
+        return rows
+
+    def merge(self, rows: "Dataset", split: str, report: SplitReport) -> "Dataset":
+        """One row for each example, where several rows make one."""
+        return rows
+
+    def missing_examples(self, rows: "Dataset") -> str | None:
+        """What the recipe asks for and a split does not have, as part of a sentence."""
+        return None
+
+    def holdout_sizes(self, train: "Dataset") -> dict[str, int | None]:
+        """Number of rows to hold out of train for validation and test; None where the recipe gives none."""
+        return {"validation": self.data.validation_size, "test": self.data.test_size}
+
+    def holdout_groups(self, train: "Dataset") -> np.ndarray:
+        """A number for each row. Rows of equal numbers are held out together."""
+        return row_digests(train, self.data.held_out_by, self.data.seed)
+
+    def limit(self, train: "Dataset", report: SplitReport) -> "Dataset":
+        """The training rows within the limits of the recipe, before `data.max_examples`."""
+        return train
+
+    def repeat(self, train: "Dataset", report: SplitReport) -> "Dataset":
+        """The training rows with the repetitions that the recipe asks for."""
+        return train
