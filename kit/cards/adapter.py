@@ -41,7 +41,5 @@ def adapter_use(recipe: Recipe) -> str:
         "adapted = PeftModel.from_pretrained(base, model)",
     ]
     told = "This is an adapter: weights to be used beside those of its base model, which are not in the folder."
-    merge = ""
-    if recipe.peft.method != "prompt_tuning":
-        merge = "\n\n`kit merge RUN --output FOLDER` makes a plain model of both."
-    return f"{told}\n\n{code_block(chr(10).join(lines), 'python')}{merge}"
+    merge = "`kit merge RUN --output FOLDER` makes a plain model of both."
+    return f"{told}\n\n{code_block(chr(10).join(lines), 'python')}\n\n{merge}"

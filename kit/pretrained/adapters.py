@@ -44,6 +44,8 @@ AUTO_CLASSES: dict[str, Any] = {
     "CAUSAL_LM": AutoModelForCausalLM,
     "SEQ_2_SEQ_LM": AutoModelForSeq2SeqLM,
 }
+PEFT_TYPES = ("LORA", "IA3")
+"""The types of adapters that kit trains and loads; dora is a kind of LORA."""
 HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
 """Ends of the names of heads that peft always trains, and looks for in the folder of an adapter."""
 
@@ -63,8 +65,6 @@ def add_adapter(
 
     `base` is where the pretrained weights are from. Raises RecipeError where a name fits nothing that can be adapted.
     """
-    if section.method == "prompt_tuning":
-        return with_virtual_tokens(model, section.num_virtual_tokens, TASK_TYPES[task], base)
     saved = modules_to_save(model, section, TASK_TYPES[task], heads)
     targets = target_modules(model, section, saved)
     how: dict[str, Any] = {"task_type": TASK_TYPES[task], "target_modules": targets, "modules_to_save": saved or None}
@@ -73,27 +73,6 @@ def add_adapter(
     model.add_adapter(peft_config(section, model, how | {"fan_in_fan_out": turned}))
     model.peft_config["default"].base_model_name_or_path = base
     return model
-
-
-def with_virtual_tokens(model: PreTrainedModel, count: int, task_type: str, base: str) -> PreTrainedModel:
-    """A model that reads learned vectors before each text: a wrapper around the model, which it stands in for."""
-    from peft import PromptTuningConfig, get_peft_model
-
-    how = PromptTuningConfig(task_type=task_type, num_virtual_tokens=count, base_model_name_or_path=base)
-    try:
-        wrapped = get_peft_model(model, how)
-    except (ValueError, AttributeError, KeyError) as error:
-        raise RecipeError(
-            f"peft.method: prompt_tuning does not work with a {model.config.model_type}: {error}"
-        ) from None
-    wrapped.peft_config["default"].base_model_name_or_path = base
-    return wrapped
-
-
-def virtual_tokens(model: Any) -> int:
-    """Number of learned vectors that a model reads before each text."""
-    config = getattr(model, "peft_config", {}).get("default")
-    return getattr(config, "num_virtual_tokens", None) or 0
 
 
 def peft_config(section: PeftSection, model: PreTrainedModel, how: dict[str, Any]) -> Any:
@@ -176,12 +155,12 @@ def tied_modules(model: nn.Module) -> set[str]:
 
 def base_of(place: str | Path) -> str:
     """The base model that an adapter names."""
-    return _saved_config(place)["base_model_name_or_path"]
+    return read_adapter_config(place)["base_model_name_or_path"]
 
 
 def adapted_class(place: str | Path) -> Any:
     """transformers' class of the models that an adapter belongs to."""
-    return AUTO_CLASSES[_saved_config(place)["task_type"]]
+    return AUTO_CLASSES[read_adapter_config(place)["task_type"]]
 
 
 def with_adapter(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
@@ -189,10 +168,8 @@ def with_adapter(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
 
     `model.load_adapter` would do it too, but leaves out parts of dora.
     """
-    from peft import PeftConfig, PeftModel, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
+    from peft import PeftConfig, get_peft_model_state_dict, load_peft_weights, set_peft_model_state_dict
 
-    if _saved_config(place)["peft_type"] == "PROMPT_TUNING":
-        return PeftModel.from_pretrained(model, str(place))
     model.add_adapter(PeftConfig.from_pretrained(str(place)))
     weights = load_peft_weights(str(place), device="cpu")
     weights = {name.removeprefix("base_model.model."): tensor for name, tensor in weights.items()}
@@ -204,23 +181,24 @@ def with_adapter(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
 
 
 def merged_into(model: PreTrainedModel, place: str | Path) -> PreTrainedModel:
-    """A base model with a trained adapter merged into its weights. Raises RunError if that is impossible."""
+    """A base model with a trained adapter merged into its weights."""
     from peft import PeftModel
 
-    if _saved_config(place)["peft_type"] == "PROMPT_TUNING":
-        raise RunError(
-            f"{place} holds learned vectors that are put before the text (prompt_tuning), and no change of weights: "
-            "there is nothing to merge. Use it as it is, beside its base model"
-        )
     return PeftModel.from_pretrained(model, str(place)).merge_and_unload(safe_merge=True)
 
 
-def _saved_config(place: str | Path) -> dict[str, Any]:
+def read_adapter_config(place: str | Path) -> dict[str, Any]:
+    """The configuration that peft saved with an adapter. Raises RunError if kit cannot use the adapter."""
     file = adapter_config_file(place)
     assert file is not None
     if not (file.parent / ADAPTER_WEIGHTS).is_file():  # peft would unpickle another file in its place
         raise RunError(f"{place} is an adapter without {ADAPTER_WEIGHTS}: kit loads weights in no other form")
     saved = json.loads(file.read_text(encoding="utf-8"))
+    if saved.get("peft_type") not in PEFT_TYPES:
+        raise RunError(
+            f"{place} is an adapter of the type {saved.get('peft_type')}, which kit does not support. Use one of the "
+            f"type {' or '.join(PEFT_TYPES)} (peft.method: lora, dora or ia3)"
+        )
     if saved.get("task_type") not in AUTO_CLASSES:
         raise RunError(f"{place} is an adapter for {saved.get('task_type')}, which kit has no task for")
     return saved

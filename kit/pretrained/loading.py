@@ -23,7 +23,15 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.models import register_models
-from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, adapter_config_file, base_of, merged_into, with_adapter
+from kit.pretrained.adapters import (
+    MODEL_CONFIG,
+    adapted_class,
+    adapter_config_file,
+    base_of,
+    merged_into,
+    read_adapter_config,
+    with_adapter,
+)
 from kit.pretrained.pipelines import code_files, custom_pipelines
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
@@ -120,7 +128,7 @@ def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def load_merged(name_or_path: str | Path) -> PreTrainedModel:
-    """The base model of an adapter with the adapter merged into its weights. Raises RunError if that is impossible."""
+    """The base model of an adapter with the adapter merged into its weights."""
     place = model_place(name_or_path)
     return merged_into(load_base(place, load_config(place)), place)
 
@@ -157,6 +165,7 @@ def load_config(name_or_path: str | Path, settings: dict[str, Any] | None = None
         raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
     how: dict[str, Any] = {"trust_remote_code": False}
     if adapter is not None:
+        read_adapter_config(place)
         how["_configuration_file"] = MODEL_CONFIG
     with told_in_one_line(name_or_path):
         kind = type(AutoConfig.from_pretrained(place, **how))

@@ -18,8 +18,8 @@ class Recipe(Section):
     mapping: ClassVar[str | None] = None
     """Name of transformers' mapping of model types that suit it."""
 
-    adapters: ClassVar[tuple[str, ...]] = ()
-    """Values of peft.method that suit the task."""
+    takes_adapters: ClassVar[bool] = False
+    """Whether peft.method suits the task."""
 
     task: str
     """What the model learns to do."""
@@ -70,17 +70,14 @@ class Recipe(Section):
     def of_pretrained_models(self) -> Iterator[tuple[str, str]]:
         """What makes no sense on new weights, or not with adapters."""
         method = self.peft.method
-        if method is not None and method not in self.adapters:
-            suited = f"use {', '.join(self.adapters)}" if self.adapters else "leave the section peft out"
-            yield "peft.method", f"{method} does not work with task: {self.task}: {suited}."
+        if method is not None and not self.takes_adapters:
+            yield "peft.method", f"{method} does not work with task: {self.task}: leave the section peft out."
         given = {"peft.method": method, "train.freeze": self.train.freeze, "train.layer_decay": self.train.layer_decay}
         for key, value in given.items():
             if value is not None and self.model.pretrained is None:
                 yield key, "it is for pretrained models (model.pretrained), and this one is new. Leave it out."
         if method is not None and self.train.freeze is not None:
             yield "train.freeze", "with peft.method all of the pretrained model is frozen already. Leave it out."
-        if method == "prompt_tuning" and self.train.layer_decay is not None:
-            yield "train.layer_decay", "prompt_tuning trains nothing within layers. Leave it out."
 
     def beyond_a_stream(self) -> Iterator[tuple[str, str]]:
         """What needs to know all of the training data before the first step."""

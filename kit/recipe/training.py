@@ -142,10 +142,9 @@ class TrainSection(Section):
 class PeftSection(Section):
     """Adapters: train a few new weights beside those of a pretrained model, which stay as they are, and save these."""
 
-    method: Literal["lora", "dora", "ia3", "prompt_tuning"] | None = None
+    method: Literal["lora", "dora", "ia3"] | None = None
     """What is trained: lora adds a product of two thin matrices to layers; dora also learns the length of their
-    columns; ia3 scales what layers give, with the fewest weights; prompt_tuning puts learned vectors before the text.
-    null trains the model itself."""
+    columns; ia3 scales what layers give, with the fewest weights. null trains the model itself."""
 
     target_modules: Literal["all-linear"] | Annotated[list[str], MinLen(1)] = "all-linear"
     """Layers that get an adapter, by the end of their names ([query, value]); all-linear takes all linear layers but
@@ -164,9 +163,6 @@ class PeftSection(Section):
     """Those of target_modules whose input is scaled instead of what they give, as ia3's authors do it with the second
     layer of feed-forward networks. ia3 only."""
 
-    num_virtual_tokens: PositiveInt = 20
-    """Number of vectors before the text; they take up as many positions. prompt_tuning only."""
-
     modules_to_save: list[str] = []  # noqa: RUF012
     """Parts that are trained as a whole and saved with the adapter, by the end of their names. Heads, and whatever else
     the pretrained model has no weights for, are among them in any case."""
@@ -176,7 +172,6 @@ class PeftSection(Section):
             "lora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
             "dora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
             "ia3": ("target_modules", "feedforward_modules", "modules_to_save"),
-            "prompt_tuning": ("num_virtual_tokens",),
             None: (),
         }
         why = "without peft.method" if self.method is None else f"with peft.method: {self.method}"

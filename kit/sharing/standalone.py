@@ -55,8 +55,7 @@ def _loaded(place: str, base: str, loader: Any) -> Any:
     plain = loader.from_pretrained(base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, **HOW)
     if plain.can_generate():
         plain.generation_config = transformers.GenerationConfig.from_pretrained(place)
-    adapted = PeftModel.from_pretrained(plain, place)
-    return adapted if adapted.active_peft_config.is_prompt_learning else adapted.get_base_model()
+    return PeftModel.from_pretrained(plain, place).get_base_model()
 
 
 def _answer(request: dict[str, Any]) -> None:

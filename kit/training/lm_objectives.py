@@ -112,12 +112,12 @@ class CausalLMObjective(Objective):
         """Cross-entropy summed over the labels of the batch."""
         inputs: dict[str, Any] = {name: tensor for name, tensor in batch.items() if name != "labels"}
         inputs["use_cache"] = False
-        labels, time = batch["labels"].flatten(), batch["labels"].shape[1]
+        labels = batch["labels"].flatten()
         if self.needs_logits:
-            logits = precisely(self.model(**inputs).logits[:, -time:].flatten(0, 1))
+            logits = precisely(self.model(**inputs).logits.flatten(0, 1))
             return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return chunked_cross_entropy(
-            hidden_states(self.model, inputs)[:, -time:].flatten(0, 1),
+            hidden_states(self.model, inputs).flatten(0, 1),
             self.model.get_output_embeddings(),
             labels,
             chunk=self.chunk,
@@ -125,10 +125,7 @@ class CausalLMObjective(Objective):
 
 
 class AnswerObjective(CausalLMObjective):
-    """The same for prompts with answers, padded at the end: only tokens of answers have labels.
-
-    What a model reads before the prompt, vectors of an adapter, is not among the positions of the batch.
-    """
+    """The same for prompts with answers, padded at the end: only tokens of answers have labels."""
 
     def sizes(self, batch: Batch) -> Tensor:
         """The speed is that of all tokens that are read."""

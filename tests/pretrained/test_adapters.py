@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import RunKit
 from peft import AutoPeftModelForSequenceClassification, PeftModel
 from safetensors.torch import load_file, save_file
 from support.labeling_runs import TINY, recipe, write_rows
@@ -250,7 +252,7 @@ def test_a_name_that_fits_nothing_is_told_with_those_that_do(world: Path, sectio
         (["model={pretrained: x}", "tokenizer={}", "peft.method=lora", "train.freeze=2"], "frozen already"),
         (
             ["model={pretrained: x}", "tokenizer={}", "peft.method=prompt_tuning"],
-            "does not work with task: translation",
+            'peft.method: expected one of lora, dora, ia3 or null, got "prompt_tuning"',
         ),
     ],
 )
@@ -297,6 +299,30 @@ def test_an_adapter_in_another_form_than_safetensors_is_refused(runs: dict[str, 
     (folder / "adapter_model.safetensors").rename(folder / "adapter_model.bin")
     with pytest.raises(RunError, match=r"without adapter_model\.safetensors"):
         load_model(AutoModelForSequenceClassification, folder)
+
+
+@pytest.mark.parametrize("peft_type", ["PROMPT_TUNING", "VERA", None])
+def test_an_adapter_of_another_type_is_rejected_wherever_it_is_opened(
+    runs: dict[str, Path], world: Path, tmp_path: Path, kit_here: RunKit, peft_type: str | None
+) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(runs["lora"] / "model", folder)
+    saved = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps(saved | {"peft_type": peft_type}))
+    message = rf"is an adapter of the type {peft_type}, which kit does not support\. Use one of the type LORA or IA3"
+    with pytest.raises(RunError, match=message):
+        load_model(AutoModelForSequenceClassification, folder)
+    with pytest.raises(RunError, match=message):
+        kit_package.pipeline("text-classification", folder)
+    with pytest.raises(RunError, match=message):
+        prepare(adapted(world, None, model={"pretrained": str(folder)}))
+    (folder / "model_config.json").unlink()  # as peft alone writes it
+    (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n')
+    for command in (["predict", folder, "texts.jsonl"], ["merge", folder, "--output", "merged"]):
+        done = kit_here(*command)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1), done.stderr
+        assert re.search(message, done.stderr)
+    assert not (tmp_path / "merged").exists()
 
 
 def test_a_layer_with_shared_weights_is_left_alone(trained: Path) -> None:

@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from peft import AutoPeftModelForCausalLM
-from safetensors.torch import load_file
 from transformers import pipeline
 
 import kit
-from kit import DataError, RecipeError, RunError, evaluate, load_recipe, train
+from kit import DataError, RecipeError, evaluate, load_recipe, train
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.builtin import load_builtin
 from kit.data.builtin.date_instructions import KINDS
@@ -124,38 +122,6 @@ def test_an_adapter_learns_other_answers_and_writes_them_merged_too(fluent: Path
     for write in (kit.pipeline("text-generation", run), pipeline("text-generation", str(tmp_path / "merged"))):
         answers = [write(f"{row['prompt']}\n", return_full_text=False)[0]["generated_text"] for row in other]
         assert answers == [row["prediction"] for row in told(run)] == [row["answer"] for row in other]
-
-
-def test_vectors_before_the_prompt_learn_and_change_nothing_else(fluent: Path, tmp_path: Path) -> None:
-    other = [{"prompt": row["prompt"], "answer": row["answer"][:1]} for row in SAY]
-    section = {"model": {"pretrained": str(fluent)}, "peft": {"method": "prompt_tuning", "num_virtual_tokens": 4}}
-    other.append({"prompt": "say a again", "answer": "a"})  # of another length: answers must not depend on padding
-    how = {"max_steps": 40, "learning_rate": 0.1}
-    run = train(asked(tmp_path, other, train=how, eval=METRICS, **section), tmp_path / "run")
-    held = load_file(run.folder / "model" / "adapter_model.safetensors")
-    assert {name: tuple(tensor.shape) for name, tensor in held.items()} == {"prompt_embeddings": (4, 32)}
-    assert run.results["trained_parameters"] == 4 * 32
-    before = evaluate(fluent, overrides=[f"data.path={tmp_path}"])
-    assert run.results["test"]["loss"] < 0.8 * before.figures["loss"]
-    # kit eval reads the folder, and plain peft gives the same loss for a prompt and its answer
-    again = evaluate(run.folder)
-    assert again.rows == told(run.folder)
-    assert again.figures["loss"] == pytest.approx(run.results["test"]["loss"], rel=1e-5)
-    plain = AutoPeftModelForCausalLM.from_pretrained(str(run.folder / "model")).eval()
-    prepared = prepare(asked(tmp_path, other, **section))
-    nats = 0.0
-    for place, row in enumerate(again.rows):
-        prompt, answer = (
-            part[place].tolist() for part in prepared.task.texts(prepared.encoded.splits["test"]).values()
-        )
-        with torch.inference_mode():
-            spread = plain(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)[4:]
-        nats -= sum(float(spread[len(prompt) - 1 + at, token]) for at, token in enumerate(answer))
-        alone = plain.generate(input_ids=torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :]
-        assert prepared.tokenizers.decode([alone.tolist()]) == [row["prediction"]]
-    assert again.figures["loss"] == pytest.approx(nats / sum(len(row["answer"]) + 1 for row in other), rel=1e-4)
-    with pytest.raises(RunError, match="there is nothing to merge"):
-        merge(run.folder, tmp_path / "merged")
 
 
 def test_long_examples_are_left_out_or_cut_and_counted(tmp_path: Path) -> None:

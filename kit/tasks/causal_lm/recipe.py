@@ -51,7 +51,7 @@ class CausalLMRecipe(LanguageModelRecipe):
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3")
+    takes_adapters: ClassVar[bool] = True
 
     task: Literal["causal_lm"]
     """Predict the next token: GPT's pretraining, and recurrent language models."""

@@ -68,7 +68,7 @@ class InstructionTuningRecipe(Recipe):
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3", "prompt_tuning")
+    takes_adapters: ClassVar[bool] = True
 
     task: Literal["instruction_tuning"]
     """Answer prompts: fine-tuning of a causal model with the loss on the answers alone."""

@@ -26,7 +26,6 @@ from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
-from kit.pretrained.adapters import virtual_tokens
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.base import Recipe
@@ -112,7 +111,7 @@ class InstructionTuning(Task[Answered]):
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Answered]:
         config = self.config(tokenizers)
-        limit, wanted = self.positions(config), self.recipe.data.max_length
+        limit, wanted = position_limit(config), self.recipe.data.max_length
         if limit is not None and wanted is not None and wanted > limit:
             raise RecipeError(f"data.max_length: {wanted} tokens are more than the model has positions for: {limit}.")
         encoded = {name: self.encode_rows(rows, tokenizers, name) for name, rows in splits.datasets.items()}
@@ -126,15 +125,7 @@ class InstructionTuning(Task[Answered]):
         return Encoded(encoded, left_out)
 
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Answered:
-        return self.cut_prompts(self.encode_rows(rows, tokenizers, "evaluated"), self.positions(config))
-
-    def positions(self, config: PreTrainedConfig) -> int | None:
-        """Most tokens of a prompt with its answer; vectors that are put before them take up positions too."""
-        limit, section = position_limit(config), self.recipe.peft
-        taken = section.num_virtual_tokens if section.method == "prompt_tuning" else 0
-        if limit is not None and limit - taken < 2:
-            raise RecipeError(f"peft.num_virtual_tokens: {taken} leave no room for text in {limit} positions.")
-        return None if limit is None else limit - taken
+        return self.cut_prompts(self.encode_rows(rows, tokenizers, "evaluated"), position_limit(config))
 
     def encode_rows(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> Answered:
         """Prompts as the template has them and answers with the end token, cut into tokens apart from each other: a
@@ -265,8 +256,6 @@ class InstructionTuning(Task[Answered]):
         found: list[tuple[int, tuple[str, bool]]] = []
         lengths = examples.prompts.lengths[places] + self.recipe.eval.max_new_tokens
         batches = length_sorted_batches(lengths, self.recipe.eval.tokens_per_batch)
-        if virtual_tokens(model):  # peft counts padding between these and the prompt as positions: there must be none
-            batches = [batch[lengths[batch] == length] for batch in batches for length in np.unique(lengths[batch])]
         for chosen in batches[accelerator.process_index :: accelerator.num_processes]:
             batch = {name: tensor.to(model.device) for name, tensor in examples.prompt_batch(places[chosen]).items()}
             output = model.generate(**batch, generation_config=how)[:, batch["input_ids"].shape[1] :]

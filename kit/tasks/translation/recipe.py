@@ -183,7 +183,7 @@ class TranslationRecipe(Recipe):
     """From one text to another."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
-    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3")
+    takes_adapters: ClassVar[bool] = True
 
     task: Literal["translation"]
     """From one text to another: translation, summarization, text to code."""

@@ -40,7 +40,7 @@ class LabelledData(DataSection):
 class FineTuningRecipe(Recipe):
     """What the three kinds of recipes have in common."""
 
-    adapters: ClassVar[tuple[str, ...]] = ("lora", "dora", "ia3")
+    takes_adapters: ClassVar[bool] = True
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
