@@ -31,7 +31,13 @@ INPUT_ROWS = 200
 RENAMED_KEYS: dict[str, str] = {}
 """Recipe keys of the jobs below, with the name that version 0.1 knows."""
 
-RENAMED_PARAMETERS: list[tuple[str, str]] = []
+RENAMED_PARAMETERS: list[tuple[str, str]] = [
+    (r"decoder\.handover\.", "decoder.bridge."),
+    (r"decoder\.join\.", "decoder.combine."),
+    (r"decoder\.readout\.join\.", "decoder.readout.projection."),
+    (r"encoder\.network\.halving\.", "encoder.network.downsampling."),
+    (r"encoder\.feature\.", "encoder.projection."),
+]
 """Patterns in parameter names of version 0.1, and what stands in their place now."""
 
 RENAMED_FIGURES: dict[str, str] = {}

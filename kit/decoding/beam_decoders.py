@@ -30,7 +30,8 @@ class BeamDecoder(Protocol):
 
 def beam_decoder(model: PreTrainedModel, beams: int, inputs: dict[str, Any]) -> BeamDecoder:
     """The leanest one for a model, from the inputs that `generate()` prepared: every tensor repeated for each beam."""
-    layout = getattr(model, "beams", None)  # a class of ours tells; transformers' own know only rows with a source each
+    # transformers' own classes have no layout: their beams are rows with a source each
+    layout = getattr(model, "beam_layout", None)
     if layout == "positions" and model.config._attn_implementation in ADDITIVE:
         return BeamsAsPositions(model, beams, inputs)
     return BeamsAsRows(model, beams, inputs, share_source=layout is not None)

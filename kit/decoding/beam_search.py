@@ -108,7 +108,7 @@ def _covers(
         and cache is not None
         and cache.get_seq_length() == 0
         # a cache of our own, or one that rows can leave
-        and (getattr(model, "beams", None) or (parts and all(isinstance(part, DynamicCache) for part in parts)))
+        and (getattr(model, "beam_layout", None) or (parts and all(isinstance(part, DynamicCache) for part in parts)))
         and inputs.get("decoder_attention_mask") is None
         and all(type(processor) in ROW_BY_ROW for processor in processors)
         and all(type(criterion) in (MaxLengthCriteria, EosTokenCriteria) for criterion in criteria)

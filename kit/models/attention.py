@@ -1,12 +1,41 @@
-"""Attention of a recurrent decoder over a memory: what is computed once per sentence, and what at each step."""
+"""Attention of a recurrent decoder over the states of an encoder.
+
+    states ─► AttentionMemory ─► keys, values                          once per source
+                                    │     │
+    query ─► Attention: scores ◄────┘     │                            at each target position
+                          └─► softmax ─► weights · values ─► context
+
+A score is one subclass of `Attention` below, registered by a name. That name is all it needs to be known to
+configurations, recipes, `kit explain` and the tests that go through all scores.
+
+Shapes in comments: batch, queries (target positions), memory (positions of the encoder's states), heads, and d, the
+width of one head.
+"""
 
 import math
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
-# Additive scores need a (batch, queries, memory, width) tensor: longer queries are scored in pieces of this size.
-MOST_ELEMENTS = 2**25
+MAX_ELEMENTS = 2**25
+"""Additive scores need a tensor of batch · queries · memory · width numbers. Beyond this size, 128 MiB in float32,
+queries are scored in chunks."""
+
+SCORES: dict[str, type["Attention"]] = {}
+"""The attention scores by name, as `config.attention` gives it."""
+
+
+def register_score(name: str) -> Callable[[type["Attention"]], type["Attention"]]:
+    """Make a subclass of `Attention` known as the score `name`."""
+
+    def register(score_class: type["Attention"]) -> type["Attention"]:
+        SCORES[name] = score_class
+        return score_class
+
+    return register
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
@@ -14,29 +43,13 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
     return x.unflatten(-1, (heads, -1)).transpose(1, 2)
 
 
-def sigmoid_layers(input_size: int, size: int, layers: int) -> nn.Sequential:
-    """σ(W … σ(W x)): the maps of the `keyed` score."""
-    parts: list[nn.Module] = []
-    for i in range(layers):
-        parts += [nn.Linear(input_size if i == 0 else size, size), nn.Sigmoid()]
-    return nn.Sequential(*parts)
-
-
 class AttentionMemory(nn.Module):
-    """Keys and values of the source: all that does not depend on the query, so it is computed once per sentence.
+    """Keys and values of the source. They do not depend on the query, so they are computed once per source."""
 
-    No key has a bias where the softmax would cancel it: such a parameter would never learn.
-    """
-
-    def __init__(self, score: str, state_size: int, key_size: int, layers: int = 1, learned_values: bool = False):
+    def __init__(self, score: str, state_size: int, key_size: int, layers: int = 1, project_values: bool = False):
         super().__init__()
-        if score == "dot":
-            self.key: nn.Module = nn.Identity()
-        elif score == "keyed":
-            self.key = sigmoid_layers(state_size, key_size, layers)
-        else:
-            self.key = nn.Linear(state_size, key_size, bias=False)
-        self.value = nn.Linear(state_size, state_size, bias=False) if learned_values else nn.Identity()
+        self.key = SCORES[score].project_key(state_size, key_size, layers)
+        self.value = nn.Linear(state_size, state_size, bias=False) if project_values else nn.Identity()
 
     def forward(self, states: Tensor) -> tuple[Tensor, Tensor]:
         # states (batch, memory, state_size) → keys (batch, memory, key_size), values (batch, memory, state_size)
@@ -44,28 +57,45 @@ class AttentionMemory(nn.Module):
 
 
 class Attention(nn.Module):
-    """Score queries against keys, and mix the values by the softmax of the scores.
+    """Score queries against keys, and average the values by the softmax of the scores.
 
-    The scores, for a query q and a key k of one head:
-    `dot` and `general` q·k · `scaled_dot` q·k/√d · `keyed` q·k of sigmoid layers · `additive` v·tanh(q + k) ·
-    `rbf` −β‖q − k‖². What makes q is here, what makes k is in `AttentionMemory`.
+    A subclass is one score: it implements `score`, and overrides what else differs. Its parameters are created after
+    those of the query, and initialized by `init_weights`.
     """
 
-    def __init__(self, score: str, query_size: int, key_size: int, heads: int = 1, layers: int = 1):
+    projects: ClassVar[bool] = True
+    """Queries and keys are projected to `attention_size`; otherwise they are as wide as the decoder's state."""
+
+    has_layers: ClassVar[bool] = False
+    """The projections have `attention_layers` layers."""
+
+    needs_equal_widths: ClassVar[bool] = False
+    """Encoder and decoder states are compared directly, so they must have the same width."""
+
+    def __init__(self, query_size: int, key_size: int, heads: int = 1, layers: int = 1):
         super().__init__()
-        self.score = score
         self.heads = heads
-        if score in ("dot", "general"):
-            self.query: nn.Module = nn.Identity()
-        elif score == "keyed":
-            self.query = sigmoid_layers(query_size, key_size, layers)
-        else:
-            # in q·k a bias of the query still weighs the keys; so does it in the other two scores
-            self.query = nn.Linear(query_size, key_size)
-        if score == "additive":
-            self.energy = nn.Parameter(torch.empty(heads, key_size // heads))
-        elif score == "rbf":
-            self.log_precision = nn.Parameter(torch.empty(heads))
+        self.query = self.project_query(query_size, key_size, layers)
+
+    @staticmethod
+    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
+        """The module that makes queries of decoder states. Unlike that of a key, its bias changes the softmax."""
+        return nn.Linear(query_size, key_size)
+
+    @staticmethod
+    def project_key(state_size: int, key_size: int, layers: int) -> nn.Module:
+        """The module that makes keys of encoder states.
+
+        It has no bias where the softmax would cancel it: such a parameter would have no gradient.
+        """
+        return nn.Linear(state_size, key_size, bias=False)
+
+    def init_weights(self) -> None:
+        """Initialize the parameters that a score adds."""
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        """query (batch, heads, queries, d), key (batch, heads, memory, d) → scores (batch, heads, queries, memory)."""
+        raise NotImplementedError
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Context (batch, queries, value width) and weights (batch, heads, queries, memory).
@@ -74,33 +104,117 @@ class Attention(nn.Module):
         """
         q = split_heads(self.query(query), self.heads)  # (batch, heads, queries, d)
         k = split_heads(keys, self.heads)  # (batch, heads, memory, d)
-        v = split_heads(values, self.heads)  # (batch, heads, memory, width / heads)
-        scores = self._scores(q, k)  # (batch, heads, queries, memory)
+        v = split_heads(values, self.heads)  # (batch, heads, memory, value width / heads)
+        scores = self.score(q, k)  # (batch, heads, queries, memory)
         if mask is not None:
-            lowest = torch.finfo(scores.dtype).min
-            scores = scores.masked_fill(~mask[:, None, None, :], lowest)
-        # the softmax of half-precision scores is taken in float32, as everywhere in transformers
+            scores = scores.masked_fill(~mask[:, None, None, :], torch.finfo(scores.dtype).min)
+        # as everywhere in transformers, the softmax of half-precision scores is taken in float32
         weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(values.dtype)
-        context = weights @ v  # (batch, heads, queries, width / heads)
+        context = weights @ v  # (batch, heads, queries, value width / heads)
         return context.transpose(1, 2).flatten(2), weights
 
-    def _scores(self, q: Tensor, k: Tensor) -> Tensor:
-        if self.score == "additive":
-            return self._additive(q, k)
-        products = q @ k.transpose(-1, -2)  # (batch, heads, queries, memory)
-        if self.score == "scaled_dot":
-            return products / math.sqrt(q.shape[-1])
-        if self.score == "rbf":
-            # −‖q − k‖² = 2 q·k − ‖k‖² − ‖q‖²; the last term is the same for all keys, but belongs to the score
-            distance = q.square().sum(-1, keepdim=True) + k.square().sum(-1).unsqueeze(-2) - 2 * products
-            return -self.log_precision.exp()[:, None, None] * distance
-        return products
 
-    def _additive(self, q: Tensor, k: Tensor) -> Tensor:
-        piece = max(1, MOST_ELEMENTS // max(1, k.numel()))
+@register_score("dot")
+class DotAttention(Attention):
+    """q·k of the states themselves (Luong et al., 2015)."""
+
+    projects = False
+    needs_equal_widths = True
+
+    @staticmethod
+    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
+        return nn.Identity()
+
+    @staticmethod
+    def project_key(state_size: int, key_size: int, layers: int) -> nn.Module:
+        return nn.Identity()
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.transpose(-1, -2)
+
+
+@register_score("general")
+class GeneralAttention(Attention):
+    """The bilinear score q·W k (Luong et al., 2015). W is applied to the keys: once per source, not at each step."""
+
+    projects = False
+
+    @staticmethod
+    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
+        return nn.Identity()
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.transpose(-1, -2)
+
+
+@register_score("keyed")
+class KeyedAttention(Attention):
+    """q·k, where query and key each come from sigmoid layers."""
+
+    has_layers = True
+
+    @staticmethod
+    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
+        return sigmoid_layers(query_size, key_size, layers)
+
+    @staticmethod
+    def project_key(state_size: int, key_size: int, layers: int) -> nn.Module:
+        return sigmoid_layers(state_size, key_size, layers)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.transpose(-1, -2)
+
+
+@register_score("additive")
+class AdditiveAttention(Attention):
+    """v·tanh(q + k) (Bahdanau et al., 2015)."""
+
+    def __init__(self, query_size: int, key_size: int, heads: int = 1, layers: int = 1):
+        super().__init__(query_size, key_size, heads, layers)
+        self.energy = nn.Parameter(torch.empty(heads, key_size // heads))
+
+    def init_weights(self) -> None:
+        init.xavier_uniform_(self.energy)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        chunk = max(1, MAX_ELEMENTS // max(1, key.numel()))
         scores = [
-            # (batch, heads, piece, 1, d) + (batch, heads, 1, memory, d) → (batch, heads, piece, memory)
-            torch.einsum("bhqmd,hd->bhqm", torch.tanh(part.unsqueeze(-2) + k.unsqueeze(-3)), self.energy)
-            for part in q.split(piece, dim=2)
+            # (batch, heads, chunk, 1, d) + (batch, heads, 1, memory, d) → (batch, heads, chunk, memory)
+            torch.einsum("bhqmd,hd->bhqm", torch.tanh(part.unsqueeze(-2) + key.unsqueeze(-3)), self.energy)
+            for part in query.split(chunk, dim=2)
         ]
         return scores[0] if len(scores) == 1 else torch.cat(scores, dim=2)
+
+
+@register_score("scaled_dot")
+class ScaledDotAttention(Attention):
+    """q·k / √d of projected states, as in the Transformer (Vaswani et al., 2017)."""
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+
+
+@register_score("rbf")
+class RBFAttention(Attention):
+    """−β‖q − k‖², a Gaussian kernel after the softmax; β is learned for each head."""
+
+    def __init__(self, query_size: int, key_size: int, heads: int = 1, layers: int = 1):
+        super().__init__(query_size, key_size, heads, layers)
+        self.log_precision = nn.Parameter(torch.empty(heads))
+
+    def init_weights(self) -> None:
+        init.zeros_(self.log_precision)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        products = query @ key.transpose(-1, -2)  # (batch, heads, queries, memory)
+        # ‖q − k‖² = ‖q‖² + ‖k‖² − 2 q·k. The softmax cancels ‖q‖², but it belongs to the score.
+        distance = query.square().sum(-1, keepdim=True) + key.square().sum(-1).unsqueeze(-2) - 2 * products
+        return -self.log_precision.exp()[:, None, None] * distance
+
+
+def sigmoid_layers(input_size: int, size: int, layers: int) -> nn.Sequential:
+    """σ(W … σ(W x)): the projections of the `keyed` score."""
+    modules: list[nn.Module] = []
+    for i in range(layers):
+        modules += [nn.Linear(input_size if i == 0 else size, size), nn.Sigmoid()]
+    return nn.Sequential(*modules)

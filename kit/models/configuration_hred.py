@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_rnn_decoder import RNNTextDecoderConfig
+from .configuration_rnn_seq2seq import RNNTextDecoderConfig
 
 
 @strict
@@ -15,7 +15,7 @@ class HREDConfig(RNNTextDecoderConfig):
     model_type = "hred"
     reads_turns: ClassVar[bool] = True
     """Inputs are (batch, turns, tokens): the turns of a dialogue are read one by one."""
-    width_of_encoder = "context_hidden_size"
+    encoder_width_field: ClassVar[str] = "context_hidden_size"
     attribute_map = {  # noqa: RUF012
         "num_hidden_layers": "context_layers",
         "num_attention_heads": "attention_heads",
@@ -68,9 +68,10 @@ class HREDConfig(RNNTextDecoderConfig):
             "context_hidden_size": width if self.context_hidden_size == self.hidden_size else 2 * width,
         }
 
-    def wrong_values(self) -> Iterator[str]:
-        yield from super().wrong_values()
-        yield from self.too_small("utterance_hidden_size", "utterance_layers", "context_hidden_size", "context_layers")
+    def invalid_values(self) -> Iterator[str]:
+        yield from super().invalid_values()
+        yield from self.not_positive("utterance_hidden_size", "utterance_layers")
+        yield from self.not_positive("context_hidden_size", "context_layers")
 
 
 __all__ = ["HREDConfig"]

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Any
+from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_rnn_decoder import RNNTextDecoderConfig
+from .configuration_rnn_seq2seq import RNNTextDecoderConfig
 
 
 @strict
@@ -15,7 +15,7 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
     """An image encoder with the decoder of `rnn_seq2seq`: the image as its first state, or with visual attention."""
 
     model_type = "rnn_captioner"
-    width_of_encoder = "feature_size"
+    encoder_width_field: ClassVar[str] = "feature_size"
     attribute_map = {  # noqa: RUF012
         "num_hidden_layers": "decoder_layers",
         "num_attention_heads": "attention_heads",
@@ -64,9 +64,9 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
             "image_size": 12,
         }
 
-    def wrong_values(self) -> Iterator[str]:
-        yield from super().wrong_values()
-        yield from self.too_small("image_size", "num_channels", "feature_size")
+    def invalid_values(self) -> Iterator[str]:
+        yield from super().invalid_values()
+        yield from self.not_positive("image_size", "num_channels", "feature_size")
         if not re.fullmatch("#[0-9a-fA-F]{6}", self.background):
             yield f"background must be a colour such as #ffffff, not {self.background}"
         if self.cnn_blocks < 0:

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from huggingface_hub.dataclasses import strict
 
-from .configuration_rnn_decoder import AttentionKind, RNNDecoderConfig
+from .configuration_rnn_seq2seq import RNNDecoderConfig
 
 
 @strict
@@ -41,7 +41,7 @@ class RNNForecasterConfig(RNNDecoderConfig):
     bidirectional: bool = False
     """Read the past in both directions."""
 
-    attention: AttentionKind = "none"
+    attention: str = "none"
     """What the decoder sees of the past: `none` (its first state only), `fixed` (the encoder's final state at each
     step), or attention with the score `dot`, `general` (bilinear), `keyed` (product of two sigmoid layers), `additive`
     (Bahdanau), `scaled_dot` (projected, as in the Transformer) or `rbf` (distance)."""
@@ -87,18 +87,18 @@ class RNNForecasterConfig(RNNDecoderConfig):
     def decoder_input_size(self) -> int:
         return self.value_size + self.context_size
 
-    def wrong_values(self) -> Iterator[str]:
-        yield from super().wrong_values()
-        yield from self.too_small("value_size", "horizon", "encoder_layers", "encoder_hidden_size")
-        yield from self.no_probability("scheduled_sampling")
+    def invalid_values(self) -> Iterator[str]:
+        yield from super().invalid_values()
+        yield from self.not_positive("value_size", "horizon", "encoder_layers", "encoder_hidden_size")
+        yield from self.not_probabilities("scheduled_sampling")
         for name in ("context_size", "input_noise"):
             if getattr(self, name) < 0:
                 yield f"{name} must not be negative, not {getattr(self, name)}"
         if self.least_scale <= 0:
             yield f"least_scale must be above 0, not {self.least_scale}"
 
-    def contradictions(self) -> Iterator[str]:
-        yield from super().contradictions()
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
         if self.feedback == "sample" and self.loss != "gaussian":
             yield "feedback=sample needs a distribution to sample from: set loss=gaussian"
         if self.feedback != "mean" and self.scheduled_sampling == 0:

@@ -1,11 +1,310 @@
-"""Configuration of `rnn_seq2seq`: every choice that makes one recurrent encoder-decoder differ from another."""
+"""Configuration of `rnn_seq2seq`, and what the configurations of all models with the recurrent decoder share.
+
+    RNNDecoderConfig            the decoder: cells and attention, whatever it reads and writes
+    └─ RNNTextDecoderConfig     a decoder that writes text
+       └─ RNNSeq2SeqConfig      with a recurrent encoder that reads text
+
+A recipe's `model` section holds these fields; the docstring below a field is its help text.
+"""
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from dataclasses import field
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
 
-from .configuration_rnn_decoder import ATTENTION_SCORES, RNNTextDecoderConfig
+CONTEXT_DESTINATIONS = ("input", "state", "readout", "next_layer")
+
+Cell = Literal["rnn", "lstm", "gru"]
+
+
+@strict
+class RNNDecoderConfig(PreTrainedConfig):
+    """A decoder of recurrent cells, without attention, with a fixed context or with attention over an encoder's states.
+
+    Subclasses say what kind of encoder that is, and what the decoder reads and writes.
+    """
+
+    handover = "mlp"  # a field where there is a choice
+    encoder_width_field: ClassVar[str] = "encoder_hidden_size"
+    """The field that changes `encoder_size`, for messages."""
+
+    hidden_size: int = 256
+    """Width of the decoder's state."""
+
+    decoder_layers: int = 1
+    """Number of recurrent layers of the decoder."""
+
+    cell: Cell = "lstm"
+    """Kind of recurrent cell: `rnn` (tanh), `lstm` or `gru`."""
+
+    attention: str = "additive"
+    """What the decoder sees of the source: `none` (its initial state only), `fixed` (the encoder's final state at each
+    step), or attention with the score `dot`, `general` (bilinear), `keyed` (product of two sigmoid layers), `additive`
+    (Bahdanau), `scaled_dot` (projected, as in the Transformer) or `rbf` (distance)."""
+
+    attention_size: int | None = None
+    """Width of projected keys and queries, all heads together; by default `hidden_size`. Only for the scores `keyed`,
+    `additive`, `scaled_dot` and `rbf`."""
+
+    attention_heads: int = 1
+    """Number of attention heads."""
+
+    attention_layers: int = 1
+    """Number of sigmoid layers that make keys and queries; only for the score `keyed`."""
+
+    attention_values: bool = False
+    """Attend over learned projections of the encoder's states instead of the states themselves."""
+
+    attention_query: Literal["previous", "current"] = "previous"
+    """State that queries the source: the `previous` one, so that the context enters this step's cell (Bahdanau), or the
+    `current` one (Luong)."""
+
+    context_to: list[str] = field(default_factory=lambda: ["input", "readout"])
+    """Where the context goes, one or several of: `input` (of the cell; with a `current` query, of the next step),
+    `state` (tanh(W [state; context]) replaces the state), `readout` (concatenated to the state), `next_layer` (the
+    input of the layers above the first)."""
+
+    dropout: float | int = 0.0
+    """Dropout on embeddings, between layers and before the output layer."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        for problems in (self.invalid_values(), self.conflicts()):  # the second does arithmetic with the first
+            for problem in problems:
+                raise ValueError(problem)
+
+    @classmethod
+    def field_choices(cls) -> dict[str, tuple[str, ...]]:
+        """The valid names of text fields whose names are registered elsewhere: attention scores."""
+        from .attention import SCORES
+
+        return {"attention": ("none", "fixed", *SCORES)}
+
+    @property
+    def encoder_size(self) -> int:
+        """Width of the encoder's output, and so of an attended context."""
+        raise NotImplementedError
+
+    @property
+    def decoder_input_size(self) -> int:
+        """Width of what the decoder reads at each step, without the context."""
+        raise NotImplementedError
+
+    @property
+    def readout_size(self) -> int:
+        """Width of the output layer's input."""
+        return self.hidden_size
+
+    @property
+    def has_target_embeddings(self) -> bool:
+        """Whether the decoder has its own word embeddings."""
+        return False
+
+    @property
+    def readout_sees_input(self) -> bool:
+        """Whether the output layer also sees what the decoder has just read."""
+        return False
+
+    @property
+    def uses_attention(self) -> bool:
+        """Whether each target position computes its own context."""
+        return self.attention not in ("none", "fixed")
+
+    @property
+    def key_size(self) -> int:
+        """Width of keys and queries, all heads together."""
+        return (self.attention_size or self.hidden_size) if self._score_has("projects") else self.hidden_size
+
+    def _score_has(self, flag: str) -> bool:
+        """Whether there is attention with a score that has this flag."""
+        from .attention import SCORES
+
+        return self.uses_attention and getattr(SCORES[self.attention], flag)
+
+    def invalid_values(self) -> Iterator[str]:
+        """Messages about values that no model can have."""
+        for name, choices in self.field_choices().items():
+            if getattr(self, name) not in choices:
+                yield f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)}"
+        yield from self.not_positive("hidden_size", "decoder_layers", "attention_heads", "attention_size")
+        yield from self.not_probabilities("dropout")
+        if self.dropout == 1:
+            yield "dropout=1 would erase everything: it must be below 1"
+
+    def not_positive(self, *names: str) -> Iterator[str]:
+        """Messages about sizes below 1."""
+        for name in names:
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                yield f"{name} must be at least 1, not {value}"
+
+    def not_probabilities(self, *names: str) -> Iterator[str]:
+        """Messages about numbers outside [0, 1]."""
+        for name in names:
+            value = getattr(self, name)
+            if not 0 <= value <= 1:
+                yield f"{name} is a probability: it must be in [0, 1], not {value}"
+
+    def conflicts(self) -> Iterator[str]:
+        """Messages about valid values that do not fit together, each with what to change."""
+        unknown = [name for name in self.context_to if name not in CONTEXT_DESTINATIONS]
+        if unknown:
+            yield f"context_to: {unknown} unknown; expected one or several of {', '.join(CONTEXT_DESTINATIONS)}"
+        if len(set(self.context_to)) < len(self.context_to):
+            yield f"context_to has an item twice: {self.context_to}"
+        if self.attention == "none" and self.context_to:
+            yield (
+                f"attention=none has no context to send to {self.context_to}: set context_to=[] or choose "
+                "attention=fixed"
+            )
+        if self.attention != "none" and not self.context_to:
+            yield (
+                f"attention={self.attention} computes a context, but context_to is empty: choose one or several of "
+                f"{', '.join(CONTEXT_DESTINATIONS)}"
+            )
+        if "next_layer" in self.context_to and self.decoder_layers == 1:
+            yield "context_to has next_layer, but the decoder has a single layer: set decoder_layers=2 or more"
+        yield from self._attention_conflicts()
+
+    def _attention_conflicts(self) -> Iterator[str]:
+        from .attention import SCORES
+
+        uses, heads = self.uses_attention, self.attention_heads
+        for name, default in (("attention_heads", 1), ("attention_values", False), ("attention_query", "previous")):
+            if not uses and getattr(self, name) != default:
+                yield f"{name}={getattr(self, name)} has no effect with attention={self.attention}: leave it out"
+        if self.attention_size is not None and not self._score_has("projects"):
+            yield f"attention_size has no effect with attention={self.attention}: it projects nothing"
+        if self.attention_layers < 1:
+            yield f"attention_layers must be at least 1, not {self.attention_layers}"
+        if self.attention_layers != 1 and not self._score_has("has_layers"):
+            layered = " and ".join(name for name, score in SCORES.items() if score.has_layers)
+            yield f"attention_layers has no effect with attention={self.attention}: only {layered} has layers"
+        if self._score_has("needs_equal_widths") and self.encoder_size != self.hidden_size:
+            yield (
+                f"attention={self.attention} compares states of equal width, but the encoder's is {self.encoder_size} "
+                f"and the decoder's {self.hidden_size}; change {self.encoder_width_field} (or attention=general)"
+            )
+        for name, size in (("encoder output", self.encoder_size), ("keys", self.key_size)):
+            if uses and size % heads != 0:
+                yield f"attention_heads={heads} does not divide the width of the {name}, {size}"
+
+
+@strict
+class RNNTextDecoderConfig(RNNDecoderConfig):
+    """A recurrent decoder that writes text."""
+
+    keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the name and type are transformers')
+    share_embeddings = False  # fields where the encoder reads text too
+    separate_vocabularies = False
+
+    vocab_size: int = 8000
+    """Number of tokens."""
+
+    decoder_vocab_size: int | None = None
+    """Number of tokens of the target; by default `vocab_size`."""
+
+    embedding_size: int | None = None
+    """Width of the word embeddings; by default `hidden_size`."""
+
+    readout_embedding: bool = False
+    """Let the readout see the embedding of the previous token too."""
+
+    tie_word_embeddings: bool = False
+    """Use one matrix for the decoder's word embeddings and the output layer."""
+
+    embedding_noise: float | int = 0.0
+    """Standard deviation of Gaussian noise added to the embeddings while training."""
+
+    scheduled_sampling: float | int = 0.0
+    """Probability of feeding back the model's own prediction instead of the true token while training: 0 is teacher
+    forcing, 1 pure autoregression."""
+
+    feedback: Literal["argmax", "sample"] = "argmax"
+    """What scheduled sampling feeds back: the most probable token, or one sampled from the distribution."""
+
+    initializer_range: float | int = 0.1
+    """Standard deviation of the initial word embeddings."""
+
+    use_cache: bool = True
+    """Keep the decoder's state between the steps of `generate()`."""
+
+    is_encoder_decoder: bool = True
+    """Always true: tells transformers how to generate."""
+
+    bos_token_id: int | None = 0
+    """Id of START."""
+
+    pad_token_id: int | None = 1
+    """Id of PAD."""
+
+    eos_token_id: int | list[int] | None = 2
+    """Id of the end marker."""
+
+    decoder_start_token_id: int | None = 0
+    """Id that the decoder starts from."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        # never left empty: `get_text_config(decoder=True)` of transformers copies decoder_… fields over the plain ones
+        self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
+        super().__post_init__(**kwargs)
+
+    @property
+    def word_embedding_size(self) -> int:
+        """Width of the word embeddings."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def decoder_input_size(self) -> int:
+        return self.word_embedding_size
+
+    @property
+    def readout_size(self) -> int:
+        # a tied output layer is as wide as a word embedding
+        return self.word_embedding_size if self.tie_word_embeddings else self.hidden_size
+
+    @property
+    def has_target_embeddings(self) -> bool:
+        return not self.share_embeddings
+
+    @property
+    def readout_sees_input(self) -> bool:
+        return self.readout_embedding
+
+    def tiny_sizes(self, width: int) -> dict[str, Any]:
+        """Fields of a tiny model with the same choices but no randomness, `hidden_size` becoming `width`: sizes that
+        are equal stay equal, the others stay different."""
+        return {
+            "embedding_size": None if self.embedding_size in (None, self.hidden_size) else width + 1,
+            "attention_size": None if self.attention_size is None else 2 * width,
+            "embedding_noise": 0.0,
+            "scheduled_sampling": 0.0,
+            "feedback": "argmax",
+        }
+
+    def invalid_values(self) -> Iterator[str]:
+        yield from super().invalid_values()
+        yield from self.not_positive("vocab_size", "decoder_vocab_size", "embedding_size")
+        yield from self.not_probabilities("scheduled_sampling")
+        if self.embedding_noise < 0:
+            yield f"embedding_noise must not be negative, not {self.embedding_noise}"
+
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.feedback != "argmax" and self.scheduled_sampling == 0:
+            yield f"feedback={self.feedback} has no effect without scheduled_sampling"
+        if not self.separate_vocabularies and self.decoder_vocab_size != self.vocab_size:
+            yield (
+                f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: "
+                f"{self.how_vocabularies_may_differ}"
+            )
+
+    @property
+    def how_vocabularies_may_differ(self) -> str:
+        """The end of the message about two vocabulary sizes."""
+        return "this model has one vocabulary"
 
 
 @strict
@@ -26,7 +325,7 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
 
     encoder_hidden_size: int | None = None
     """Width of the encoder's state in one direction; by default such that the encoder's output, both directions
-    side by side, is `hidden_size` wide."""
+    concatenated, is `hidden_size` wide."""
 
     encoder_layers: int = 1
     """Number of recurrent layers of the encoder."""
@@ -35,16 +334,17 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
     """Read the source in both directions."""
 
     reverse_source: bool = False
-    """Read the source from its end: the classic trick for models without attention."""
+    """Read the source from its end, which helps models without attention (Sutskever et al., 2014)."""
 
     handover: Literal["copy", "mlp"] = "mlp"
     """How the encoder's final state becomes the decoder's first: `copy` layer by layer, or through an `mlp`."""
 
     share_embeddings: bool = False
-    """Use one matrix for the word vectors of source and target; needs one vocabulary."""
+    """Use one matrix for the word embeddings of source and target; needs one vocabulary."""
 
     def __post_init__(self, **kwargs: Any) -> None:
-        if self.encoder_hidden_size is None:  # never left empty either: it too could be copied over a plain one
+        # never left empty either: `get_text_config(encoder=True)` of transformers would copy it over `hidden_size`
+        if self.encoder_hidden_size is None:
             self.encoder_hidden_size = self.hidden_size // 2 if self.bidirectional else self.hidden_size
         super().__post_init__(**kwargs)
 
@@ -57,15 +357,15 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
         size = width if self.encoder_size == self.hidden_size else 2 * width
         return {**super().tiny_sizes(width), "encoder_hidden_size": size // (2 if self.bidirectional else 1)}
 
-    def wrong_values(self) -> Iterator[str]:
-        yield from super().wrong_values()
-        yield from self.too_small("encoder_layers", "encoder_hidden_size")
+    def invalid_values(self) -> Iterator[str]:
+        yield from super().invalid_values()
+        yield from self.not_positive("encoder_layers", "encoder_hidden_size")
 
-    def contradictions(self) -> Iterator[str]:
-        yield from super().contradictions()
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
         if self.handover == "copy" and self.encoder_layers != self.decoder_layers:
             yield (
-                f"handover=copy goes layer by layer: encoder_layers={self.encoder_layers} and "
+                f"handover=copy works layer by layer: encoder_layers={self.encoder_layers} and "
                 f"decoder_layers={self.decoder_layers} must be equal (or handover=mlp)"
             )
         if self.handover == "copy" and self.encoder_size != self.hidden_size:
@@ -76,11 +376,9 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
         if self.share_embeddings and self.separate_vocabularies:
             yield "share_embeddings needs one vocabulary for both sides, but separate_vocabularies is set"
 
-    def unequal_vocabularies(self) -> Iterator[str]:
-        yield (
-            f"decoder_vocab_size={self.decoder_vocab_size} differs from vocab_size={self.vocab_size}: "
-            "set separate_vocabularies too"
-        )
+    @property
+    def how_vocabularies_may_differ(self) -> str:
+        return "set separate_vocabularies too"
 
 
-__all__ = ["ATTENTION_SCORES", "RNNSeq2SeqConfig"]
+__all__ = ["RNNDecoderConfig", "RNNSeq2SeqConfig", "RNNTextDecoderConfig"]

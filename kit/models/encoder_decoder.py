@@ -2,27 +2,11 @@
 
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
-
-def shift_right(labels: Tensor, start: int, pad: int) -> Tensor:
-    """Decoder input of the labels: START, then each label but the last; ignored labels (−100) become PAD."""
-    shifted = labels.new_full(labels.shape, start)
-    shifted[:, 1:] = labels[:, :-1]
-    return shifted.masked_fill(shifted == -100, pad)
-
-
-def cross_entropy(logits: Tensor, labels: Tensor, num_items: Tensor | int | None = None) -> Tensor:
-    """Cross-entropy of labels (−100 is ignored), divided by their number, or by `num_items` where a step is more than
-    this batch."""
-    # half precision is summed in float32; float64 stays what it is
-    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    labels = labels.flatten().to(logits.device)
-    total = nn.functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=-100, reduction="sum")
-    return total / ((labels != -100).sum() if num_items is None else num_items)
+from .recurrent import cross_entropy, shift_right
 
 
 class EncoderDecoderBody:
@@ -105,7 +89,7 @@ class EncoderDecoderHead:
     model: Any
     lm_head: nn.Linear
 
-    beams: Literal["rows", "positions"] = "rows"
+    beam_layout: Literal["rows", "positions"] = "rows"
     """What a search may make of its beams, which share the states of their source: several rows of the decoder for one
     of the encoder, or target positions of one row."""
 

@@ -4,10 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_rnn_forecaster import RNNForecasterConfig
-from .dropout import Dropout
-from .reader import read_layers, reading_layers
-from .rnn_decoder import RNNSeq2SeqDecoder
-from .rnn_memory import RNNEncoderOutput, attention_memory
+from .recurrent import Dropout, recurrent_stack, run_stack
+from .rnn_decoder import RNNDecoder, RNNEncoderOutput, attention_memory
 
 
 class Normalization(nn.Module):
@@ -42,7 +40,7 @@ class ForecastEncoder(nn.Module):
 
     def __init__(self, config: RNNForecasterConfig):
         super().__init__()
-        self.layers = reading_layers(
+        self.layers = recurrent_stack(
             config.cell,
             config.decoder_input_size,
             config.encoder_hidden_size,
@@ -53,7 +51,7 @@ class ForecastEncoder(nn.Module):
         self.dropout = Dropout(config.dropout)
 
     def forward(self, x: Tensor, mask: Tensor) -> RNNEncoderOutput:
-        read = read_layers(self.layers, self.dropout, x, mask)
+        read = run_stack(self.layers, self.dropout, x, mask)
         states = read.states[-1]  # (batch, time, encoder_size)
         keys, values = (None, None) if self.memory is None else self.memory(states)
         return RNNEncoderOutput(
@@ -66,8 +64,8 @@ class ForecastEncoder(nn.Module):
         )
 
 
-class ForecastDecoder(RNNSeq2SeqDecoder):
+class ForecastDecoder(RNNDecoder):
     """The decoder of numbers: what it reads has its noise already, and no dropout."""
 
-    def disturbed(self, embeds: Tensor) -> Tensor:
+    def regularize(self, embeds: Tensor) -> Tensor:
         return embeds

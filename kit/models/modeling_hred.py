@@ -1,11 +1,15 @@
-"""The hierarchical recurrent encoder-decoder as a `PreTrainedModel`.
+"""The hierarchical recurrent encoder-decoder (Serban et al., 2016): a dialogue is a sequence of turns, and a turn a
+sequence of tokens.
 
-tokens of each turn ─► utterance layers ─► one vector for each turn ──────┐ beside
-                                              │                          ▼
-                              context layers over the turns ─► states, keys and values, final state
-                                                                 │                        │ StateHandover
-                                START + answer ─► Decoder: cells + Attention ◄────────────┘
-                                                                 └─► Readout ─► lm_head ─► logits
+    tokens of each turn ─► utterance layers ─► one vector for each turn ──────┐ concatenated
+                                                  │                           ▼
+                                  context layers over the turns ─► states, keys and values, final state
+                                                                     │                        │ StateBridge
+                                    START + answer ─► RNNDecoder: cells + Attention ◄─────────┘
+                                                          └─► Readout ─► lm_head ─► logits
+
+Shapes in comments: batch, turns (of a dialogue), tokens (of a turn), target (positions), embedding (width of a word
+embedding), utterance_width (of the vector of a turn), encoder_size (of the encoder's output), vocabulary.
 """
 
 from typing import Any
@@ -13,15 +17,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
+from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_hred import HREDConfig
-from .dropout import Dropout
-from .reader import last_real, read_layers, reading_layers
-from .rnn_decoder import RNNSeq2SeqDecoder
-from .rnn_memory import RNNEncoderOutput, add_noise, attention_memory
-from .rnn_pretrained import RNNPreTrainedModel
-from .rnn_writer import RNNWriterBody, RNNWriterHead
+from .modeling_rnn_seq2seq import RNNTextGenerationMixin, RNNTextModelMixin, seq2seq_output, validate_encoder_outputs
+from .recurrent import Dropout, RecurrentCache, add_noise, last_real_step, recurrent_stack, run_stack
+from .rnn_decoder import Feedback, RNNDecoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
 class HREDPreTrainedModel(RNNPreTrainedModel):
@@ -31,22 +33,22 @@ class HREDPreTrainedModel(RNNPreTrainedModel):
 
 
 class HREDEncoder(nn.Module):
-    """Reads the turns of a dialogue; padding, of turns or of their tokens, on either side, changes nothing."""
+    """Reads the turns of a dialogue. Padding, of turns or of their tokens, on either side, changes nothing."""
 
     main_input_name = "input_ids"
 
     def __init__(self, config: HREDConfig):
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.word_vector_size, config.pad_token_id)
-        self.utterance_layers = reading_layers(
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.word_embedding_size, config.pad_token_id)
+        self.utterance_layers = recurrent_stack(
             config.cell,
-            config.word_vector_size,
+            config.word_embedding_size,
             config.utterance_hidden_size,
             config.utterance_layers,
             config.bidirectional,
         )
-        self.context_layers = reading_layers(
+        self.context_layers = recurrent_stack(
             config.cell, config.utterance_width, config.context_hidden_size, config.context_layers
         )
         self.memory = attention_memory(config)
@@ -60,31 +62,26 @@ class HREDEncoder(nn.Module):
         inputs_embeds: Tensor | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        **kwargs: Any,
     ) -> RNNEncoderOutput:
-        """Read input_ids (batch, turns, tokens); attention_mask, of the same shape, is 1 at real tokens. A turn without
-        any is no turn."""
+        """Encode input_ids (batch, turns, tokens); attention_mask, of the same shape, is 1 at real tokens. A turn
+        without any is padding.
+
+        `output_attentions` has no effect: `generate()` passes it to every encoder.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("the encoder needs exactly one of input_ids and inputs_embeds")
         shape = input_ids.shape if inputs_embeds is None else inputs_embeds.shape[:-1]
-        if len(shape) != 3:
-            raise ValueError(f"input_ids must be (batch, turns, tokens), not of shape {tuple(shape)}")
-        if attention_mask is None:
-            attention_mask = torch.ones(shape, dtype=torch.bool, device=self.embed_tokens.weight.device)
-        if attention_mask.shape not in (shape, (shape[0], shape[1] * shape[2])):
-            raise ValueError(
-                f"attention_mask must have the shape of input_ids, {tuple(shape)}, not {tuple(attention_mask.shape)}"
-            )
-        mask = attention_mask.bool().view(shape)
+        mask = self._token_mask(attention_mask, shape)  # (batch, turns, tokens)
         is_turn = mask.any(-1)  # (batch, turns)
         embeds = self.embed_tokens(input_ids[is_turn]) if inputs_embeds is None else inputs_embeds[is_turn]
-        turns = self._turns(embeds, mask, is_turn)  # (batch, turns, utterance_width)
-        read = read_layers(self.context_layers, self.dropout, self.dropout(turns), is_turn)
-        states, hidden, cell = read.states[-1], read.hidden, read.cell  # (batch, turns or layers, context_hidden_size)
+        turns = self._encode_turns(embeds, mask, is_turn)  # (batch, turns, utterance_width)
+        stack = run_stack(self.context_layers, self.dropout, self.dropout(turns), is_turn)
+        # (batch, turns, context_hidden_size), and (batch, context layers, context_hidden_size)
+        states, hidden, cell = stack.states[-1], stack.hidden, stack.cell
         if self.config.sees_utterances:
-            states = torch.cat([states, turns], dim=-1)
-            last = last_real(turns, is_turn).unsqueeze(1).expand(-1, hidden.shape[1], -1)
-            hidden = torch.cat([hidden, last], dim=-1)
+            states = torch.cat([states, turns], dim=-1)  # (batch, turns, encoder_size)
+            last = last_real_step(turns, is_turn).unsqueeze(1).expand(-1, hidden.shape[1], -1)
+            hidden = torch.cat([hidden, last], dim=-1)  # (batch, context layers, encoder_size)
             cell = None if cell is None else torch.cat([cell, last], dim=-1)
         keys, values = (None, None) if self.memory is None else self.memory(states)
         if output_hidden_states is None:
@@ -96,35 +93,86 @@ class HREDEncoder(nn.Module):
             keys=keys,
             values=values,
             memory_mask=is_turn,
-            hidden_states=tuple(read.states) if output_hidden_states else None,
+            hidden_states=tuple(stack.states) if output_hidden_states else None,
         )
 
-    def _turns(self, embeds: Tensor, mask: Tensor, is_turn: Tensor) -> Tensor:
-        """The final state of each utterance, from the word vectors (number of turns, tokens, embedding) of real turns;
-        zero where there is no turn."""
+    def _token_mask(self, attention_mask: Tensor | None, shape: torch.Size) -> Tensor:
+        """Real tokens (batch, turns, tokens), also from a mask whose turns `generate()` has flattened."""
+        if len(shape) != 3:
+            raise ValueError(f"input_ids must be (batch, turns, tokens), not of shape {tuple(shape)}")
+        if attention_mask is None:
+            return torch.ones(shape, dtype=torch.bool, device=self.embed_tokens.weight.device)
+        if attention_mask.shape not in (shape, (shape[0], shape[1] * shape[2])):
+            raise ValueError(
+                f"attention_mask must have the shape of input_ids, {tuple(shape)}, not {tuple(attention_mask.shape)}"
+            )
+        return attention_mask.bool().view(shape)
+
+    def _encode_turns(self, embeds: Tensor, mask: Tensor, is_turn: Tensor) -> Tensor:
+        """The final state of each turn, from the word embeddings (number of real turns, tokens, embedding); zero for
+        padding."""
         turns = embeds.new_zeros(*is_turn.shape, self.config.utterance_width)
-        if len(embeds) > 0:  # otherwise nothing has been said
+        if len(embeds) > 0:  # a batch of empty dialogues has no turn to encode
             x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
-            turns[is_turn] = read_layers(self.utterance_layers, self.dropout, x, mask[is_turn]).hidden[:, -1]
+            turns[is_turn] = run_stack(self.utterance_layers, self.dropout, x, mask[is_turn]).hidden[:, -1]
         return turns
 
 
-class HREDModel(RNNWriterBody, HREDPreTrainedModel):
+class HREDModel(RNNTextModelMixin, HREDPreTrainedModel):
     """Encoder and decoder, without the output layer."""
 
     def __init__(self, config: HREDConfig):
         super().__init__(config)
         self.encoder = HREDEncoder(config)
-        self.decoder = RNNSeq2SeqDecoder(config)
+        self.decoder = RNNDecoder(config)
         self.post_init()
 
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: RNNEncoderOutput | None = None,
+        past_key_values: RecurrentCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        feedback: Feedback | None = None,
+    ) -> Seq2SeqModelOutput:
+        """Readouts (batch, target, readout size) of decoder_input_ids (batch, target), given input_ids (batch, turns,
+        tokens).
 
-class HREDForConditionalGeneration(RNNWriterHead, HREDPreTrainedModel, GenerationMixin):
-    """The dialogue model with its output layer: train it with `labels`, answer with `generate()`.
+        With `feedback`, each decoder input but the first is what it returns (scheduled sampling).
+        """
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                output_hidden_states=output_hidden_states,
+                return_dict=True,
+            )
+        encoder_outputs = validate_encoder_outputs(encoder_outputs)
+        decoder_outputs = self.decoder(
+            inputs_embeds=self.embed_target(decoder_input_ids, decoder_inputs_embeds),
+            encoder_outputs=encoder_outputs,
+            attention_mask=decoder_attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            feedback=feedback,
+            return_dict=True,
+        )
+        return seq2seq_output(encoder_outputs, decoder_outputs)
 
-    `input_ids` and `attention_mask` are (batch, turns, tokens), `labels` (batch, target); cross-attentions are
-    (batch, heads, target, turns).
-    """
+
+class HREDForConditionalGeneration(RNNTextGenerationMixin, HREDPreTrainedModel, GenerationMixin):
+    """The dialogue model with its output layer: train it with `labels`, answer with `generate()`."""
 
     def __init__(self, config: HREDConfig):
         super().__init__(config)
@@ -133,10 +181,55 @@ class HREDForConditionalGeneration(RNNWriterHead, HREDPreTrainedModel, Generatio
         self.lm_head = nn.Linear(self.model.decoder.readout.size, config.decoder_vocab_size)
         self.post_init()
 
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: RNNEncoderOutput | None = None,
+        past_key_values: RecurrentCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        sampling_probability: float | None = None,
+    ) -> Seq2SeqLMOutput:
+        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
+
+        `input_ids` and `attention_mask` are (batch, turns, tokens), cross-attentions (batch, heads, target, turns). The
+        loss is summed and divided by `num_items_in_batch`, by default the number of labels. While training,
+        `sampling_probability` replaces `config.scheduled_sampling`.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            feedback=self.feedback(sampling_probability),
+            return_dict=True,
+        )
+        return self.lm_output(outputs, labels, num_items_in_batch)
+
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, str, dict[str, Any]]:
-        """`generate()` insists on masks of two dimensions: turns one after the other, as the encoder takes them too."""
+        """Flatten the turns of the mask: `generate()` wants two dimensions, and the encoder takes both shapes."""
         mask = model_kwargs.get("attention_mask")
         if mask is not None:
             model_kwargs = {**model_kwargs, "attention_mask": mask.flatten(1)}

@@ -19,9 +19,8 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_forecaster import RNNForecasterConfig
 from .forecast_layers import ForecastDecoder, ForecastEncoder, Normalization
-from .reader import last_real
-from .rnn_memory import RNNEncoderOutput, add_noise
-from .rnn_pretrained import RNNPreTrainedModel
+from .recurrent import add_noise, last_real_step
+from .rnn_decoder import RNNEncoderOutput, RNNPreTrainedModel
 
 
 @dataclass
@@ -163,7 +162,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         values = self._normalized(past_values, mask)  # (batch, time, value_size)
         context = self._context(past_context, mask, "past_context")
         encoded = self.encoder(torch.cat([self._noisy(values), context], dim=-1), mask)
-        return encoded, last_real(values, mask)  # of an empty past zero
+        return encoded, last_real_step(values, mask)  # of an empty past zero
 
     def _roll(
         self,
@@ -183,7 +182,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         decoded = self.decoder(
             inputs_embeds=torch.cat([seen, context], dim=-1),
             encoder_outputs=encoded,
-            feed_back=feedback,
+            feedback=feedback,
             use_cache=False,
             output_attentions=output_attentions,
         )

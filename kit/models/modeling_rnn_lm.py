@@ -15,15 +15,15 @@ from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutpu
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_lm import RNNLMConfig
-from .encoder_decoder import cross_entropy
 from .recurrent import (
     RecurrentCache,
-    RecurrentGeneration,
+    RecurrentGenerationMixin,
+    cross_entropy,
     gather_time,
     initialize_recurrent,
-    read_on,
-    real_tokens_first,
+    left_align_index,
     recurrent_layer,
+    run_with_state,
 )
 
 
@@ -117,7 +117,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
         lengths = order = None
         if attention_mask is not None and not bool(attention_mask[:, -time:].all()):
             mask = attention_mask[:, -time:].bool()  # the mask may cover what the state has read, too
-            lengths, order = mask.sum(1), real_tokens_first(mask)
+            lengths, order = mask.sum(1), left_align_index(mask)
         back = None if order is None else order.argsort(dim=1)
 
         x = self.first_dropout(inputs_embeds)  # (batch, time, embedding)
@@ -129,7 +129,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
         for i, layer in enumerate(self.layers):
             if i > 0:
                 x = self.middle_dropout(x)
-            x, hidden, cell = read_on(
+            x, hidden, cell = run_with_state(
                 layer,
                 x,
                 lengths,
@@ -151,7 +151,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
         )
 
 
-class RNNLMForCausalLM(RecurrentGeneration, RNNLMPreTrainedModel, GenerationMixin):
+class RNNLMForCausalLM(RecurrentGenerationMixin, RNNLMPreTrainedModel, GenerationMixin):
     """The language model with its output layer: train it with `labels`, write with `generate()`."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012

@@ -19,8 +19,8 @@ from transformers.utils.generic import can_return_tuple, merge_with_config_defau
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
-from .dropout import Dropout
 from .encoder_decoder import EncoderDecoderBody, EncoderDecoderHead
+from .recurrent import Dropout
 from .transformer_layers import DecoderLayer, EncoderLayer, MultiHeadAttention, Positions, initialize
 
 
@@ -174,7 +174,7 @@ class TransformerSeq2SeqForConditionalGeneration(
 ):
     """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
 
-    beams = "positions"
+    beam_layout = "positions"
 
     def __init__(self, config: TransformerSeq2SeqConfig):
         super().__init__(config)

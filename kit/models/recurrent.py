@@ -1,7 +1,13 @@
-"""Recurrent cells, their state as a `Cache`, and reading of padded sequences: shared by all recurrent models."""
+"""What all recurrent models share: dropout, labels and loss, recurrent layers, reading of padded sequences, and the
+state of a decoder as a `Cache` for `generate()`.
+
+Shapes in comments: batch, time (positions of a sequence), hidden (width of a state in one direction), layers of a
+stack, and width, the last dimension of anything else.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,6 +15,61 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers import initialization as init
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+# ---- dropout and noise -----------------------------------------------------------------------------------------------
+
+DROPOUT_STEPS = 2**16
+"""Values of the 16-bit random numbers behind `fast_dropout`; a probability is met to the nearest 1/65,536."""
+
+
+def fast_dropout(x: Tensor, p: float) -> Tensor:
+    """Dropout with probability p. On a CPU, one draw of 64 bits decides for four elements.
+
+    torch draws one random number per element there, one after the other, which took a tenth of a training step. The
+    draws come from torch's default generator all the same, so that seeds keep their meaning.
+    """
+    dropped = round(p * DROPOUT_STEPS)
+    if dropped == 0:
+        return x
+    if x.device.type != "cpu" or dropped == DROPOUT_STEPS or torch.compiler.is_compiling():
+        return nn.functional.dropout(x, p)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - DROPOUT_STEPS // 2
+    return x * keep.to(x.dtype).mul_(DROPOUT_STEPS / (DROPOUT_STEPS - dropped))
+
+
+class Dropout(nn.Dropout):
+    """`nn.Dropout` with `fast_dropout`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fast_dropout(x, self.p) if self.training else x
+
+
+def add_noise(x: Tensor, std: float, training: bool) -> Tensor:
+    """x with Gaussian noise while training, as a regularizer."""
+    return x + std * torch.randn_like(x) if training and std > 0 else x
+
+
+# ---- labels and loss -------------------------------------------------------------------------------------------------
+
+
+def shift_right(labels: Tensor, start: int, pad: int) -> Tensor:
+    """Decoder input of the labels: START, then each label but the last; ignored labels (−100) become PAD."""
+    shifted = labels.new_full(labels.shape, start)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill(shifted == -100, pad)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, num_items: Tensor | int | None = None) -> Tensor:
+    """Cross-entropy of labels (−100 is ignored), summed and divided by `num_items`, or by the number of labels."""
+    # half precision is summed in float32; float64 stays float64
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    labels = labels.flatten().to(logits.device)
+    total = nn.functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=-100, reduction="sum")
+    return total / ((labels != -100).sum() if num_items is None else num_items)
+
+
+# ---- recurrent layers ------------------------------------------------------------------------------------------------
 
 LAYER_CLASSES = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 
@@ -18,10 +79,41 @@ def recurrent_layer(cell: str, input_size: int, hidden_size: int, bidirectional:
     return LAYER_CLASSES[cell](input_size, hidden_size, batch_first=True, bidirectional=bidirectional)
 
 
+def recurrent_stack(
+    cell: str, input_size: int, hidden_size: int, layers: int, bidirectional: bool = False
+) -> nn.ModuleList:
+    """Recurrent layers on top of each other; with two directions, each layer reads both of the one below."""
+    width = hidden_size * (2 if bidirectional else 1)
+    return nn.ModuleList(
+        recurrent_layer(cell, input_size if i == 0 else width, hidden_size, bidirectional) for i in range(layers)
+    )
+
+
+def initialize_recurrent(layer: nn.RNNBase) -> None:
+    """Initialize each gate: Xavier for the input, orthogonal for the recurrence, zero biases.
+
+    The forget gate of an LSTM has a bias of one, so that a new model remembers (Jozefowicz et al., 2015).
+    """
+    for name, parameter in layer.named_parameters():
+        # transformers marks what it has loaded from a checkpoint; the chunks below would not carry this mark
+        if getattr(parameter, "_is_hf_initialized", False):
+            continue
+        gates = parameter.chunk(parameter.shape[0] // layer.hidden_size)
+        for gate in gates:
+            if name.startswith("weight_ih"):
+                init.xavier_uniform_(gate)
+            elif name.startswith("weight_hh"):
+                init.orthogonal_(gate)
+            else:
+                init.zeros_(gate)
+        if isinstance(layer, nn.LSTM) and name.startswith("bias_ih"):
+            init.ones_(gates[1])  # torch orders the gates of an LSTM as input, forget, cell, output
+
+
 def cell_step(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """One time step with the weights of a fused layer.
 
-    x (batch, input), hidden and cell (batch, hidden) → the new hidden and cell; `cell` is an LSTM's only.
+    x (batch, input), hidden and cell (batch, hidden) → the new hidden and cell; only an LSTM has a `cell`.
     """
     weights: Any = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
     if isinstance(layer, nn.LSTM):
@@ -41,26 +133,11 @@ def run_layer(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) 
     return outputs, h[0], None
 
 
-def initialize_recurrent(layer: nn.RNNBase) -> None:
-    """Xavier for the input, orthogonal for the recurrence, gate by gate; zero biases, but one for an LSTM's
-    forget gate, so that a new model remembers."""
-    for name, parameter in layer.named_parameters():
-        if getattr(parameter, "_is_hf_initialized", False):
-            continue  # loaded from a checkpoint: the slices below would not carry this mark
-        gates = parameter.chunk(parameter.shape[0] // layer.hidden_size)
-        for gate in gates:
-            if name.startswith("weight_ih"):
-                init.xavier_uniform_(gate)
-            elif name.startswith("weight_hh"):
-                init.orthogonal_(gate)
-            else:
-                init.zeros_(gate)
-        if isinstance(layer, nn.LSTM) and name.startswith("bias_ih"):
-            init.ones_(gates[1])
+# ---- padded sequences ------------------------------------------------------------------------------------------------
 
 
-def real_tokens_first(mask: Tensor, reverse: bool = False) -> Tensor | None:
-    """Index (batch, time) that brings the real tokens of each row to the front, in order or reversed.
+def left_align_index(mask: Tensor, reverse: bool = False) -> Tensor | None:
+    """Index (batch, time) that moves the real tokens of each row to the front, in order or reversed.
 
     None when they are there already: the usual case of right padding.
     """
@@ -72,17 +149,23 @@ def real_tokens_first(mask: Tensor, reverse: bool = False) -> Tensor | None:
 
 
 def gather_time(x: Tensor, index: Tensor) -> Tensor:
-    """Take x (batch, time, width) in the order of index (batch, time)."""
+    """x (batch, time, width) in the order of index (batch, time)."""
     return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
-def read_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+def last_real_step(x: Tensor, mask: Tensor) -> Tensor:
+    """The last step (batch, width) of x (batch, time, width) where mask (batch, time) is true; the first if none is."""
+    position = torch.arange(mask.shape[1], device=mask.device)
+    return x[torch.arange(len(x), device=x.device), (position * mask).argmax(1)]
+
+
+def run_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Run a layer over right-padded rows so that padding changes nothing.
 
     x (batch, time, input), lengths (batch,) on the CPU → outputs (batch, time, directions · hidden), zero at padding,
     and the final hidden and cell (batch, directions · hidden) of each row's last real token.
     """
-    if bool((lengths == x.shape[1]).all()):  # nothing padded: the fused kernels are faster on plain tensors
+    if bool((lengths == x.shape[1]).all()):  # without padding, the fused kernels are faster on plain tensors
         outputs, final = layer(x)
     else:
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
@@ -96,7 +179,43 @@ def read_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, T
     return outputs, join(hidden), None if cell is None else join(cell)
 
 
-def read_on(
+@dataclass
+class StackOutput:
+    """The states of a stack of layers over a batch of sequences."""
+
+    states: list[Tensor]  # the input and the outputs of each layer: (batch, time, width) each
+    hidden: Tensor  # (batch, layers, width), after the last real step
+    cell: Tensor | None  # the same, LSTM only
+
+
+def run_stack(layers: nn.ModuleList, dropout: nn.Module, x: Tensor, mask: Tensor, reverse: bool = False) -> StackOutput:
+    """Run layers over x (batch, time, input) where mask (batch, time) is true, in order or from the end.
+
+    Padding, on either side, changes nothing. Each state stays at the position of its input, in both orders. `dropout`
+    is applied between layers.
+    """
+    # torch packs no empty sequence: an empty row is read as one step, which whoever reads the result masks
+    lengths = mask.sum(1).clamp(min=1).cpu()
+    order = left_align_index(mask, reverse)
+    if order is None:
+        restore_order: Callable[[Tensor], Tensor] = lambda y: y  # noqa: E731
+    else:
+        x, inverse = gather_time(x, order), order.argsort(dim=1)
+        restore_order = lambda y: gather_time(y, inverse)  # noqa: E731
+
+    states, hiddens, cells = [restore_order(x)], [], []
+    for i, layer in enumerate(layers):
+        if i > 0:
+            x = dropout(x)
+        x, hidden, cell = run_padded(layer, x, lengths)  # (batch, time, width)
+        states.append(restore_order(x))
+        hiddens.append(hidden)
+        if cell is not None:
+            cells.append(cell)
+    return StackOutput(states, torch.stack(hiddens, dim=1), torch.stack(cells, dim=1) if cells else None)
+
+
+def run_with_state(
     layer: nn.Module,
     x: Tensor,
     lengths: Tensor | None,
@@ -104,36 +223,37 @@ def read_on(
     cell: Tensor,
     weight_dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Run a one-directional layer over right-padded rows, going on from a state.
+    """Continue a one-directional layer from a state, over right-padded rows.
 
-    x (batch, time, input), hidden and cell (batch, hidden; `cell` is an LSTM's only) → outputs (batch, time, hidden)
+    x (batch, time, input), hidden and cell (batch, hidden; only an LSTM has a `cell`) → outputs (batch, time, hidden)
     and the state after each row's last real token; `lengths` (batch,) is None where nothing is padded.
     """
     is_lstm = isinstance(layer, nn.LSTM)
     first = hidden.unsqueeze(0).contiguous()
     state: Any = (first, cell.unsqueeze(0).contiguous()) if is_lstm else first
-    with dropped_recurrence(layer, weight_dropout):
+    with dropped_recurrent_weights(layer, weight_dropout):
         if lengths is None:
             outputs, final = layer(x, state)
         else:
-            # a row without a real token is read as one token, and keeps its state
+            # torch packs no empty sequence: a row without a real token is read as one, and keeps its state
             packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
             packed_outputs, final = layer(packed, state)
             outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.shape[1])
     new_hidden, new_cell = (final[0][0], final[1][0]) if is_lstm else (final[0], None)
     if lengths is not None:
-        read = (lengths > 0).unsqueeze(1)
-        new_hidden = torch.where(read, new_hidden, hidden)
-        new_cell = None if new_cell is None else torch.where(read, new_cell, cell)
+        has_tokens = (lengths > 0).unsqueeze(1)
+        new_hidden = torch.where(has_tokens, new_hidden, hidden)
+        new_cell = None if new_cell is None else torch.where(has_tokens, new_cell, cell)
     return outputs, new_hidden, new_cell
 
 
 @contextmanager
-def dropped_recurrence(layer: Any, probability: float) -> Iterator[None]:
-    """Within the block the layer leaves out some of its weights from state to state (DropConnect)."""
+def dropped_recurrent_weights(layer: Any, probability: float) -> Iterator[None]:
+    """DropConnect: within the block, the layer drops some of its weights from state to state (Merity et al., 2018)."""
     if probability == 0:
         yield
         return
+    # torch's fused kernels read this list, so the parameters themselves stay untouched
     weights = layer._flat_weights
     layer._flat_weights = [
         nn.functional.dropout(weight, probability) if name.startswith("weight_hh") else weight
@@ -145,11 +265,14 @@ def dropped_recurrence(layer: Any, probability: float) -> Iterator[None]:
         layer._flat_weights = weights
 
 
-class RecurrentCacheLayer(CacheLayerMixin):
-    """The state of a recurrent decoder, as named batch-first tensors.
+# ---- the state in `generate()` ---------------------------------------------------------------------------------------
 
-    It is one layer to `generate()`, however many the decoder has: a state has no time axis, so nothing grows, and
-    nothing can be cropped.
+
+class RecurrentCacheLayer(CacheLayerMixin):
+    """The state of a recurrent decoder as named batch-first tensors.
+
+    To `generate()` it is a single layer, however many the decoder has. A state has no time axis: it does not grow and
+    cannot be cropped.
     """
 
     is_croppable = False
@@ -204,11 +327,11 @@ class RecurrentCacheLayer(CacheLayerMixin):
         self._apply(lambda tensor: tensor.to("cpu", non_blocking=True))
 
     def prefetch(self) -> None:
-        """Nothing to do: the model moves the small state to its device when it reads it."""
+        """Does nothing: the model moves the small state to its device when it reads it."""
 
 
 class RecurrentCache(Cache):
-    """What a recurrent decoder hands from one `generate()` step to the next."""
+    """What a recurrent decoder passes from one `generate()` step to the next."""
 
     def __init__(self) -> None:
         super().__init__(layers=[RecurrentCacheLayer()])
@@ -226,25 +349,23 @@ class RecurrentCache(Cache):
         yield tuple(self.state.values())
 
 
-class RecurrentGeneration:
-    """How `generate()` carries the state of a recurrent model: list it before `GenerationMixin`."""
+class RecurrentGenerationMixin:
+    """How `generate()` carries the state of a recurrent model. List it before `GenerationMixin`."""
 
     config: Any
 
-    @property
-    def mask_of_written(self) -> str:
-        """The argument that masks what has been written so far."""
-        return "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
+    # a loss takes `num_items_in_batch`; without this mark the Trainer believes it only of a forward with **kwargs
+    accepts_loss_kwargs = True
 
     def _prepare_cache_for_generation(
         self, generation_config: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
-        """A recurrent state instead of keys and values."""
+        """Use a recurrent state instead of keys and values."""
         if generation_config.cache_implementation is not None:
             raise ValueError("cache_implementation is for keys and values: a recurrent decoder has a state")
-        given = model_kwargs.get("past_key_values")
-        if given is not None:
-            given._is_user_defined = True  # as transformers marks a cache that it must not reset
+        cache = model_kwargs.get("past_key_values")
+        if cache is not None:
+            cache._is_user_defined = True  # as transformers marks a cache that it must not reset
         elif generation_config.use_cache:
             model_kwargs["past_key_values"] = RecurrentCache()
 
@@ -255,11 +376,11 @@ class RecurrentGeneration:
         past_key_values: RecurrentCache | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Leave out the tokens that a given state has seen, which transformers does only if there is a mask of all."""
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        unmasked = kwargs.get(self.mask_of_written) is None
-        if next_sequence_length is None and unmasked and input_ids.shape[1] > seen:
-            next_sequence_length = input_ids.shape[1] - seen
+        """Skip the tokens that the state has read; transformers does so only if a mask covers all tokens."""
+        mask_name = "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
+        tokens_read = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if next_sequence_length is None and kwargs.get(mask_name) is None and input_ids.shape[1] > tokens_read:
+            next_sequence_length = input_ids.shape[1] - tokens_read
         return super().prepare_inputs_for_generation(  # type: ignore[misc]
             input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
         )

@@ -1,7 +1,31 @@
-"""The recurrent decoder: cells, attention over the source, and the readout of each state.
+"""The recurrent decoder: cells, attention over the encoder's states, and a readout of each state.
 
-It runs as fused layers over the whole target wherever no input waits for the last attention, and as a loop of cells
-otherwise; both give the same result.
+It has two paths with the same result. The fused path runs each layer over the whole target; it needs all inputs
+beforehand, so it is taken unless a step reads what the step before it has computed: an attended context at the input,
+tokens fed back by scheduled sampling, or a state that masked tokens must not change.
+
+    step                   fused path: all positions at once          step-wise path: position t
+    ────────────────────   ────────────────────────────────────────   ──────────────────────────────────────────
+    1 previous state       (after 3: the outputs of the query layer,  context = attend(h[t−1])
+      queries the source    shifted by one position)
+            │
+    2 input                x = [embeddings ; fixed context]           x = [embedding ; context or fed-back state]
+            │
+    3 cells                nn.LSTM, nn.GRU or nn.RNN, by layer        h[t] = lstm_cell …, by layer
+            │
+    4 current state        context = attend(outputs)                  context = attend(h[t])
+      queries the source
+            │
+    5 state                top = tanh(W [outputs ; context])          top = tanh(W [h[t] ; context])
+            │
+    6 readout              tanh(W [top ; context ; embeddings])       tanh(W [top ; context ; embedding])
+
+Which steps there are, the configuration decides: `attention_query` chooses between 1 and 4, `context_to` decides where
+the context enters (2, upper layers of 3, 5, 6).
+
+Shapes in comments: batch, target and source (positions), embedding (width of a decoder input), hidden (width of a
+decoder state), layers (of the decoder), heads, key_size and encoder_size (width of the encoder's output). A beam search
+may pass several rows of the target for each row of the source.
 """
 
 from collections.abc import Callable
@@ -10,162 +34,217 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
 from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
-from .attention import Attention
-from .configuration_rnn_decoder import RNNDecoderConfig
-from .dropout import Dropout
-from .recurrent import RecurrentCache, cell_step, real_tokens_first, recurrent_layer, run_layer
-from .rnn_memory import RNNEncoderOutput, add_noise
+from .attention import SCORES, Attention, AttentionMemory
+from .configuration_rnn_seq2seq import RNNDecoderConfig
+from .recurrent import (
+    Dropout,
+    RecurrentCache,
+    add_noise,
+    cell_step,
+    initialize_recurrent,
+    left_align_index,
+    recurrent_layer,
+    run_layer,
+)
 
 State = dict[str, Tensor]
-FeedBack = Callable[[Tensor, Tensor], Tensor]
+"""`hidden` and, for an LSTM, `cell` (batch, layers, hidden); with input feeding also `feed` (batch, feed size)."""
+
+Feedback = Callable[[Tensor, Tensor], Tensor]
+"""Makes the next input from the readout of this step and the true next input, all (batch, …)."""
 
 
-def beside(*parts: Tensor | None) -> Tensor:
-    """What there is of the parts, side by side along the last axis."""
+@dataclass
+class RNNEncoderOutput(ModelOutput):
+    """What an encoder passes to the decoder. Every tensor is batch-first, so that beams can be expanded."""
+
+    last_hidden_state: Tensor | None = None  # (batch, source, encoder_size)
+    final_hidden: Tensor | None = None  # (batch, encoder layers, encoder_size)
+    final_cell: Tensor | None = None  # (batch, encoder layers, encoder_size), LSTM only
+    keys: Tensor | None = None  # (batch, source, key_size), with attention
+    values: Tensor | None = None  # (batch, source, encoder_size), with attention
+    memory_mask: Tensor | None = None  # (batch, source), where states do not correspond to tokens of the source
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None  # always None; generate() of transformers reads it
+
+
+@dataclass
+class RNNDecoderOutput(ModelOutput):
+    """The states of the decoder, with an entry for each target position."""
+
+    last_hidden_state: Tensor | None = None  # (batch, target, readout size): the output layer's input
+    past_key_values: RecurrentCache | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None  # always None: a recurrent decoder has no self-attention
+    cross_attentions: tuple[Tensor, ...] | None = None  # one of (batch, heads, target, source)
+
+
+class RNNPreTrainedModel(PreTrainedModel):
+    """Base of all models with the recurrent decoder: the initial values of their parameters."""
+
+    config: RNNDecoderConfig
+    base_model_prefix = "model"
+    # assisted decoding would have to take tokens back, and a state does not hold its past: transformers then refuses
+    _is_stateful = True
+    supports_gradient_checkpointing = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.RNNBase):
+            initialize_recurrent(module)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, Attention):
+            module.init_weights()
+        else:
+            super()._init_weights(module)
+
+
+def attention_memory(config: RNNDecoderConfig) -> AttentionMemory | None:
+    """The module that makes keys and values of an encoder's states; None without attention."""
+    if not config.uses_attention:
+        return None
+    return AttentionMemory(
+        config.attention, config.encoder_size, config.key_size, config.attention_layers, config.attention_values
+    )
+
+
+def concat_present(*parts: Tensor | None) -> Tensor:
+    """The parts that are not None, concatenated along the last dimension."""
     present = [part for part in parts if part is not None]
     return present[0] if len(present) == 1 else torch.cat(present, dim=-1)
 
 
 def stack_state(hiddens: list[Tensor], cells: list[Tensor | None]) -> State:
-    """The state of all layers, (batch, layers, hidden) each, from those of the single layers."""
+    """The state of all layers, (batch, layers, hidden) each, from (batch, hidden) of each layer."""
     state = {"hidden": torch.stack(hiddens, dim=1)}
-    held = [cell for cell in cells if cell is not None]
-    return {**state, "cell": torch.stack(held, dim=1)} if held else state
+    present = [cell for cell in cells if cell is not None]
+    return {**state, "cell": torch.stack(present, dim=1)} if present else state
 
 
-@dataclass
-class RNNDecoderOutput(ModelOutput):
-    """One entry per target position in each tensor."""
+class StateBridge(nn.Module):
+    """Makes the decoder's initial state of the encoder's final state."""
 
-    last_hidden_state: Tensor | None = None  # (batch, target, readout size): what the output layer sees
-    past_key_values: RecurrentCache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None  # none: a recurrent decoder does not attend to itself
-    cross_attentions: tuple[Tensor, ...] | None = None  # one of (batch, heads, target, source)
+    def __init__(self, config: RNNDecoderConfig):
+        super().__init__()
+        self.layers = config.decoder_layers
+        size = config.decoder_layers * config.hidden_size
+        uses_mlp = config.handover == "mlp"
+        self.hidden = nn.Linear(config.encoder_size, size) if uses_mlp else None
+        self.cell = nn.Linear(config.encoder_size, size) if uses_mlp and config.cell == "lstm" else None
+
+    def forward(self, encoder_outputs: RNNEncoderOutput) -> State:
+        hidden, cell = encoder_outputs.final_hidden, encoder_outputs.final_cell  # (batch, encoder layers, encoder_size)
+        if self.hidden is not None:  # from the top layer of the encoder to all layers of the decoder
+            hidden = torch.tanh(self.hidden(hidden[:, -1])).unflatten(-1, (self.layers, -1))
+            cell = None if self.cell is None else self.cell(cell[:, -1]).unflatten(-1, (self.layers, -1))
+        state = {"hidden": hidden}  # (batch, layers, hidden)
+        return state if cell is None else {**state, "cell": cell}
+
+
+class Readout(nn.Module):
+    """Makes the output layer's input: the state, on request combined with the context and the decoder's input."""
+
+    def __init__(self, config: RNNDecoderConfig):
+        super().__init__()
+        self.sees_context = "readout" in config.context_to
+        self.sees_input = config.readout_sees_input
+        size = config.hidden_size + self.sees_context * config.encoder_size
+        size += self.sees_input * config.decoder_input_size
+        self.size = config.readout_size
+        self.projection = nn.Linear(size, self.size) if size != self.size or self.sees_context else None
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, state: Tensor, context: Tensor | None, embedding: Tensor) -> Tensor:
+        if self.projection is None:
+            return self.dropout(state)  # (…, hidden)
+        x = concat_present(state, context if self.sees_context else None, embedding if self.sees_input else None)
+        return self.dropout(torch.tanh(self.projection(x)))  # (…, size)
 
 
 class _Source:
-    """The source as the decoder sees it at every step. The beams of a search share theirs: one for several rows."""
+    """The source as each step of the decoder sees it."""
 
-    def __init__(self, encoded: RNNEncoderOutput, attention_mask: Tensor | None):
-        self.keys, self.values = encoded.keys, encoded.values
-        self.fixed = encoded.final_hidden[:, -1]  # (batch, encoder_size)
-        mask = attention_mask if encoded.memory_mask is None else encoded.memory_mask
+    def __init__(self, encoder_outputs: RNNEncoderOutput, attention_mask: Tensor | None):
+        self.keys, self.values = encoder_outputs.keys, encoder_outputs.values
+        self.fixed_context = encoder_outputs.final_hidden[:, -1]  # (batch, encoder_size)
+        mask = attention_mask if encoder_outputs.memory_mask is None else encoder_outputs.memory_mask
         self.mask = None if mask is None else mask.bool()  # (batch, source)
 
 
 @dataclass
 class _Step:
-    """One token: the state after it, the top state (with `state`: joined to the context), context and weights."""
+    """The result of one step of the step-wise path."""
 
     state: State
-    top: Tensor  # (batch, hidden)
+    top: Tensor  # (batch, hidden): the top layer's state, joined with the context on request
     context: Tensor | None  # (batch, encoder_size)
     weights: Tensor | None  # (batch, heads, 1, source)
 
 
 @dataclass
 class _Trace:
-    hiddens: list[Tensor]  # per layer (batch, target, hidden)
+    """What a path has computed on the way, for `output_hidden_states` and `output_attentions`."""
+
+    hiddens: list[Tensor]  # (batch, target, hidden) for each layer
     weights: Tensor | None  # (batch, heads, target, source)
 
 
-def target_words(config: Any) -> nn.Embedding | None:
-    """The decoder's own word vectors, where it writes text and does not share those of the encoder."""
-    if not config.has_target_words:
-        return None
-    return nn.Embedding(config.decoder_vocab_size, config.word_vector_size, config.pad_token_id)
-
-
-class StateHandover(nn.Module):
-    """The decoder's first state from the encoder's final one."""
-
-    def __init__(self, config: RNNDecoderConfig):
-        super().__init__()
-        self.layers = config.decoder_layers
-        size = config.decoder_layers * config.hidden_size
-        through_mlp = config.handover == "mlp"
-        self.hidden = nn.Linear(config.encoder_size, size) if through_mlp else None
-        self.cell = nn.Linear(config.encoder_size, size) if through_mlp and config.cell == "lstm" else None
-
-    def forward(self, encoded: RNNEncoderOutput) -> State:
-        hidden, cell = encoded.final_hidden, encoded.final_cell  # (batch, encoder layers, encoder_size)
-        if self.hidden is not None:  # from the top layer to all decoder layers
-            hidden = torch.tanh(self.hidden(hidden[:, -1])).unflatten(-1, (self.layers, -1))
-            cell = None if self.cell is None else self.cell(cell[:, -1]).unflatten(-1, (self.layers, -1))
-        state = {"hidden": hidden}  # (batch, decoder layers, hidden)
-        return state if cell is None else {**state, "cell": cell}
-
-
-class Readout(nn.Module):
-    """What the output layer sees: the state, with the context and the previous embedding beside it on request."""
-
-    def __init__(self, config: RNNDecoderConfig):
-        super().__init__()
-        self.sees_context = "readout" in config.context_to
-        self.sees_embedding = config.sees_last_input
-        size = config.hidden_size + self.sees_context * config.encoder_size
-        size += self.sees_embedding * config.decoder_input_size
-        self.size = config.readout_size
-        self.join = nn.Linear(size, self.size) if size != self.size or self.sees_context else None
-        self.dropout = Dropout(config.dropout)
-
-    def forward(self, state: Tensor, context: Tensor | None, embedding: Tensor) -> Tensor:
-        if self.join is None:
-            return self.dropout(state)  # (…, hidden)
-        seen = beside(state, context if self.sees_context else None, embedding if self.sees_embedding else None)
-        return self.dropout(torch.tanh(self.join(seen)))  # (…, size)
-
-
-class RNNSeq2SeqDecoder(nn.Module):
-    """Writes the target, one token after the other; all tokens at once where nothing forbids it."""
+class RNNDecoder(nn.Module):
+    """Decodes the target from an encoder's output, by the fused or the step-wise path."""
 
     stepwise = False
-    """Always loop over cells, also where fused layers would do: for the proof that both are equal."""
+    """Always take the step-wise path: `kit verify` compares the two."""
 
     def __init__(self, config: RNNDecoderConfig):
         super().__init__()
         self.config = config
-        places = config.context_to
-        self.has_context = config.attention != "none"
-        self.asks_before = config.attention_query == "previous"
-        # what enters the first cell beside the embedding: this step's context, or what the last step fed back
-        self.to_input, self.to_next_layer = "input" in places, "next_layer" in places
-        self.feeds_back = self.to_input and config.uses_attention and not self.asks_before
-        self.loops = self.to_input and config.uses_attention
-        # the context must be known before the layers that take it in
-        self.query_layer = 0 if self.to_next_layer else config.decoder_layers - 1
-        # with `state`, what is fed back is the joined state, as in Luong's input feeding
-        self.feed_size = config.hidden_size if "state" in places else config.encoder_size
-        extra = 0
-        if self.to_input:
-            extra = self.feed_size if self.feeds_back else config.encoder_size
-        above = config.hidden_size + self.to_next_layer * config.encoder_size
-        self.embed_tokens = target_words(config)
+        self.query_is_previous_state = config.attention_query == "previous"
+        self.context_to_input = "input" in config.context_to
+        self.context_to_next_layer = "next_layer" in config.context_to
+        # a context that is known only after the cells enters the input of the next step (Luong's input feeding)
+        self.input_feeding = self.context_to_input and config.uses_attention and not self.query_is_previous_state
+        # with `state` in context_to, the joined state is fed, as in the paper; otherwise the context
+        self.feed_size = config.hidden_size if "state" in config.context_to else config.encoder_size
+        # the context must be known before the layers that read it
+        self.query_layer = 0 if self.context_to_next_layer else config.decoder_layers - 1
+
+        context_size = self.feed_size if self.input_feeding else config.encoder_size
+        input_size = config.decoder_input_size + self.context_to_input * context_size
+        upper_size = config.hidden_size + self.context_to_next_layer * config.encoder_size
+        # initial weights follow the order of construction
+        self.embed_tokens = self._target_embeddings(config)
         self.layers = nn.ModuleList(
-            recurrent_layer(config.cell, config.decoder_input_size + extra if i == 0 else above, config.hidden_size)
+            recurrent_layer(config.cell, input_size if i == 0 else upper_size, config.hidden_size)
             for i in range(config.decoder_layers)
         )
-        self.attention = (
-            Attention(
-                config.attention,
-                config.hidden_size,
-                config.key_size,
-                config.attention_heads,
-                config.attention_layers,
+        self.attention: Attention | None = None
+        if config.uses_attention:
+            self.attention = SCORES[config.attention](
+                config.hidden_size, config.key_size, config.attention_heads, config.attention_layers
             )
-            if config.uses_attention
+        self.combine = (
+            nn.Linear(config.hidden_size + config.encoder_size, config.hidden_size)
+            if "state" in config.context_to
             else None
         )
-        self.join = (
-            nn.Linear(config.hidden_size + config.encoder_size, config.hidden_size) if "state" in places else None
-        )
-        self.handover = StateHandover(config)
+        self.bridge = StateBridge(config)
         self.readout = Readout(config)
         self.dropout = Dropout(config.dropout)
+
+    @staticmethod
+    def _target_embeddings(config: Any) -> nn.Embedding | None:
+        """None for a decoder of numbers, and for one that shares the encoder's word embeddings."""
+        if not config.has_target_embeddings:
+            return None
+        return nn.Embedding(config.decoder_vocab_size, config.word_embedding_size, config.pad_token_id)
 
     @can_return_tuple
     def forward(
@@ -178,152 +257,170 @@ class RNNSeq2SeqDecoder(nn.Module):
         use_cache: bool | None = None,
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
-        feed_back: FeedBack | None = None,
-        **kwargs: Any,
+        feedback: Feedback | None = None,
     ) -> RNNDecoderOutput:
-        """`feed_back(readout, true embedding)` makes the next input from this step's readout (scheduled sampling)."""
+        """Decode inputs_embeds (batch, target, embedding).
+
+        attention_mask (batch, past + target): a masked position leaves the state unchanged. encoder_attention_mask
+        (batch, source) tells what attention may see. With `feedback`, each input but the first is what it returns.
+        """
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
-        embeds = self.disturbed(inputs_embeds)  # (batch, target, embedding)
-        length = embeds.shape[1]
-        state = self._first_state(encoder_outputs, past_key_values, embeds)
+        embeds = self.regularize(inputs_embeds)  # (batch, target, embedding)
+        state = self._initial_state(encoder_outputs, past_key_values, embeds)
         source = _Source(encoder_outputs, encoder_attention_mask)
-        mask = None
-        if attention_mask is not None:
-            mask = attention_mask[:, -length:].bool()
-            # padding behind the last token cannot reach any token before it, but it does reach a state that is kept
-            if mask.all() or (not use_cache and real_tokens_first(mask) is None):
-                mask = None
+        mask = self._state_mask(attention_mask, embeds.shape[1], use_cache)
 
-        steps = self.stepwise or self.loops or feed_back is not None or mask is not None
-        if steps:
-            readout, trace, state = self._run_steps(embeds, source, state, mask, feed_back)
+        reads_attention = self.context_to_input and self.attention is not None
+        if self.stepwise or reads_attention or feedback is not None or mask is not None:
+            readout, trace, state = self._run_steps(embeds, source, state, mask, feedback)
         else:
             readout, trace, state = self._run_fused(embeds, source, state)
+
         if use_cache:
             past_key_values = RecurrentCache() if past_key_values is None else past_key_values
-            past_key_values.store(state, length)
-        wants_hidden = self.config.output_hidden_states if output_hidden_states is None else output_hidden_states
-        wants_weights = self.config.output_attentions if output_attentions is None else output_attentions
+            past_key_values.store(state, embeds.shape[1])
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
         return RNNDecoderOutput(
             last_hidden_state=readout,
             past_key_values=past_key_values if use_cache else None,
-            hidden_states=(embeds, *trace.hiddens) if wants_hidden else None,
-            cross_attentions=(trace.weights,) if wants_weights and trace.weights is not None else None,
+            hidden_states=(embeds, *trace.hiddens) if output_hidden_states else None,
+            cross_attentions=(trace.weights,) if output_attentions and trace.weights is not None else None,
         )
 
-    def disturbed(self, embeds: Tensor) -> Tensor:
-        """Embeddings as training sees them: with noise and dropout."""
+    def regularize(self, embeds: Tensor) -> Tensor:
+        """Embeddings with noise and dropout, while training."""
         return self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
 
-    def _first_state(self, encoded: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
+    def _initial_state(self, encoder_outputs: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
         if cache is not None and cache.get_seq_length() > 0:
             return {name: tensor.to(embeds.device) for name, tensor in cache.state.items()}
-        state = self.handover(encoded)
-        if self.feeds_back:
+        state = self.bridge(encoder_outputs)
+        if self.input_feeding:
             state["feed"] = embeds.new_zeros(embeds.shape[0], self.feed_size)
         return state
 
-    def _attend(self, query: Tensor, source: _Source) -> tuple[Tensor | None, Tensor | None]:
-        """Context (batch, queries, encoder_size) and weights of queries (batch, queries, hidden)."""
-        if not self.has_context:
-            return None, None
-        rows, queries = query.shape[:2]
-        beams = rows // len(source.fixed)
-        if self.attention is None:
-            return source.fixed.repeat_interleave(beams, dim=0).unsqueeze(1).expand(-1, queries, -1), None
-        if beams == 1:
-            return self.attention(query, source.keys, source.values, source.mask)
-        together = query.reshape(-1, beams * queries, query.shape[-1])  # the beams as further queries of their source
-        context, weights = self.attention(together, source.keys, source.values, source.mask)
-        weights = (
-            weights.unflatten(2, (beams, queries)).transpose(1, 2).flatten(0, 1)
-        )  # (batch, heads, queries, source)
-        return context.reshape(rows, queries, -1), weights
+    def _state_mask(self, attention_mask: Tensor | None, length: int, use_cache: bool) -> Tensor | None:
+        """The mask (batch, target) of the tokens that change the state; None where it makes no difference."""
+        if attention_mask is None:
+            return None
+        mask = attention_mask[:, -length:].bool()
+        # right padding cannot reach any token before it, but it does reach a state that is kept
+        return None if mask.all() or (not use_cache and left_align_index(mask) is None) else mask
 
     def _run_fused(self, embeds: Tensor, source: _Source, state: State) -> tuple[Tensor, _Trace, State]:
         """All target positions at once, layer by layer."""
         context, weights = self._attend(embeds, source) if self.attention is None else (None, None)
-        # only a fixed context can be at the input here: an attended one would need the loop
-        x = beside(embeds, context if self.to_input else None)
+        # 2. input: embeddings, and a fixed context (an attended one at the input takes the step-wise path)
+        x = concat_present(embeds, context if self.context_to_input else None)  # (batch, target, input)
         hiddens: list[Tensor] = []
         cells: list[Tensor | None] = []
         outputs: list[Tensor] = []
+        # 3. cells
         for i, layer in enumerate(self.layers):
             if i > 0:
-                x = beside(self.dropout(outputs[-1]), context if self.to_next_layer else None)
-            first = state["hidden"][:, i]
+                x = concat_present(self.dropout(outputs[-1]), context if self.context_to_next_layer else None)
+            first = state["hidden"][:, i]  # (batch, hidden)
             output, hidden, cell = run_layer(layer, x, first, state["cell"][:, i] if "cell" in state else None)
+            # 1. or 4. queries: the states before each position, or those at it
             if self.attention is not None and i == self.query_layer:
-                asking = torch.cat([first.unsqueeze(1), output[:, :-1]], dim=1) if self.asks_before else output
-                context, weights = self._attend(asking, source)
+                query = output
+                if self.query_is_previous_state:
+                    query = torch.cat([first.unsqueeze(1), output[:, :-1]], dim=1)
+                context, weights = self._attend(query, source)  # (batch, target, encoder_size)
             outputs.append(output)  # (batch, target, hidden)
             hiddens.append(hidden)
             cells.append(cell)
-        top = self._join(outputs[-1], context)
+        # 5. state
+        top = self._combine(outputs[-1], context)  # (batch, target, hidden)
+        # 6. readout
         return self.readout(top, context, embeds), _Trace(outputs, weights), stack_state(hiddens, cells)
 
     def _run_steps(
-        self, embeds: Tensor, source: _Source, state: State, mask: Tensor | None, feed_back: FeedBack | None
+        self, embeds: Tensor, source: _Source, state: State, mask: Tensor | None, feedback: Feedback | None
     ) -> tuple[Tensor, _Trace, State]:
         """One target position after the other."""
         steps: list[_Step] = []
-        read: list[Tensor] = []
+        readouts: list[Tensor] = []
         for t in range(embeds.shape[1]):
             embed = embeds[:, t]  # (batch, embedding)
-            if feed_back is not None and t > 0:
-                embed = feed_back(read[-1], embed)
+            if feedback is not None and t > 0:
+                embed = feedback(readouts[-1], embed)
             step = self._step(embed, source, state)
-            if mask is not None:  # a masked token leaves the state as it was
+            if mask is not None:  # a masked token leaves the state unchanged
                 step.state = {
                     name: torch.where(mask[:, t].view(-1, *[1] * (new.dim() - 1)), new, state[name])
                     for name, new in step.state.items()
                 }
             state = step.state
             steps.append(step)
-            if feed_back is not None:
-                read.append(self.readout(step.top, step.context, embed))
-        if feed_back is not None:
-            readout = torch.stack(read, dim=1)
-        else:  # one large product instead of many small ones
+            if feedback is not None:
+                readouts.append(self.readout(step.top, step.context, embed))
+        # 6. readout: all positions in one product, unless feedback needed them one by one
+        if feedback is not None:
+            readout = torch.stack(readouts, dim=1)  # (batch, target, readout size)
+        else:
             contexts = [step.context for step in steps if step.context is not None]
             context = torch.stack(contexts, dim=1) if contexts else None  # (batch, target, encoder_size)
             readout = self.readout(torch.stack([step.top for step in steps], dim=1), context, embeds)
         hiddens = [torch.stack([step.state["hidden"][:, i] for step in steps], dim=1) for i in range(len(self.layers))]
         weights = [step.weights for step in steps if step.weights is not None]
-        # (batch, heads, target, source)
         return readout, _Trace(hiddens, torch.cat(weights, dim=2) if weights else None), state
 
     def _step(self, embed: Tensor, source: _Source, state: State) -> _Step:
-        """One token."""
+        """Steps 1 to 5 for one token: embed (batch, embedding)."""
 
-        def ask(hidden: Tensor) -> tuple[Tensor | None, Tensor | None]:
-            attended, weights = self._attend(hidden.unsqueeze(1), source)
-            return None if attended is None else attended.squeeze(1), weights
+        def attend(hidden: Tensor) -> tuple[Tensor | None, Tensor | None]:
+            context, weights = self._attend(hidden.unsqueeze(1), source)
+            return None if context is None else context.squeeze(1), weights
 
         context, weights = None, None
-        if self.attention is None or self.asks_before:
-            context, weights = ask(state["hidden"][:, self.query_layer])
-        fed = state["feed"] if self.feeds_back else context
-        x = beside(embed, fed if self.to_input else None)
+        # 1. the previous state queries the source, or the context is fixed
+        if self.attention is None or self.query_is_previous_state:
+            context, weights = attend(state["hidden"][:, self.query_layer])
+        # 2. input
+        extra = state["feed"] if self.input_feeding else context
+        x = concat_present(embed, extra if self.context_to_input else None)  # (batch, input)
+        # 3. cells
         hiddens: list[Tensor] = []
         cells: list[Tensor | None] = []
         for i, layer in enumerate(self.layers):
             if i > 0:
-                x = beside(self.dropout(hiddens[-1]), context if self.to_next_layer else None)
+                x = concat_present(self.dropout(hiddens[-1]), context if self.context_to_next_layer else None)
             cell = state["cell"][:, i] if "cell" in state else None
-            hidden, cell = cell_step(layer, x, state["hidden"][:, i], cell)
-            if self.attention is not None and not self.asks_before and i == self.query_layer:
-                context, weights = ask(hidden)
+            hidden, cell = cell_step(layer, x, state["hidden"][:, i], cell)  # (batch, hidden)
+            # 4. the current state queries the source
+            if self.attention is not None and not self.query_is_previous_state and i == self.query_layer:
+                context, weights = attend(hidden)
             hiddens.append(hidden)
             cells.append(cell)
-        new, top = stack_state(hiddens, cells), self._join(hiddens[-1], context)  # top (batch, hidden)
-        if self.feeds_back:
+        # 5. state
+        new, top = stack_state(hiddens, cells), self._combine(hiddens[-1], context)  # top (batch, hidden)
+        if self.input_feeding:
             assert context is not None
-            new["feed"] = context if self.join is None else top
+            new["feed"] = context if self.combine is None else top
         return _Step(new, top, context, weights)
 
-    def _join(self, state: Tensor, context: Tensor | None) -> Tensor:
-        if self.join is None:
-            return state
-        return torch.tanh(self.join(beside(state, context)))
+    def _attend(self, query: Tensor, source: _Source) -> tuple[Tensor | None, Tensor | None]:
+        """Context (batch, queries, encoder_size) and weights (batch, heads, queries, source) of query (batch, queries,
+        hidden)."""
+        if self.config.attention == "none":
+            return None, None
+        rows, queries = query.shape[:2]
+        beams = rows // len(source.fixed_context)
+        if self.attention is None:
+            return source.fixed_context.repeat_interleave(beams, dim=0).unsqueeze(1).expand(-1, queries, -1), None
+        if beams == 1:
+            return self.attention(query, source.keys, source.values, source.mask)
+        # beams share their source: they are further queries of its row
+        query = query.reshape(-1, beams * queries, query.shape[-1])
+        context, weights = self.attention(query, source.keys, source.values, source.mask)
+        weights = weights.unflatten(2, (beams, queries)).transpose(1, 2).flatten(0, 1)
+        return context.reshape(rows, queries, -1), weights
+
+    def _combine(self, state: Tensor, context: Tensor | None) -> Tensor:
+        """tanh(W [state; context]), Luong's attentional state, if `context_to` has `state`; otherwise the state."""
+        return state if self.combine is None else torch.tanh(self.combine(concat_present(state, context)))

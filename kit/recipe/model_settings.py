@@ -70,9 +70,17 @@ def model_fields(model_type: str) -> dict[str, FieldInfo]:
     return settings_model(config_class(model_type)).model_fields
 
 
+def settings_model(config: Any) -> type[BaseModel]:
+    """A pydantic model of the fields that a recipe may give for this config class: checks names and types.
+
+    A config class of kit lists in `field_choices()` the names that are registered elsewhere, such as attention scores.
+    """
+    choices = config.field_choices() if hasattr(config, "field_choices") else {}
+    return _settings_model(config, tuple(choices.items()))
+
+
 @functools.cache
-def settings_model(config: type) -> type[BaseModel]:
-    """A pydantic model of the fields that a recipe may give for this config class: checks names and types."""
+def _settings_model(config: type, choices: tuple[tuple[str, tuple[str, ...]], ...]) -> type[BaseModel]:
     from transformers import PreTrainedConfig
 
     inherited = {item.name for item in dataclasses.fields(PreTrainedConfig)}
@@ -86,7 +94,8 @@ def settings_model(config: type) -> type[BaseModel]:
         else:
             default = ... if item.default is dataclasses.MISSING else item.default
             info = Field(default=default, description=descriptions.get(item.name))
-        fields[item.name] = (_checkable(item.type), info)
+        annotation = Literal[dict(choices)[item.name]] if item.name in dict(choices) else _checkable(item.type)
+        fields[item.name] = (annotation, info)
     rules = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
     return create_model(config.__name__, __config__=rules, **fields)
 

@@ -13,7 +13,7 @@ from transformers.activations import NewGELUActivation
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from kit.models.dropout import Dropout, thinned
+from kit.models.recurrent import Dropout, fast_dropout
 
 ATTENTION = "kit"
 """Name of our attention among those of transformers."""
@@ -69,5 +69,5 @@ def attention(
     elif attention_mask is not None:
         scores = scores + attention_mask
     weights = nn.functional.softmax(scores, dim=-1).to(value.dtype)
-    weights = thinned(weights, dropout)
+    weights = fast_dropout(weights, dropout)
     return torch.matmul(weights, value).transpose(1, 2).contiguous(), None

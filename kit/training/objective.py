@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
-from kit.models.encoder_decoder import shift_right
+from kit.models.recurrent import shift_right
 
 Batch = dict[str, Tensor]
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kit.models.dropout import Dropout
+from kit.models.recurrent import Dropout
 
 
 @settings(max_examples=60, deadline=None)

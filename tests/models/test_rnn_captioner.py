@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModel, AutoModelFor
 
 from kit.data.builtin import shapes
 from kit.models import RNNCaptionerConfig, RNNCaptionerForConditionalGeneration, RNNCaptionerModel, register_models
-from kit.models.image_encoder import places
+from kit.models.modeling_rnn_captioner import position_coordinates
 from kit.tasks.captioning.images import image_processor_of
 from kit.verify.generation import scatter
 from kit.verify.subject import logits_of
@@ -113,12 +113,12 @@ def test_the_decoder_starts_from_the_mean_of_the_features() -> None:
 
 def test_places_go_from_corner_to_corner_of_the_real_image() -> None:
     mask = torch.tensor([[[1, 1, 1], [1, 1, 1]], [[1, 1, 0], [0, 0, 0]]]).bool()
-    found = places(torch.zeros(2, 5, 2, 3), mask)
+    found = position_coordinates(torch.zeros(2, 5, 2, 3), mask)
     assert found.shape == (2, 2, 3, 2)
     assert found[0, :, :, 0].tolist() == [[-1, -1, -1], [1, 1, 1]]
     assert found[0, 0, :, 1].tolist() == [-1, 0, 1]
     assert found[1, 0, :2].tolist() == [[-1, -1], [-1, 1]]
-    assert torch.equal(places(torch.zeros(2, 5, 2, 3), None)[0], found[0])
+    assert torch.equal(position_coordinates(torch.zeros(2, 5, 2, 3), None)[0], found[0])
 
 
 @torch.no_grad()

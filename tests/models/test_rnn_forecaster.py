@@ -63,7 +63,7 @@ def test_predictions_are_those_of_cells_written_out(change: bool) -> None:
     values, context = model.normalization, model.context_normalization
     past = torch.cat([values(given["past_values"]), context(given["past_context"])], dim=-1)
     _, hidden = model.encoder.layers[0](past)
-    hidden = torch.tanh(model.decoder.handover.hidden(hidden))  # (1, 1, hidden)
+    hidden = torch.tanh(model.decoder.bridge.hidden(hidden))  # (1, 1, hidden)
     seen, expected = values(given["past_values"][:, -1:]), []
     for t in range(4):
         step = torch.cat([seen, context(given["future_context"][:, t : t + 1])], dim=-1)

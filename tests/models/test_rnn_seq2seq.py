@@ -3,39 +3,44 @@
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch import Tensor
 
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, attention
-from kit.models.attention import Attention, AttentionMemory
-from kit.models.configuration_rnn_seq2seq import ATTENTION_SCORES
+from kit.models.attention import SCORES, Attention, AttentionMemory, register_score
+from kit.models.configuration_rnn_seq2seq import CONTEXT_DESTINATIONS
+from kit.recipe.model_settings import model_fields
 from kit.runs.verify import PROOFS, forward, generation, learning
 from kit.verify.proof import Check
 from kit.verify.subject import Subject, logits_of, random_batch
 
 CELLS = ("rnn", "lstm", "gru")
-PLACES = ("input", "state", "readout", "next_layer")
-SOME_PLACES = [list(chosen) for n in range(1, 5) for chosen in itertools.combinations(PLACES, n)]
+SOME_DESTINATIONS = [list(some) for n in range(1, 5) for some in itertools.combinations(CONTEXT_DESTINATIONS, n)]
 
 
 def every_combination() -> Iterator[dict[str, Any]]:
     for cell in CELLS:
         yield {"cell": cell, "attention": "none", "context_to": []}
-        for places in SOME_PLACES:
-            yield {"cell": cell, "attention": "fixed", "context_to": places}
-            # heads are the attention's own affair, so two of them meet fewer of the places
-            several = (1, 2) if len(places) in (1, len(PLACES)) else (1,)
-            for score, query, heads in itertools.product(ATTENTION_SCORES, ("previous", "current"), several):
-                yield {
-                    "cell": cell,
-                    "attention": score,
-                    "attention_query": query,
-                    "attention_heads": heads,
-                    "context_to": places,
-                }
+        for destinations in SOME_DESTINATIONS:
+            yield {"cell": cell, "attention": "fixed", "context_to": destinations}
+            for score in SCORES:
+                yield from combinations_with(cell, score, destinations)
+
+
+def combinations_with(cell: str, score: str, destinations: list[str]) -> Iterator[dict[str, Any]]:
+    # heads do not depend on where the context goes, so two of them are tried with fewer destinations
+    several = (1, 2) if len(destinations) in (1, len(CONTEXT_DESTINATIONS)) else (1,)
+    for query, heads in itertools.product(("previous", "current"), several):
+        yield {
+            "cell": cell,
+            "attention": score,
+            "attention_query": query,
+            "attention_heads": heads,
+            "context_to": destinations,
+        }
 
 
 def name_of(choices: dict[str, Any]) -> str:
@@ -82,7 +87,7 @@ def logits_by_hand(model: RNNSeq2SeqForConditionalGeneration, source: Tensor, ta
     """One token after the other; the encoder, its handover and the attention scores have tests of their own."""
     config, decoder, places = model.config, model.get_decoder(), model.config.context_to
     encoded = model.get_encoder()(input_ids=source)
-    state = decoder.handover(encoded)
+    state = decoder.bridge(encoded)
     hidden = list(state["hidden"].unbind(1))
     cells = list(state["cell"].unbind(1)) if config.cell == "lstm" else [None] * len(hidden)
     asks_first = config.attention_query == "previous" or config.attention == "fixed"
@@ -110,9 +115,9 @@ def logits_by_hand(model: RNNSeq2SeqForConditionalGeneration, source: Tensor, ta
                 context = ask(hidden[i])
         top, fed_back = hidden[-1], context
         if "state" in places:
-            top = fed_back = torch.tanh(decoder.join(torch.cat([top, context], dim=-1)))
+            top = fed_back = torch.tanh(decoder.combine(torch.cat([top, context], dim=-1)))
         if "readout" in places:
-            top = torch.tanh(decoder.readout.join(torch.cat([top, context], dim=-1)))
+            top = torch.tanh(decoder.readout.projection(torch.cat([top, context], dim=-1)))
         logits.append(model.lm_head(top))
     return torch.stack(logits, dim=1)
 
@@ -122,6 +127,10 @@ def logits_by_hand(model: RNNSeq2SeqForConditionalGeneration, source: Tensor, ta
 
 @pytest.mark.parametrize("choices", list(every_combination()), ids=name_of)
 def test_every_combination_is_proved(choices: dict[str, Any]) -> None:
+    prove(choices)
+
+
+def prove(choices: dict[str, Any]) -> None:
     model = tiny(**choices, decoder_layers=2)
     subject = subject_of(model, examples=3)
     assert_holds(forward.right_padding(subject))
@@ -133,6 +142,41 @@ def test_every_combination_is_proved(choices: dict[str, Any]) -> None:
     torch.testing.assert_close(logits_of(model, given), logits_by_hand(model, *given.values()))
     outcome = generation.compare_with_every_hypothesis(model, source, max_new_tokens=3, length_penalty=1.0)
     assert outcome.passed, outcome.figure
+
+
+class DistanceAttention(Attention):
+    """A toy score: −γ·Σ|q − k|, all that a new one needs to be."""
+
+    def __init__(self, query_size: int, key_size: int, heads: int = 1, layers: int = 1):
+        super().__init__(query_size, key_size, heads, layers)
+        self.gamma = torch.nn.Parameter(torch.empty(heads))
+
+    def init_weights(self) -> None:
+        torch.nn.init.ones_(self.gamma)
+
+    def score(self, query: Tensor, key: Tensor) -> Tensor:
+        return -self.gamma[:, None, None] * (query.unsqueeze(-2) - key.unsqueeze(-3)).abs().sum(-1)
+
+
+@pytest.fixture
+def toy_score() -> Iterator[str]:
+    register_score("distance")(DistanceAttention)
+    yield "distance"
+    del SCORES["distance"]
+
+
+def test_a_registered_score_is_proved_like_the_others(toy_score: str) -> None:
+    for destinations in SOME_DESTINATIONS:
+        for choices in combinations_with("gru", toy_score, destinations):
+            prove(choices)
+    assert_holds(learning.every_gradient(subject_of(tiny(attention=toy_score, attention_size=6, attention_heads=2))))
+
+
+@pytest.mark.usefixtures("toy_score")
+def test_a_registered_score_is_known_to_configurations() -> None:
+    with pytest.raises(ValueError, match=r"one of none, fixed, dot, .*, rbf, distance, not bahdanau"):
+        RNNSeq2SeqConfig(attention="bahdanau")
+    assert model_fields("rnn_seq2seq")["attention"].annotation == Literal["none", "fixed", *SCORES]
 
 
 OTHER_CHOICES = [
@@ -175,7 +219,7 @@ def test_beam_search_finds_the_best_for_every_length_penalty(length_penalty: flo
     assert outcome.passed, outcome.figure
 
 
-@pytest.mark.parametrize("score", ["none", *ATTENTION_SCORES])
+@pytest.mark.parametrize("score", ["none", *SCORES])
 def test_every_parameter_has_a_gradient(score: str) -> None:
     places = [] if score == "none" else ["input", "readout"]
     for query in ("previous", "current") if score != "none" else ("previous",):
@@ -186,25 +230,27 @@ def test_every_parameter_has_a_gradient(score: str) -> None:
 # ---- attention, by hand ----------------------------------------------------------------------------------------------
 
 
-def score_by_hand(asking: Attention, memory: AttentionMemory, head: int, query: Tensor, state: Tensor) -> Tensor:
+def score_by_hand(
+    score: str, asking: Attention, memory: AttentionMemory, head: int, query: Tensor, state: Tensor
+) -> Tensor:
     """One score of one head, written as in the papers."""
     width = memory.key(state).shape[0] // asking.heads
     own = slice(head * width, (head + 1) * width)
     q, k = asking.query(query)[own], memory.key(state)[own]
-    if asking.score == "additive":
+    if score == "additive":
         return asking.energy[head] @ torch.tanh(q + k)
-    if asking.score == "rbf":
+    if score == "rbf":
         return -asking.log_precision[head].exp() * torch.linalg.vector_norm(q - k) ** 2
-    return q @ k / (math.sqrt(width) if asking.score == "scaled_dot" else 1)
+    return q @ k / (math.sqrt(width) if score == "scaled_dot" else 1)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("score", ATTENTION_SCORES)
+@pytest.mark.parametrize("score", SCORES)
 @torch.no_grad()
 def test_scores_and_contexts_are_those_of_the_formulas(score: str, heads: int) -> None:
     torch.manual_seed(1)
-    memory = AttentionMemory(score, state_size=4, key_size=4, layers=2, learned_values=True).double()
-    asking = Attention(score, query_size=4, key_size=4, heads=heads, layers=2).double()
+    memory = AttentionMemory(score, state_size=4, key_size=4, layers=2, project_values=True).double()
+    asking = SCORES[score](query_size=4, key_size=4, heads=heads, layers=2).double()
     for parameter in (*memory.parameters(), *asking.parameters()):
         torch.nn.init.normal_(parameter)
     states, queries = torch.randn(2, 3, 4).double(), torch.randn(2, 2, 4).double()
@@ -212,7 +258,7 @@ def test_scores_and_contexts_are_those_of_the_formulas(score: str, heads: int) -
     context, weights = asking(queries, *memory(states), mask)
     for b, h, t in itertools.product(range(2), range(heads), range(2)):
         there = [m for m in range(3) if mask[b, m]]
-        scores = torch.stack([score_by_hand(asking, memory, h, queries[b, t], states[b, m]) for m in there])
+        scores = torch.stack([score_by_hand(score, asking, memory, h, queries[b, t], states[b, m]) for m in there])
         expected = scores.softmax(0)
         torch.testing.assert_close(weights[b, h, t, : len(there)], expected)
         assert (weights[b, h, t, len(there) :] == 0).all()
@@ -232,7 +278,7 @@ def test_keyed_attention_applies_sigmoid_layers() -> None:
 def test_additive_scores_in_pieces_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     subject = subject_of(tiny(attention="additive", context_to=["readout"]))
     whole = logits_of(subject.exact, subject.inputs())
-    monkeypatch.setattr(attention, "MOST_ELEMENTS", 1)
+    monkeypatch.setattr(attention, "MAX_ELEMENTS", 1)
     torch.testing.assert_close(logits_of(subject.exact, subject.inputs()), whole)
 
 
@@ -265,12 +311,12 @@ def test_reversed_states_stay_at_their_tokens() -> None:
 
 @torch.no_grad()
 @pytest.mark.parametrize("cell", CELLS)
-def test_handover_copies_the_final_state_or_maps_it(cell: str) -> None:
+def test_the_bridge_copies_the_final_state_or_maps_it(cell: str) -> None:
     source = torch.tensor([[3, 4, 3], [4, 4, 1]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
     copying = tiny(cell=cell, handover="copy", encoder_layers=2, decoder_layers=2)
     encoded = copying.get_encoder()(input_ids=source, attention_mask=mask)
-    state = copying.get_decoder().handover(encoded)
+    state = copying.get_decoder().bridge(encoded)
     assert torch.equal(state["hidden"], encoded.final_hidden)
     assert ("cell" in state) == (cell == "lstm")
     if cell == "lstm":
@@ -278,9 +324,9 @@ def test_handover_copies_the_final_state_or_maps_it(cell: str) -> None:
 
     mapping = tiny(cell=cell, encoder_layers=3, decoder_layers=2)
     encoded = mapping.get_encoder()(input_ids=source, attention_mask=mask)
-    handover = mapping.get_decoder().handover
-    state = handover(encoded)
-    expected = torch.tanh(encoded.final_hidden[:, -1] @ handover.hidden.weight.T + handover.hidden.bias)
+    bridge = mapping.get_decoder().bridge
+    state = bridge(encoded)
+    expected = torch.tanh(encoded.final_hidden[:, -1] @ bridge.hidden.weight.T + bridge.hidden.bias)
     torch.testing.assert_close(state["hidden"], expected.view(2, 2, 4))
 
 
@@ -377,9 +423,9 @@ def test_noise_and_dropout_disturb_training_only(choices: dict[str, float]) -> N
         ({"dropout": 1}, "dropout=1 would erase everything"),
         ({"scheduled_sampling": -0.1}, "scheduled_sampling is a probability"),
         ({"embedding_noise": -1.0}, "embedding_noise must not be negative"),
-        ({"context_to": ["output"]}, r"context_to: \['output'\] not known; the places are input, state"),
-        ({"context_to": ["input", "input"]}, "names a place twice"),
-        ({"attention": "none"}, "attention=none has no context to put at"),
+        ({"context_to": ["output"]}, r"context_to: \['output'\] unknown; expected one or several of input, state"),
+        ({"context_to": ["input", "input"]}, "has an item twice"),
+        ({"attention": "none"}, "attention=none has no context to send to"),
         ({"context_to": []}, "context_to is empty"),
         ({"context_to": ["next_layer"]}, "set decoder_layers=2 or more"),
         ({"attention": "fixed", "attention_heads": 2}, "attention_heads=2 has no effect with attention=fixed"),

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from kit.decoding.search import SearchSettings, search
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
-from kit.models.configuration_rnn_seq2seq import ATTENTION_SCORES
+from kit.models.attention import SCORES
 from kit.training.objective import Seq2SeqObjective
 
 PAD, END, SYMBOLS = 1, 2, range(3, 11)
@@ -62,7 +62,7 @@ def exact_match_after(steps: int, **choices: Any) -> float:
 
 
 @pytest.mark.parametrize("places", [BAHDANAU, LUONG], ids=["bahdanau", "luong"])
-@pytest.mark.parametrize("score", ATTENTION_SCORES)
+@pytest.mark.parametrize("score", SCORES)
 def test_every_attention_score_learns_to_reverse(score: str, places: dict[str, Any]) -> None:
     assert exact_match_after(120, cell="gru", attention=score, **places) >= 0.95
 

@@ -10,13 +10,13 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
-import kit.models.reader
+import kit.models.recurrent
 from kit.data.text.tokenizer import train_tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, register_models
-from kit.models.attention import Attention
+from kit.models.attention import AdditiveAttention
 from kit.models.recurrent import RecurrentCache, RecurrentCacheLayer
-from kit.models.rnn_decoder import RNNSeq2SeqDecoder
+from kit.models.rnn_decoder import RNNDecoder
 from kit.runs.verify import PROOFS, Check, Subject, learning, table, verify, verify_model
 from kit.tasks.registry import load_recipe
 from kit.tasks.translation.recipe import TranslationTokenizer
@@ -46,7 +46,7 @@ def failures(model: Model, **more: Any) -> set[str]:
 # ---- broken models ---------------------------------------------------------------------------------------------------
 
 
-class MasklessAttention(Attention):
+class MasklessAttention(AdditiveAttention):
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         return super().forward(query, keys, values, None)
 
@@ -69,9 +69,9 @@ class UnorderedCache(Model):
             model_kwargs["past_key_values"].layers = [UnorderedLayer()]
 
 
-class ForgetfulDecoder(RNNSeq2SeqDecoder):
-    def _first_state(self, encoded: Any, cache: RecurrentCache | None, embeds: Tensor) -> dict[str, Tensor]:
-        state = super()._first_state(encoded, cache, embeds)
+class ForgetfulDecoder(RNNDecoder):
+    def _initial_state(self, encoder_outputs: Any, cache: RecurrentCache | None, embeds: Tensor) -> dict[str, Tensor]:
+        state = super()._initial_state(encoder_outputs, cache, embeds)
         return state if cache is None else {**state, "cell": torch.zeros_like(state["cell"])}
 
 
@@ -81,7 +81,7 @@ class ForgetsItsCell(Model):
         self.get_decoder().__class__ = ForgetfulDecoder
 
 
-class SkewedDecoder(RNNSeq2SeqDecoder):
+class SkewedDecoder(RNNDecoder):
     def _run_fused(self, *arguments: Any) -> Any:
         readout, trace, state = super()._run_fused(*arguments)
         return readout * 1.001, trace, state
@@ -169,7 +169,7 @@ def test_a_broken_model_fails_the_right_proofs(
 
 
 def test_an_encoder_that_reads_left_padding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kit.models.reader, "real_tokens_first", lambda mask, reverse: None)
+    monkeypatch.setattr(kit.models.recurrent, "left_align_index", lambda mask, reverse: None)
     assert failures(built()) == {"left padding"}
 
 
@@ -262,9 +262,9 @@ def test_a_tiny_copy_keeps_the_choices_and_which_sizes_are_equal() -> None:
     assert (small.vocab_size, small.decoder_vocab_size, small.pad_token_id, small.dropout) == (5, 5, 1, 0.0)
     assert (small.attention, small.attention_heads, small.attention_layers) == ("keyed", 6, 2)
     assert small.hidden_size < 20
-    assert small.encoder_size != small.hidden_size != small.word_vector_size
+    assert small.encoder_size != small.hidden_size != small.word_embedding_size
     same = tiny_config(RNNSeq2SeqConfig(hidden_size=64, attention="dot", handover="copy"), vocabulary=5, width=4)
-    assert same.encoder_size == same.hidden_size == same.word_vector_size == 4
+    assert same.encoder_size == same.hidden_size == same.word_embedding_size == 4
 
 
 def test_a_model_is_left_as_it_was() -> None:
