@@ -10,7 +10,7 @@ Importing kit is light; torch and transformers are loaded when something that ne
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from kit.system.version import __version__
 
 if TYPE_CHECKING:
     from kit.errors import DataError, HubError, KitError, NetworkError, RecipeError, RunError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kit.cards.provenance import short_path
 from kit.cards.tables import SPLITS, figure_titles, figures_of, metric_names
 from kit.evaluation.metrics import ACCURACIES, MODEL_METRICS
-from kit.hub.download import parse_repo_id
+from kit.hub.names import parse_repo_id
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult, ModelCardData

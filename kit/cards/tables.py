@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from kit.cards.markdown import escape, table
 from kit.evaluation.metrics import METRICS, MODEL_METRICS
+from kit.system.files import read_json_lines
 
 SPLITS = ("test", "validation")
 """The splits that a card reports on, the more important one first."""
@@ -90,7 +90,7 @@ def predicted_rows(run_folder: Path, count: int) -> tuple[str, list[dict[str, An
     for split in SPLITS:
         file = run_folder / "predictions" / f"{split}.jsonl"
         if count and file.exists() and file.stat().st_size:
-            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+            rows = [row for _, row in read_json_lines(file, "predictions")]
             chosen = [rows[place * len(rows) // count] for place in range(count)] if count < len(rows) else rows
             return split, chosen
     return "", []

@@ -8,7 +8,6 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from kit import __version__
 from kit.cli.catalog import copy, doctor, explain, recipes
 from kit.cli.evaluate import compare, evaluate, verify
 from kit.cli.exit import end_with_traceback, fail
@@ -17,6 +16,7 @@ from kit.cli.push import push
 from kit.cli.train import average, data, merge, train
 from kit.errors import KitError
 from kit.system.redaction import redact
+from kit.system.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,

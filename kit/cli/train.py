@@ -55,7 +55,7 @@ def train(
 
 def _run_on_hub(recipe: str) -> Any:
     """The run on the Hub that is meant by OWNER/NAME[@REVISION], unless it is a recipe that is here."""
-    from kit.hub.download import parse_repo_id
+    from kit.hub.names import parse_repo_id
     from kit.recipe.catalog import names_recipe
 
     name = parse_repo_id(recipe)

@@ -4,7 +4,6 @@ It goes through the real command line, on whatever this machine has, so that wha
 written (several GPUs, NCCL) can be tried where it is used.
 """
 
-import json
 import os
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 from kit.diagnostics.doctor import Finding
 from kit.diagnostics.self_check import GIVE_UP, RECIPE, end_with_children
 from kit.recipe.document import write_yaml
+from kit.system.files import read_json_lines
 
 STEPS = 8
 SAME_LOSSES = 1e-6
@@ -87,7 +87,7 @@ def run(folder: Path, name: str, *arguments: str) -> tuple[list[float] | None, s
         said = [line.strip() for line in told if line.strip()]
     if code:
         return None, f"it ended with exit code {code}: {said[-1] if said else 'without a word'}"
-    entries = [json.loads(line) for line in (folder / name / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    entries = [entry for _, entry in read_json_lines(folder / name / "metrics.jsonl", "a metrics log")]
     on = next((line for line in said if line.startswith("processes: ")), "")
     return [entry["train_loss"] for entry in entries if "train_loss" in entry], on
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kit.errors import KitError, RunError
 from kit.evaluation.metrics import METRICS, by_kind, find_metric, greater_is_better
 from kit.evaluation.metrics.base import Statistics
+from kit.system.files import read_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -266,11 +267,7 @@ def _shared_metrics(folders: Sequence[Path], split: str) -> tuple[str, ...]:
         file = Path(folder) / "results.json"
         if not file.exists():
             return DEFAULT_METRICS
-        try:
-            results = json.loads(file.read_text(encoding="utf-8"))
-            shared &= set(results.get(split, {}))
-        except (OSError, ValueError, AttributeError, TypeError) as error:
-            raise RunError(f"{file} is not the results file of a run: {error}") from None
+        shared &= set(read_json(file, "the results of a run").get(split) or {})
     return tuple(name for name in METRICS if name in shared) or DEFAULT_METRICS
 
 

@@ -1,7 +1,7 @@
-"""From what a user names, a folder of their own or `OWNER/NAME[@REVISION]` on the Hub, to a folder on this machine.
+"""Download model repositories: from `OWNER/NAME[@REVISION]` to a folder on this machine.
 
-All that kit takes from the Hub, but data sets, passes through here: by file names that stay in their folder, no code,
-no pickles, and checked against the Hub's checksums.
+Everything kit takes from the Hub except datasets passes through here: no code, no pickles, no file names that lead out
+of the folder, and every new file is compared with the Hub's checksum.
 """
 
 import hashlib
@@ -10,142 +10,123 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import HubError, KitError, NetworkError
+from kit.hub.names import RepoRef, parse_repo_id
 from kit.hub.retry import print_error, with_retries
 
 if TYPE_CHECKING:
     from huggingface_hub import RepoFile
 
-COMMIT = re.compile(r"[0-9a-f]{40}")
-_NAME = re.compile(r"(?P<repo>[\w-][\w.-]*(?:/[\w-][\w.-]*)?)(?:@(?P<revision>[\w-][\w./-]*))?")
-
 ALLOW_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.jinja", "*.yaml", "*.md", "plots/*.png")
-"""Files of a model on the Hub that are downloaded: weights that hold only numbers, and text. No code, no pickles."""
+"""Files of a model repository that are downloaded: weights as safetensors, and text. No code, no pickles."""
 IGNORE_PATTERNS = ("*/*.safetensors", "consolidated*.safetensors", "onnx/*", "openvino/*")
-"""The same weights once more, in other forms."""
+"""Further copies of the same weights, in other formats."""
 FILE_FILTERS: dict[str, Any] = {"allow_patterns": list(ALLOW_PATTERNS), "ignore_patterns": list(IGNORE_PATTERNS)}
 
 
-@dataclass(frozen=True)
-class RepoRef:
-    """A model on the Hub, at a revision (branch, tag or commit) or as it is now."""
-
-    repo: str
-    revision: str | None = None
-
-    @property
-    def is_pinned(self) -> bool:
-        """Whether it means the same for ever."""
-        return self.revision is not None and COMMIT.fullmatch(self.revision) is not None
-
-    def __str__(self) -> str:
-        return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
-
-
-def parse_repo_id(name: str | Path) -> RepoRef | None:
-    """What may be the name of something on the Hub: nothing that is there as a file or folder, and no other path."""
-    found = _NAME.fullmatch(str(name))
-    if found is None or ".." in str(name) or _exists(Path(name)):
-        return None
-    return RepoRef(found["repo"], found["revision"])
-
-
 def resolve_folder(name: str | Path) -> Path:
-    """The folder that is meant, downloaded if it is on the Hub. What cannot be a name there is returned as a path."""
-    on_hub = parse_repo_id(name)
-    return Path(name) if on_hub is None else download(on_hub)
+    """The local folder of a model, downloaded if `name` is a Hub id.
+
+    A name that cannot be a Hub id is returned as a path, whether or not it exists.
+    """
+    ref = parse_repo_id(name)
+    return Path(name) if ref is None else download(ref)
 
 
 @lru_cache
-def download(name: RepoRef) -> Path:
-    """The files of a model on the Hub, without code and pickles; its folder has the name of the commit.
+def download(ref: RepoRef) -> Path:
+    """The snapshot folder of a model repository, named after its commit.
 
-    Within a process a name means one commit, however often it is asked for.
+    Cached, so that within a process a name always means the same commit. Raises HubError or NetworkError.
     """
     from huggingface_hub import snapshot_download
 
-    what = f"{name} cannot be loaded as a run, a model folder or a Hub id"
-    commit = resolve_commit(name, what)
-    if (kept := cached_snapshot(name.repo, commit)) is not None:
-        return kept
-    tree = list_repo_files(name.repo, commit, what)
-    if outside := unsafe_paths(entry.path for entry in tree or ()):
-        raise HubError(f"{what}: it has a file {outside[0]!r}, a name that leads out of its folder. Nothing was loaded")
-    begin = time.time()
+    action = f"{ref} cannot be loaded as a run, a model folder or a Hub id"
+    commit = resolve_commit(ref, action)
+    if (snapshot := cached_snapshot(ref.repo, commit)) is not None:
+        return snapshot
+    tree = list_repo_files(ref.repo, commit, action)
+    if unsafe := unsafe_paths(entry.path for entry in tree or ()):
+        raise HubError(f"{action}: its file name {unsafe[0]!r} leads out of its folder. Nothing was loaded")
+    start = time.time()
     with hide_bars_without_terminal():
-        folder = Path(with_retries(lambda: snapshot_download(name.repo, revision=commit, **FILE_FILTERS), what))
-    verify_downloads(name.repo, tree or [], folder, begin)
+        folder = Path(with_retries(lambda: snapshot_download(ref.repo, revision=commit, **FILE_FILTERS), action))
+    verify_downloads(ref.repo, tree or [], folder, start)
     return folder
 
 
-def resolve_commit(name: RepoRef, what: str, repo_type: str = "model") -> str:
-    """The commit that a name stands for now; where the Hub cannot be reached, the one in the cache, and it is said."""
+def resolve_commit(ref: RepoRef, action: str, repo_type: str = "model") -> str:
+    """The commit that a reference stands for now; if the Hub is unreachable, the cached one, with a warning.
+
+    `action` is the beginning of error messages: what cannot be done.
+    """
     from huggingface_hub import HfApi
 
-    if name.is_pinned:
-        return str(name.revision)
+    if ref.is_pinned:
+        return str(ref.revision)
     api = HfApi()
 
     def resolve(local_files_only: bool = False) -> str:
         return api.resolve_revision(
-            name.repo, revision=name.revision, repo_type=repo_type, local_files_only=local_files_only
+            ref.repo, revision=ref.revision, repo_type=repo_type, local_files_only=local_files_only
         ).resolved
 
     try:
-        with_retries(lambda: api.repo_info(name.repo, revision=name.revision, repo_type=repo_type), what)
-        return with_retries(resolve, what)  # also notes it for the day when the Hub cannot be reached
+        # repo_info raises precise errors (gated, private, missing); resolve_revision also caches the answer for later,
+        # when the Hub may be unreachable
+        with_retries(lambda: api.repo_info(ref.repo, revision=ref.revision, repo_type=repo_type), action)
+        return with_retries(resolve, action)
     except (HubError, NetworkError) as error:
         if not is_unreachable(error):
             raise
         try:
-            kept = resolve(local_files_only=True)
+            cached = resolve(local_files_only=True)
         except Exception:
             raise error from None
         if isinstance(error, NetworkError):
-            print_error(f"the Hub cannot be reached: {name} is taken as it is in the cache ({kept[:12]})")
-        return kept
+            print_error(f"the Hub cannot be reached: using the cached revision of {ref} ({cached[:12]})")
+        return cached
 
 
 def cached_snapshot(repo: str, commit: str) -> Path | None:
-    """The folder of a commit if all its files are here; those that kit fetched were checked when they came."""
+    """The snapshot folder of a commit if all its files are cached. They were verified when they were downloaded."""
     from huggingface_hub import get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 
     try:
-        get_cached_repo_tree(repo, revision=commit)  # without it nobody knows whether a file is missing
+        get_cached_repo_tree(repo, revision=commit)  # without the cached tree, a missing file would go unnoticed
         return Path(snapshot_download(repo, revision=commit, local_files_only=True, **FILE_FILTERS))
     except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
         return None
 
 
 def is_unreachable(error: KitError) -> bool:
-    """Whether the Hub gave no answer, or was not to be asked."""
+    """Whether the Hub did not answer, or HF_HUB_OFFLINE forbids asking it."""
     from huggingface_hub.constants import is_offline_mode
 
     return isinstance(error, NetworkError) or is_offline_mode()
 
 
-def list_repo_files(repo: str, commit: str, what: str) -> "list[RepoFile] | None":
-    """All files of a commit with their checksums; None if the Hub is away."""
+def list_repo_files(repo: str, commit: str, action: str) -> "list[RepoFile] | None":
+    """All files of a commit with their checksums; None if the Hub is unreachable."""
     from huggingface_hub import HfApi, RepoFile
 
     try:
-        listed = with_retries(lambda: list(HfApi().list_repo_tree(repo, recursive=True, revision=commit)), what)
+        tree = with_retries(lambda: list(HfApi().list_repo_tree(repo, recursive=True, revision=commit)), action)
     except (HubError, NetworkError) as error:
         if not is_unreachable(error):
             raise
         return None
-    return [entry for entry in listed if isinstance(entry, RepoFile)]
+    return [entry for entry in tree if isinstance(entry, RepoFile)]
 
 
 @contextmanager
 def hide_bars_without_terminal() -> Iterator[None]:
-    """Keep the Hub's library from drawing bars where nobody watches, as in a log file."""
+    """Disable huggingface_hub's progress bars unless stderr is a terminal: they would fill log files."""
     from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
 
     hide = not sys.stderr.isatty() and not are_progress_bars_disabled()
@@ -159,28 +140,30 @@ def hide_bars_without_terminal() -> Iterator[None]:
 
 
 def verify_downloads(repo: str, tree: "list[RepoFile]", folder: Path, since: float) -> None:
-    """Compare the files that came since a moment with the checksums that the Hub has of them.
+    """Compare the files downloaded since a point in time with the Hub's checksums.
 
-    The Hub's library looks at sizes only. A file with other content is removed, so that it is fetched again.
+    Mismatched files are deleted, so that the next attempt downloads them again. Raises NetworkError if there are any.
     """
-    wrong = []
+    # snapshot_download compares sizes only. HfApi.verify_repo_checksums would list the repository a second time, hash
+    # the gigabytes of earlier downloads again, and delete nothing.
+    corrupt = []
     for entry in tree:
         path = folder / entry.path
-        if not path.is_file() or path.stat().st_mtime < since - 1:
+        if not path.is_file() or path.stat().st_mtime < since - 1:  # file systems round modification times
             continue
-        if checksum(path, is_large=entry.lfs is not None) != (entry.lfs.sha256 if entry.lfs else entry.blob_id):
-            path.resolve().unlink()
+        if hub_checksum(path, is_lfs=entry.lfs is not None) != (entry.lfs.sha256 if entry.lfs else entry.blob_id):
+            path.resolve().unlink()  # the blob in the cache that the snapshot links to
             path.unlink(missing_ok=True)
-            wrong.append(entry.path)
-    if wrong:
+            corrupt.append(entry.path)
+    if corrupt:
         raise NetworkError(
-            f"{repo}: {', '.join(wrong)} arrived with other content than the Hub has a checksum of, and was removed. "
+            f"{repo}: {', '.join(corrupt)} did not match the Hub's checksum after the download, and was deleted. "
             "Run the same command again"
         )
 
 
 def unsafe_paths(paths: Iterable[str]) -> list[str]:
-    """The names among `paths` that would lead out of the folder that they are put into."""
+    """The paths that would lead out of the folder that they are written into."""
     return [
         path
         for path in paths
@@ -188,17 +171,11 @@ def unsafe_paths(paths: Iterable[str]) -> list[str]:
     ]
 
 
-def checksum(path: Path, is_large: bool) -> str:
-    """The checksum of a file as the Hub has it: SHA-256 of large ones, that of git (a blob's SHA-1) of others."""
-    if is_large:
+def hub_checksum(path: Path, is_lfs: bool) -> str:
+    """The checksum that the Hub lists for a file: SHA-256 if it is stored as LFS, otherwise its git blob id."""
+    from huggingface_hub.utils.sha import git_hash
+
+    if is_lfs:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
-    content = path.read_bytes()
-    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except (OSError, ValueError):
-        return False
+    return git_hash(path.read_bytes())

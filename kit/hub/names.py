@@ -1,16 +1,55 @@
-"""What can be the name of something on the Hub, and what the Hub says when it is not there."""
+"""Names of repositories on the Hub, and the messages of its errors."""
 
 import re
+from dataclasses import dataclass
+from pathlib import Path
 
-HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+_NAME = r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?"
+_REFERENCE = re.compile(rf"(?P<repo>{_NAME})(?:@(?P<revision>[\w-][\w./-]*))?")
+_MAX_MESSAGE_LENGTH = 300
+
+
+@dataclass(frozen=True)
+class RepoRef:
+    """A repository on the Hub, at a revision (branch, tag or commit) or at the newest commit of its main branch."""
+
+    repo: str
+    revision: str | None = None
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the revision is a commit, so that the content can never change."""
+        return self.revision is not None and COMMIT.fullmatch(self.revision) is not None
+
+    def __str__(self) -> str:
+        return self.repo if self.revision is None else f"{self.repo}@{self.revision}"
+
+
+def parse_repo_id(name: str | Path) -> RepoRef | None:
+    """The repository that `NAME`, `OWNER/NAME` or `OWNER/NAME@REVISION` refers to.
+
+    None for an existing file or folder, which takes precedence, and for a path that cannot be a repository name.
+    """
+    match = _REFERENCE.fullmatch(str(name))
+    if match is None or ".." in str(name) or _exists(Path(name)):
+        return None
+    return RepoRef(match["repo"], match["revision"])
 
 
 def looks_like_hub_id(name: str) -> bool:
-    """Whether a name may be "name" or "owner/name" on the Hub, rather than a path."""
-    return HUB_ID.fullmatch(name) is not None
+    """Whether a name can be `NAME` or `OWNER/NAME` on the Hub, rather than a path."""
+    return re.fullmatch(_NAME, name) is not None
 
 
 def one_line(error: Exception) -> str:
-    """The message of an error of a Hub library as one line of readable length."""
+    """The message of an exception on one line, shortened to 300 characters; its class name if the message is empty."""
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 300 else text[:300] + " …"
+    return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + " …"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long for the file system, or with a null byte
+        return False

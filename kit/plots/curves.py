@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.errors import RunError
 from kit.evaluation.metrics import METRICS, greater_is_better
-from kit.system.files import atomic_write
+from kit.system.files import atomic_write, read_json_lines
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,21 +62,12 @@ def _read(file: Path) -> tuple[dict[str, Series], dict[str, Series]]:
 
 
 def _entries(file: Path) -> Iterator[dict[str, Any]]:
-    try:
-        lines = file.read_text(encoding="utf-8", errors="replace").split("\n") if file.exists() else []
-    except OSError as error:
-        raise RunError(f"{file} cannot be read: {error}") from None
-    while lines and not lines[-1].strip():
-        lines.pop()
-    for number, line in enumerate(lines, start=1):
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            entry = None
-        if isinstance(entry, dict) and isinstance(entry.get("step"), int):
-            yield entry
-        elif number < len(lines):  # the last line may be one that is being written, or was when the run was killed
+    if not file.exists():
+        return
+    for number, entry in read_json_lines(file, "a metrics log", growing=True):
+        if not isinstance(entry.get("step"), int):
             raise RunError(f'{file}, line {number}: expected a JSON object with a "step".')
+        yield entry
 
 
 def _plot(name: str, series: dict[str, Series], best_of: str | None = None) -> Figure:

@@ -5,7 +5,6 @@ decodes with it. A folder of an adapter names its base model and holds no `confi
 sign of a whole model. The configuration, with the labels of a head, is in `model_config.json` instead.
 """
 
-import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from kit.errors import RecipeError, RunError, did_you_mean
 from kit.recipe.training import PeftSection
+from kit.system.files import read_json
 
 MODEL_CONFIG = "model_config.json"
 """File of an adapter's folder with the configuration of the model that it belongs to."""
@@ -193,7 +193,7 @@ def read_adapter_config(place: str | Path) -> dict[str, Any]:
     assert file is not None
     if not (file.parent / ADAPTER_WEIGHTS).is_file():  # peft would unpickle another file in its place
         raise RunError(f"{place} is an adapter without {ADAPTER_WEIGHTS}: kit loads weights in no other form")
-    saved = json.loads(file.read_text(encoding="utf-8"))
+    saved = read_json(file, "the configuration of an adapter")
     if saved.get("peft_type") not in PEFT_TYPES:
         raise RunError(
             f"{place} is an adapter of the type {saved.get('peft_type')}, which kit does not support. Use one of the "

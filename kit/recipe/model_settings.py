@@ -21,11 +21,12 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
-from kit.errors import RecipeError, did_you_mean
+from kit.errors import RecipeError, RunError, did_you_mean
 from kit.models import MODELS
 from kit.models import config_class as kit_config_class
 from kit.recipe.document import key_name
 from kit.recipe.section import Extensible
+from kit.system.files import read_json
 
 Problem = tuple[tuple[str | int, ...], str]
 """A key path and what is wrong there."""
@@ -136,10 +137,9 @@ def pretrained_type(pretrained: str) -> str | None:
     """The model type of a run folder or model folder, if it is one of kit's; None for anything else."""
     for place in (Path(pretrained) / "model" / "config.json", Path(pretrained) / "config.json"):
         try:
-            found = json.loads(place.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            model_type = read_json(place, "a model configuration").get("model_type")
+        except RunError:
             continue
-        model_type = found.get("model_type") if isinstance(found, dict) else None
         if isinstance(model_type, str) and model_type in MODELS:
             return model_type
     return None

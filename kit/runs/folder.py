@@ -8,12 +8,12 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from kit import __version__
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import show
-from kit.system.files import TEMPORARY_PREFIX, replace_folder, write_text
+from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder, write_text
+from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
 
 # What may change between the start of a run and its resumption: nothing here decides what is learned.
@@ -78,12 +78,9 @@ class RunFolder:
 
     def results(self) -> dict[str, Any]:
         """The figures of a finished run."""
-        try:
-            return json.loads(self.results_file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise RunError(f"{self.path} is not finished: it has no results.json. Go on with --resume") from None
-        except ValueError as error:
-            raise RunError(f"{self.results_file} is broken: {error}") from None
+        if not self.is_finished:
+            raise RunError(f"{self.path} is not finished: it has no results.json. Go on with --resume")
+        return read_json(self.results_file, "the results of a run")
 
     def claim(self, recipe: Recipe, resume: bool) -> None:
         """Make sure that this folder is free for, or belongs to, a run of this recipe; write nothing yet."""

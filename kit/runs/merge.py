@@ -1,8 +1,8 @@
 """`kit merge`: a plain model of a base model and the adapter that was trained for it, proven to predict the same."""
 
-import json
 import shutil
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -17,7 +17,7 @@ from kit.pretrained.adapters import adapted_class, adapter_config_file, base_of
 from kit.pretrained.loading import export_model, load_merged, load_model, model_place
 from kit.pretrained.positions import position_limit
 from kit.runs.folder import RunFolder
-from kit.system.files import write_text
+from kit.system.files import read_json_lines, write_text
 from kit.tasks.registry import create_task
 from kit.training.objective import decoder_inputs
 
@@ -67,7 +67,7 @@ def merge(run: str | Path, output: Path) -> Merged:
 def example_texts(run: Path) -> list[str]:
     """A few texts that the run has predicted something for; a few words if there are none."""
     for file in sorted((run / "predictions").glob("*.jsonl")):
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[:EXAMPLES]]
+        rows = [row for _, row in islice(read_json_lines(file, "predictions"), EXAMPLES)]
         texts = [" ".join(strings_of(row)) for row in rows]
         if any(texts):
             return [text for text in texts if text]

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from kit.data.formats.reader import EXTENSIONS, file_extension
 from kit.errors import HubError, KitError
-from kit.hub.download import COMMIT, RepoRef, download, parse_repo_id, resolve_commit
-from kit.hub.names import looks_like_hub_id
+from kit.hub.download import download, resolve_commit
+from kit.hub.names import COMMIT, RepoRef, looks_like_hub_id, parse_repo_id
 from kit.recipe.base import Recipe
 from kit.tasks.registry import load_recipe
 

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 from kit.cards.card import write_card
 from kit.cards.provenance import shared_recipe
 from kit.errors import HubError, RunError
-from kit.hub.download import parse_repo_id
+from kit.hub.names import parse_repo_id
 from kit.recipe.base import Recipe
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder

@@ -1,4 +1,4 @@
-"""What a person sees while kit works: messages and progress, from the main process only."""
+"""Messages and progress on the terminal, from the main process only."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 class StepWindow(Protocol):
-    """Figures of the last steps, as the training loop collects them."""
+    """Sums over the most recent training steps, collected by the training loop."""
 
     loss_sum: Any
     steps: int
@@ -18,7 +18,7 @@ class StepWindow(Protocol):
 
 
 class TrainingBar:
-    """A progress bar with the loss and the speed; on a terminal it moves, in a log file it is silent."""
+    """A progress bar with loss and speed. It is drawn on a terminal only, never into a log file."""
 
     def __init__(self, progress: Progress, task: TaskID):
         self._progress, self._task = progress, task
@@ -30,10 +30,10 @@ class TrainingBar:
 
 
 class Reporter:
-    """Talks to the person at the terminal, or to nobody (`quiet`)."""
+    """Prints messages and progress, or nothing at all if `quiet`."""
 
     def __init__(self, quiet: bool = False):
-        # messages go to stderr, so that what a command produces can be piped
+        # stderr, so that the output of a command can be piped
         self.console = Console(stderr=True, quiet=quiet, soft_wrap=True, highlight=False)
 
     def print(self, message: str) -> None:
@@ -41,7 +41,7 @@ class Reporter:
 
     @property
     def shows_progress(self) -> bool:
-        """Whether anybody sees progress: on a terminal, but not in a log file."""
+        """Whether progress is drawn: on a terminal, but not in a log file."""
         return self.console.is_terminal and not self.console.quiet
 
     def _progress(self, *columns: Any) -> Progress:
@@ -49,7 +49,7 @@ class Reporter:
 
     @contextmanager
     def training_progress(self, total: int, done: int) -> Iterator[TrainingBar]:
-        """A bar over the steps of a training."""
+        """A progress bar over training steps, `done` of which a resumed run has behind it."""
         columns = (
             TextColumn("training"),
             BarColumn(),
@@ -62,7 +62,7 @@ class Reporter:
 
     @contextmanager
     def status(self, what: str) -> Iterator[None]:
-        """A sign of life for work that cannot be counted."""
+        """A spinner for work whose length is unknown."""
         if not self.shows_progress:
             yield
             return
@@ -71,7 +71,7 @@ class Reporter:
 
     @contextmanager
     def progress(self, what: str, total: int | None) -> Iterator[Any]:
-        """A bar for anything else that is counted: yields a function to advance it."""
+        """A progress bar for countable work; yields the function that advances it."""
         columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
         with self._progress(*columns) as progress:
             task = progress.add_task(what, total=total)

@@ -1,17 +1,25 @@
-"""Files and folders that are there as a whole or not at all, whenever the process is killed or the disk is full."""
+"""Atomic writes, which survive a kill or a full disk at any moment, and guarded reads of JSON.
 
+A file or folder is written under a temporary name, flushed to disk, and renamed. Renaming within a file system is
+atomic, so readers and crashes see the old content or the new, never a part of it.
+"""
+
+import json
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+
+from kit.errors import RunError
 
 TEMPORARY_PREFIX = ".tmp-"
-"""Begins the names of what is not finished yet."""
+"""Starts the names of unfinished files and folders."""
 
 
 def fsync(path: Path) -> None:
-    """Have the operating system put a file, or the entries of a folder, onto the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -21,9 +29,9 @@ def fsync(path: Path) -> None:
 
 @contextmanager
 def atomic_write(path: Path) -> Iterator[Path]:
-    """A place to write a file to, which takes the name `path` when the block ends well.
+    """Yield a temporary path to write to; it replaces `path` when the block ends without an exception.
 
-    A reader, or a crash, sees the old file or the new one, never a part of it; the file keeps its permissions.
+    An existing file keeps its permissions. After an exception the temporary file is removed and `path` is unchanged.
     """
     temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
     try:
@@ -32,26 +40,71 @@ def atomic_write(path: Path) -> Iterator[Path]:
             shutil.copymode(path, temporary)
         fsync(temporary)
         os.replace(temporary, path)
-        fsync(path.parent)
+        fsync(path.parent)  # the rename itself is durable only once the folder is flushed
     finally:
         temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, line ends as they are."""
+    """Write a UTF-8 text file atomically, without translating line endings."""
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="")
 
 
 def replace_folder(temporary: Path, final: Path) -> None:
-    """Put a folder that was written aside in its place, flushed; one that is there already gives way to it."""
+    """Flush the folder `temporary` and rename it to `final`, replacing a folder that exists there."""
     for file in temporary.rglob("*"):
         fsync(file)
     fsync(temporary)
     old = final.with_name(f"{TEMPORARY_PREFIX}old-{final.name}")
-    shutil.rmtree(old, ignore_errors=True)  # left by a process that was killed here
+    shutil.rmtree(old, ignore_errors=True)  # left over if an earlier process was killed between the two renames
     if final.exists():
-        os.rename(final, old)
+        os.rename(final, old)  # no system call replaces a folder that has files in it
     os.rename(temporary, final)
     shutil.rmtree(old, ignore_errors=True)
     fsync(final.parent)
+
+
+def read_json(path: Path, what: str) -> dict[str, Any]:
+    """The JSON object in a file. Raises RunError if the file cannot be read or holds anything else.
+
+    `what` describes the file in the message, such as "the results of a run".
+    """
+    try:
+        return _json_object(path.read_bytes())
+    except FileNotFoundError:
+        raise RunError(f"{path} ({what}) does not exist") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path} cannot be read as {what}: {error}") from None
+
+
+def read_json_lines(path: Path, what: str, *, growing: bool = False) -> Iterator[tuple[int, dict[str, Any]]]:
+    """The line number and the JSON object of each line. Raises RunError, with the line, for anything else.
+
+    A `growing` file may end in a partial line, because its writer is still running or was killed; it is skipped.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path} cannot be read as {what}: {error}") from None
+    # Not splitlines(): strings may contain other line separators, such as U+2028, which JSON does not escape.
+    lines = content.rstrip().split(b"\n") if content.strip() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            entry = _json_object(line)
+        except ValueError as error:
+            if growing and number == len(lines):
+                return
+            raise RunError(f"{path}, line {number} cannot be read as {what}: {error}") from None
+        yield number, entry
+
+
+def _json_object(content: bytes) -> dict[str, Any]:
+    """Raises ValueError for bytes that are not UTF-8, not JSON, or not a JSON object."""
+    try:
+        value = json.loads(content.decode("utf-8"))
+    except RecursionError as error:  # brackets nested thousands deep
+        raise ValueError(str(error)) from None
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, got {str(value)[:40]!r}")
+    return value

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from kit import __version__
 from kit.errors import RunError
-from kit.system.files import TEMPORARY_PREFIX, replace_folder
+from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder
+from kit.system.version import __version__
 from kit.training.sharding import divided_like
 
 FORMAT = 1
@@ -120,16 +120,18 @@ class Checkpoint:
 
     def broken(self) -> str | None:
         """What is wrong with its files, if anything."""
+        if not (self.folder / "checksums.json").is_file():
+            return "checksums.json is missing"
         try:
-            sums = json.loads((self.folder / "checksums.json").read_text(encoding="utf-8"))
-            if not isinstance(sums, dict) or not sums.keys() >= REQUIRED:
+            sums = read_json(self.folder / "checksums.json", "checksums")
+            if not sums.keys() >= REQUIRED:
                 return "checksums.json does not name all its files"
             for name, expected in sums.items():
                 if checksum(self.folder / name) != expected:
                     return f"{name} does not match its checksum"
         except FileNotFoundError as error:
             return f"{Path(str(error.filename)).name} is missing"
-        except (OSError, ValueError) as error:
+        except (OSError, RunError) as error:
             return str(error)
         return None
 
@@ -159,7 +161,7 @@ class Checkpoint:
 
     def state(self) -> dict[str, Any]:
         """Position, schedule and figures. Raises RunError if another version of kit wrote it in another way."""
-        state = json.loads((self.folder / "state.json").read_text(encoding="utf-8"))
+        state = read_json(self.folder / "state.json", "the state of a checkpoint")
         found, by = state.get("format", 1), state.get("kit", "another version")
         if found != FORMAT:
             age = "a newer" if found > FORMAT else "an older"

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import KitError
+from kit.system.files import read_json
 from kit.system.machine import available_cores
 from kit.system.redaction import redact
 
@@ -91,7 +92,7 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
 
 def read_told(folder: Path) -> dict[int, dict[str, Any]]:
     """What the processes have left, by their number, the first failure first."""
-    found = {int(path.stem): json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")}
+    found = {int(path.stem): read_json(path, "the failure of a process") for path in folder.glob("*.json")}
     return dict(sorted(found.items(), key=lambda entry: entry[1]["time"]))
 
 

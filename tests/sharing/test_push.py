@@ -117,7 +117,7 @@ LASTING = {
     "bytes that change on the way": (
         Fault("PUT /storage", times=999, status=400, message="bad checksum"), HubError, "bad checksum",
     ),
-    "no right to write": (Fault("POST /api/repos/create", times=999, status=403), HubError, "has not the right"),
+    "no right to write": (Fault("POST /api/repos/create", times=999, status=403), HubError, "lacks permission"),
     "no room": (Fault("POST .*/commit/", times=999, status=507, message="quota"), HubError, "quota"),
 }  # fmt: skip
 
@@ -168,10 +168,10 @@ def test_somebody_else_in_between(hub: HubServer, folder: Path) -> None:
 
 def test_nothing_becomes_public_by_mistake(hub: HubServer, folder: Path) -> None:
     hub.put(NAME, {"README.md": b"mine"})
-    with pytest.raises(HubError, match="is there already, and public: say so with --public"):
+    with pytest.raises(HubError, match="already exists and is public: confirm with --public"):
         send(folder)
     hub.put("tester/hidden", {"README.md": b"mine"}, private=True)
-    with pytest.raises(HubError, match="and private: leave --public out"):
+    with pytest.raises(HubError, match="is private: remove --public"):
         send(folder, Destination("tester/hidden", public=True))
     assert not hub.sent("PUT|commit")
     send(folder, Destination(NAME, public=True))
@@ -191,11 +191,11 @@ def test_files_of_an_older_push_go_and_others_stay(hub: HubServer, folder: Path)
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"repo": "no spaces/here"}, "can be no name on the Hub"),
+        ({"repo": "no spaces/here"}, "is not a valid repository name"),
         ({"repo": "nobody"}, "OWNER/NAME"),
         ({"token": ""}, "there is no access token"),
-        ({"token": "hf_wrong" + "x" * 30}, "does not know the token"),
-        ({"token": READER}, "has not the right"),
+        ({"token": "hf_wrong" + "x" * 30}, "rejects the token"),
+        ({"token": READER}, "lacks permission"),
         ({"card": "---\nlicense: none of the known\n---\n"}, "must be one of the list"),
     ],
 )
@@ -239,7 +239,7 @@ def test_a_download_is_whole_and_without_code(hub: HubServer, folder: Path) -> N
 def test_other_bytes_of_the_same_length_are_noticed(hub: HubServer, folder: Path, pattern: str, name: str) -> None:
     hub.put(NAME, contents(folder))
     hub.faults = [Fault(pattern, kind="corrupt")]
-    with pytest.raises(NetworkError, match=f"{name} arrived with other content"):
+    with pytest.raises(NetworkError, match=f"{name} did not match the Hub.s checksum"):
         places.resolve_folder(NAME)
     hub.log.clear()
     assert contents(places.resolve_folder(NAME)) == contents(folder)
@@ -257,7 +257,7 @@ def test_file_names_do_not_lead_out(hub: HubServer, folder: Path, path: str, tmp
 @pytest.mark.parametrize(
     ("name", "token", "kind", "said"),
     [
-        ("tester/nothing", TOKEN, HubError, "there is no such name on the Hub"),
+        ("tester/nothing", TOKEN, HubError, "the Hub has no repository of this name"),
         (f"{NAME}@v9", TOKEN, HubError, "no such revision"),
         (NAME, "", HubError, "or it is private"),
         (NAME, TOKEN, NetworkError, "Run the same command again"),

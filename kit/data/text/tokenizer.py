@@ -6,7 +6,6 @@ The saved files are those of transformers, so that `AutoTokenizer` on a model fo
 trained with. When the two sides have vocabularies of their own, that of the target is in `target_tokenizer/`.
 """
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,8 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from kit.data.text.languages import PREFIX, Languages, languages_of
 from kit.data.text.vocabulary import BERT_SPECIAL_TOKENS, BOS, EOS, PAD, UNK, train_vocabulary
 from kit.errors import NetworkError, RecipeError, RunError
-from kit.hub.download import download, parse_repo_id
-from kit.hub.names import one_line
+from kit.hub.download import download
+from kit.hub.names import one_line, parse_repo_id
+from kit.system.files import read_json
 from kit.system.redaction import redact
 
 if TYPE_CHECKING:
@@ -191,7 +191,10 @@ def read_tokenizer(folder: str, subfolder: str = "") -> "PreTrainedTokenizerBase
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     settings = Path(folder) / subfolder / "tokenizer_config.json"
-    if settings.is_file() and json.loads(settings.read_text("utf-8")).get("tokenizer_class") in GENERAL_CLASSES:
+    if (
+        settings.is_file()
+        and read_json(settings, "the settings of a tokenizer").get("tokenizer_class") in GENERAL_CLASSES
+    ):
         # These need no model beside them; AutoTokenizer would read its config and warn if its type is not registered.
         return PreTrainedTokenizerFast.from_pretrained(folder, subfolder=subfolder)
     try:

@@ -1,12 +1,12 @@
 """What only the card of a forecaster says."""
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kit.cards.markdown import code
 from kit.cards.tables import SPLITS, figures_of
+from kit.system.files import read_json
 from kit.tasks.forecasting.recipe import ForecastingRecipe
 
 
@@ -14,7 +14,7 @@ def of_forecasting(recipe: ForecastingRecipe, results: Mapping[str, Any], run_fo
     """What only the card of a forecaster says."""
     figures = next((figures_of(results, split) for split in SPLITS if results.get(split)), {})
     config = run_folder / "model" / "config.json"
-    sizes = json.loads(config.read_text(encoding="utf-8")) if config.is_file() else {}
+    sizes = read_json(config, "a model configuration") if config.is_file() else {}
     order = figures.get("linear_order")
     note = (
         f"Errors are in the units of the data, over all {recipe.data.horizon} steps of the horizon, each predicted "
