@@ -4,8 +4,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import datasets
 import evaluate
@@ -18,6 +19,7 @@ from kit.cards.markdown import escape
 from kit.errors import KitError, RecipeError
 from kit.evaluation.compare import compare_runs
 from kit.evaluation.metrics import METRICS, compute_metrics, greater_is_better
+from kit.evaluation.metrics.registry import Kind
 from kit.runs.folder import RunFolder
 
 
@@ -174,6 +176,30 @@ def test_a_recipe_accepts_it_where_predictions_fit(tiny_recipe: Path) -> None:
         load_recipe(tiny_recipe, ["eval.metrics=[length_rato]"])
     with pytest.raises(RecipeError, match='got "label_share"'):
         load_recipe(tiny_recipe, ["eval.metrics=[label_share]"])
+
+
+@pytest.mark.parametrize(
+    ("recipe", "kinds"),
+    [
+        ("dates_rnn", {"text"}),
+        ("shapes_captioner", {"text"}),
+        ("lora_causal_lm", {"text"}),
+        ("dialogues_hred", {"text", "variety"}),
+        ("dates_language", {"labels", "scores"}),
+        ("dates_tags", {"tags"}),
+        ("dates_questions", {"answers"}),
+        ("pendulum", set()),
+        ("shakespeare_rnn", set()),
+    ],
+)
+def test_each_task_accepts_the_kinds_it_predicts(recipe: str, kinds: set[str]) -> None:
+    accepted = set()
+    for kind in get_args(Kind):
+        register_metric(f"my_{kind}", length_ratio, kind=kind)
+        with suppress(RecipeError):
+            load_recipe(recipe, [f"eval.metrics=[my_{kind}]", f"eval.select_by=my_{kind}"])
+            accepted.add(kind)
+    assert accepted == kinds
 
 
 def test_a_run_is_selected_by_it_and_its_folder_is_read_without_it(tiny_recipe: Path, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from datasets import Features, List, Value
 
 from kit.evaluation.metrics.base import check_pairs
 from kit.evaluation.metrics.custom import RegisteredMetric, is_evaluate_module
-from kit.evaluation.metrics.registry import Kind, Metric, compute_metric, find_metric
+from kit.evaluation.metrics.registry import Kind, Metric, find_metric
 
 _TEXT, _NUMBER, _NAMES = Value("string"), Value("float64"), List(Value("string"))
 _FEATURES: dict[Kind, tuple[Any, Any]] = {
@@ -35,10 +35,10 @@ def load_metric(name: str) -> evaluate.EvaluationModule:
 
     Raises KitError for an unknown name.
     """
-    source = find_metric(name).source
-    if isinstance(source, RegisteredMetric) and is_evaluate_module(source.metric):
-        return source.metric
-    return _Module(name)
+    metric = find_metric(name)
+    if isinstance(metric.source, RegisteredMetric) and is_evaluate_module(metric.source.metric):
+        return metric.source.metric
+    return _Module(name, metric)
 
 
 class _Module(evaluate.Metric):
@@ -48,8 +48,8 @@ class _Module(evaluate.Metric):
     cache folder that it creates.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name, self._metric = name, find_metric(name)
+    def __init__(self, name: str, metric: Metric) -> None:
+        self._metric = metric
         self._examples: list[tuple[Any, Any]] = []
         super().__init__(keep_in_memory=True)
         self.info.module_name = name
@@ -83,7 +83,7 @@ class _Module(evaluate.Metric):
         if predictions is not None or references is not None:
             self.add_batch(predictions=predictions, references=references)
         examples, self._examples = self._examples, []
-        return compute_metric(self._name, [row[0] for row in examples], [row[1] for row in examples], **options)
+        return self._metric.compute([row[0] for row in examples], [row[1] for row in examples], **options)
 
 
 def _description(metric: Metric) -> str:

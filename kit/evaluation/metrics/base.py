@@ -37,8 +37,9 @@ MetricFunction = Callable[..., Statistics | Mapping[str, Any] | float]
 
 def check_pairs(predictions: Sequence[Any], references: Sequence[Any]) -> None:
     """Raise DataError unless there are as many predictions as references, and at least one."""
-    if isinstance(predictions, str) or isinstance(references, str):
-        raise DataError("A metric takes a list of predictions and a list of references, not a single text.")
+    for values in (predictions, references):
+        if values is None or isinstance(values, str):
+            raise DataError(f"A metric takes a list of predictions and a list of references, got {values!r:.80}.")
     if len(predictions) != len(references):
         raise DataError(
             f"{len(predictions)} predictions and {len(references)} references: each prediction needs its reference."

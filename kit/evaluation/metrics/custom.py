@@ -37,7 +37,8 @@ def register_metric(
       data has several for some example.
     - variety (dialogue): the same.
     - labels (classification): label names; lists of names if examples have several labels. A module whose features are
-      integers, as those of `evaluate` are, receives indices into the model's labels.
+      integers, as those of `evaluate` are, receives indices into the model's labels. `eval.positive_label` does not
+      reach the metric.
     - scores (classification): a list of probabilities per example, one for each label; references as for labels.
     - numbers (regression): lists of numbers.
     - tags (tagging): a list of tags per sentence.

@@ -22,7 +22,7 @@ each; the scores of labels with the right labels; numbers; the tags of words; an
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric as the table lists it; its function is imported by `function`."""
+    """A metric as the table lists it; its function is imported when it is computed."""
 
     title: str
     """The name as papers write it."""
@@ -53,6 +53,14 @@ class Metric:
         module, name = self.source.split(".")
         function = getattr(importlib.import_module(f"kit.evaluation.metrics.{module}"), name)
         return partial(function, **self.settings) if self.settings else function
+
+    def compute(self, predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
+        """The value as "score", with the further figures of the metric, such as its signature."""
+        result = self.function(predictions, references, **options)
+        if isinstance(result, Statistics):
+            signature = {} if result.signature is None else {"signature": result.signature}
+            return {"score": result.score(), **signature}
+        return dict(result) if isinstance(result, Mapping) else {"score": result}
 
 
 METRICS = {
@@ -138,15 +146,6 @@ def by_kind(names: Sequence[str]) -> dict[Kind, list[str]]:
     return {kind: group for kind, group in groups.items() if group}
 
 
-def compute_metric(name: str, predictions: Sequence[Any], references: Sequence[Any], **options: Any) -> dict[str, Any]:
-    """The value of a metric as "score", with the further figures that the metric returns, such as its signature."""
-    result = find_metric(name).function(predictions, references, **options)
-    if isinstance(result, Statistics):
-        signature = {} if result.signature is None else {"signature": result.signature}
-        return {"score": result.score(), **signature}
-    return dict(result) if isinstance(result, Mapping) else {"score": result}
-
-
 def compute_metrics(
     names: Sequence[str], predictions: Sequence[Any], references: Sequence[Any], **options: Any
 ) -> dict[str, float | str]:
@@ -162,7 +161,7 @@ def compute_metrics(
         )
     values: dict[str, float | str] = {}
     for name in names:
-        result = compute_metric(name, predictions, references, **options)
+        result = find_metric(name).compute(predictions, references, **options)
         values[name] = result.pop("score")
         values |= {f"{name}_{key}": value for key, value in result.items() if isinstance(value, int | float | str)}
     return values
