@@ -1,12 +1,15 @@
 """Train with kit from Python: what `kit train` does, as a few calls.
 
-python recipes/scripts/train_with_kit.py
+python recipes/scripts/train_with_kit.py [key=value ...]
 """
+
+import sys
 
 from kit import load_recipe, pipeline, train
 from kit.system.console import Reporter
 
-recipe = load_recipe("dates_rnn", ["train.max_steps=200", "eval.steps=100", "data.languages=[en, de, fr, ja]"])
+CHANGES = ["train.max_steps=200", "eval.steps=100", "data.languages=[en, de, fr, ja]"]
+recipe = load_recipe("dates_rnn", [*CHANGES, *sys.argv[1:]])
 run = train(recipe, output="runs/dates_from_python", reporter=Reporter())
 print("exact match on the test split:", run.results["test"]["exact_match"])
 
