@@ -1,40 +1,148 @@
-"""The benchmarks still fit the code that they measure: each can be loaded, and makes what it measures."""
+"""The benchmarks still fit the code that they measure: each runs with tiny sizes. What they measure is not judged."""
 
-import importlib.util
+import multiprocessing
+import os
+import re
+import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support.process_recipes import CLASSES
+from support.scripts import FOLDERS, run_main, script
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-from kit.tasks.families.seq2seq.inference import Translator
+import kit.cli
+from kit import load_recipe, train
 
-FOLDER = Path(__file__).parents[1] / "benchmarks"
-BENCHMARKS = sorted(path for path in FOLDER.glob("*.py") if path.stem != "steps")  # which two of them share
-
-
-def benchmark(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+SMALL = {"hidden_size": 8, "encoder_hidden_size": 4, "embedding_size": 8, "vocab_size": 60, "tokens_per_batch": 64}
+WORDS = {"de": ("ein", "hund", "rennt", "schnell"), "en": ("a", "dog", "runs", "fast")}
 
 
-@pytest.mark.parametrize("path", BENCHMARKS, ids=lambda path: path.stem)
-def test_a_benchmark_can_be_started(path: Path, monkeypatch, capsys) -> None:
-    monkeypatch.syspath_prepend(FOLDER)
-    monkeypatch.setattr("sys.argv", [path.name, "--help"])
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Benchmarks import each other, and start processes that measure memory: here these need no start-up time."""
+    monkeypatch.syspath_prepend(FOLDERS[1])
+    fork = multiprocessing.get_context("fork")
+    monkeypatch.setattr(multiprocessing, "get_context", lambda method=None: fork)
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    """A folder of parallel text of four words."""
+    folder = tmp_path / "text"
+    folder.mkdir()
+    for split, size in (("train", 60), ("val", 8), ("test_2016_flickr", 8)):
+        for language, words in WORDS.items():
+            lines = (" ".join(words[n * step % 4] for step in range(1, 4 + n % 9)) for n in range(size))
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    return folder
+
+
+@pytest.fixture
+def encoder(tmp_path: Path) -> Path:
+    """A tiny BERT with random weights that knows four words."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS["en"]]
+    backend = Tokenizer(WordLevel({word: number for number, word in enumerate(words)}, "[UNK]"))
+    backend.pre_tokenizer = Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]",
+        mask_token="[MASK]", model_max_length=64,
+    )  # fmt: skip
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    folder = tmp_path / "encoder"
+    BertModel(BertConfig(vocab_size=len(words), **sizes)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("name", "size"), [("mlm_step", "PAIRS"), ("clm_step", "BLOCKS")])
+def test_steps_are_compared(name: str, size: str, monkeypatch, capsys) -> None:
+    benchmark = script("mlm_step") if name == "mlm_step" else script("clm_step")
+    for constant, value in {"VOCABULARY": 100, size: 2, "LENGTH": 16}.items():
+        monkeypatch.setattr(benchmark, constant, value)
+    monkeypatch.setitem(sys.modules, name, benchmark)  # where a process looks for what it is to call
+    run_main(benchmark, "--rounds", 1, "--steps", 1)
+    output = capsys.readouterr().out
+    assert re.search(r"peak memory of the steps: kit [\d,-]+ MB, stock [\d,-]+ MB", output)
+    assert re.search(r"round 1: kit [\d.]+ s, stock [\d.]+ s a step", output)
+
+
+def test_the_loop_is_compared_with_a_bare_one(text: Path, monkeypatch, capsys) -> None:
+    benchmark = script("train_overhead")
+    tiny = re.sub(r"(\w+_size|tokens_per_batch): \d+", lambda found: f"{found[1]}: {SMALL[found[1]]}", benchmark.RECIPE)
+    monkeypatch.setattr(benchmark, "RECIPE", tiny)
+    run_main(benchmark, text, "--steps", 2, "--rounds", 1)
+    output = capsys.readouterr().out
+    for contender in ("kit", "bare loop, bucketed", "bare loop, random batches"):
+        assert re.search(rf"^{contender} +[\d,]+ target tokens/s", output, re.MULTILINE), contender
+
+
+def test_both_searches_write_the_same(text: Path, tmp_path: Path, capsys) -> None:
+    small = [
+        "hidden_size=16", "encoder_layers=1", "decoder_layers=1", "attention_heads=2", "feed_forward_size=16",
+        "norm=post",
+    ]  # fmt: skip
+    overrides = [
+        *(f"model.{value}" for value in small), f"data.path={text}", "train.max_steps=2", "tokenizer.vocab_size=60",
+        "eval.steps=0", "eval.max_new_tokens=12", "eval.num_beams=1", "eval.examples=0",
+    ]  # fmt: skip
+    run = train(load_recipe("multi30k_transformer", overrides), tmp_path / "run").folder
+    files = [text / f"test_2016_flickr.{language}" for language in WORDS]
+    run_main(script("decode"), run, *files, "--beams", 2, "--batch", 4, "--rounds", 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:20].strip() for line in lines[:4]] == [
+        "kit", "kit, as it ships", "Marian, file order", "Marian, sorted",
+    ]  # fmt: skip
+    assert all(line.endswith("8 of 8 outputs as kit's") for line in lines[:4])
+
+
+def test_fine_tuning_is_compared_with_the_trainer(encoder: Path, tmp_path: Path, capsys) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    rows = [f"{' '.join(WORDS['en'][: 1 + n % 4])}\t{n % 2}" for n in range(16)]
+    for name in ("train", "dev"):
+        (data / f"{name}.tsv").write_text("".join(f"{row}\n" for row in rows))
+    run_main(script("finetune"), encoder, data, "--epochs", 1, "--batch", 8)
+    output = capsys.readouterr().out
+    for side in ("kit", "Trainer", "kit, float32", "Trainer, by length"):
+        assert re.search(rf"^\| {side} +\| [\d.]+ +\| [\d.]+ +\| [\d.]+ +\|$", output, re.MULTILINE), side
+
+
+def test_a_recipe_is_trained_by_the_trainer(tmp_path: Path, capsys) -> None:
+    (tmp_path / "classes.yaml").write_text(CLASSES)
+    overrides = ["train.max_steps=null", "train.num_train_epochs=1", "train.batch_size=64"]
+    run_main(script("against_trainer"), tmp_path / "classes.yaml", *overrides)
+    output = capsys.readouterr().out
+    for figure in ("train seconds", "validation accuracy", "test accuracy"):
+        assert re.search(rf"^\| {figure} +\| [\d.]+", output, re.MULTILINE), figure
+
+
+def test_the_memory_of_generating_is_measured(monkeypatch, capsys) -> None:
+    benchmark = script("generate_memory")
+    monkeypatch.setattr(benchmark.subprocess, "Popen", ForkedKit)
     with pytest.raises(SystemExit) as ended:
-        benchmark(path).main()
-    assert ended.value.code == 0
-    assert path.name in capsys.readouterr().out
+        run_main(benchmark, "--lines", 20, "--limit", 100_000)
+    assert ended.value.code in (0, False)
+    output = capsys.readouterr().out
+    assert re.search(r"^one line: peak [\d,]+ MB, [\d,]+ s\n20 lines: peak [\d,]+ MB", output)
 
 
-def test_the_model_of_the_memory_benchmark_writes(tmp_path: Path) -> None:
-    memory = benchmark(FOLDER / "generate_memory.py")
-    memory.make_model(tmp_path / "model")
-    memory.make_lines(tmp_path / "in.txt", 3)
-    lines = (tmp_path / "in.txt").read_text(encoding="utf-8").splitlines()
-    outputs = list(Translator(tmp_path / "model").translate(lines))
-    assert len(outputs) == len(lines) == 3
+class ForkedKit:
+    """`python -m kit …` as a process that has everything imported; its parent waits for its number."""
+
+    def __init__(self, command: list[object], env: dict[str, str]) -> None:
+        self.returncode: int | None = None
+        assert list(command[:3]) == [sys.executable, "-m", "kit"]
+        self.pid = os.fork()
+        if self.pid == 0:
+            sys.argv = list(map(str, command[2:]))
+            code = 1
+            try:
+                kit.cli.main()
+            except SystemExit as ended:
+                code = int(ended.code or 0)
+            finally:
+                os._exit(code)

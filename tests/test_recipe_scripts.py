@@ -1,14 +1,15 @@
 """The scripts beside the recipes, run on made-up text for a moment."""
 
+import ast
 import gzip
-import importlib.util
 import json
+import re
 import shlex
 from collections import Counter
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from support.scripts import FOLDERS, run_script, script
 
 from kit.cards.markdown import escape
 from kit.errors import DataError, KitError, RunError
@@ -16,21 +17,11 @@ from kit.recipe.catalog import shipped_recipes
 from kit.runs.folder import RunFolder
 from kit.tasks.registry import load_recipe
 
-SCRIPTS = Path(__file__).parents[1] / "recipes" / "scripts"
 WORDS = {
     "de": ("ein", "hund", "rennt", "schnell"),
     "en": ("a", "dog", "runs", "fast"),
     "fr": ("un", "chien", "court", "vite"),
 }
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, SCRIPTS / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
@@ -362,3 +353,62 @@ def test_a_card_is_kept_without_its_plots(run: Path, tmp_path: Path) -> None:
     (tmp_path / "r.yaml").write_text(HEAD)
     record(run, tmp_path / "r.yaml", "--card", tmp_path / "card.md")
     assert (tmp_path / "card.md").read_text() == "# a card\n\n(Picture of the run: `plots/loss.png`.)\n\nmore\n"
+
+
+# ---- examples --------------------------------------------------------------------------------------------------------
+
+MOMENT = [
+    "model.hidden_size=16", "model.embedding_size=8", "data.languages=[en, de]", "train.max_steps=2", "eval.steps=0",
+    "data.sizes={train: 64, validation: 8, test: 8}",
+]  # fmt: skip
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Examples write into runs/ of the current folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_the_example_of_training_with_kit_runs(in_tmp: Path, capsys) -> None:
+    run_script("train_with_kit", *MOMENT)
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"exact match on the test split: [\d.]+", lines[-2])
+    assert lines[-1].startswith("[{'translation_text': ")
+    assert RunFolder.existing(in_tmp / "runs" / "dates_from_python").results()["train"]["steps"] == 2
+
+
+def test_the_example_of_training_with_the_trainer_runs(in_tmp: Path, capsys) -> None:
+    run_script("train_with_trainer", *MOMENT)
+    figures = ast.literal_eval(capsys.readouterr().out.splitlines()[-1])
+    assert {"test_loss", "test_exact_match"} <= figures.keys()
+
+
+def test_the_demo_shows_translations_and_files_that_exist(trained: Path, capsys) -> None:
+    demo = script("demo")
+    demo.main(str(trained))
+    output = capsys.readouterr().out
+    assert "exact match on 20 test dates" in output
+    assert output.count("  →  ") == len(demo.DATES)
+    assert all(
+        Path(path).is_file() for path in re.findall(r"^(?:where|the model card).*: +(\S+)$", output, re.MULTILINE)
+    )
+
+
+def test_the_example_of_attention_names_a_place_for_each_token(trained: Path, in_tmp: Path, capsys) -> None:
+    run_script("decode_and_look", trained, "16. November 2019")
+    decoded, *looks, picture = capsys.readouterr().out.splitlines()
+    assert len(decoded) <= 16
+    assert looks
+    assert all(re.fullmatch(r"'.*' looks most at '.*' \([\d.]+\)", line) for line in looks)
+    assert Path(picture).read_bytes().startswith(b"\x89PNG")
+
+
+def test_every_script_and_benchmark_runs_in_a_test() -> None:
+    called = set()
+    for path in Path(__file__).parent.rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and getattr(node.func, "id", None) in ("script", "run_script"):
+                called |= {argument.value for argument in node.args[:1] if isinstance(argument, ast.Constant)}
+    shared = {"steps"}  # which two benchmarks import
+    assert called | shared == {path.stem for folder in FOLDERS for path in folder.glob("*.py")}

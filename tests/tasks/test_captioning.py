@@ -1,6 +1,5 @@
 """Captioning: train, resume, evaluate, caption files, look, prove; and the model's folder without kit."""
 
-import importlib.util
 import json
 import os
 import shutil
@@ -14,6 +13,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
+from support.scripts import script
 
 import kit as kit_package
 from kit import evaluate, load_recipe, train
@@ -262,14 +262,9 @@ def test_recipes_that_make_no_sense_are_refused(folder: Path, override: str, mes
 
 
 def test_baselines_are_judged_on_the_same_pictures(folder: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[2] / "recipes" / "scripts" / "caption_baselines.py"
-    spec = importlib.util.spec_from_file_location("caption_baselines", path)
-    assert spec is not None
-    assert spec.loader is not None
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    script.AT_ONCE = 7
-    script.main([str(folder / "recipe.yaml"), "eval.metrics=[chrf]"])
+    baselines = script("caption_baselines")
+    baselines.AT_ONCE = 7
+    baselines.main([str(folder / "recipe.yaml"), "eval.metrics=[chrf]"])
     table = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()]
 
     def pixels(name: str) -> np.ndarray:
