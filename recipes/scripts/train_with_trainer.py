@@ -2,7 +2,8 @@
 
 python recipes/scripts/train_with_trainer.py [key=value ...]
 
-Data, tokenizer and model are those of recipes/translation/dates_rnn.yaml with the changes below and on the command line.
+Data, tokenizer and model are those of recipes/translation/dates_rnn.yaml, with the changes below and any others that
+the command line names.
 """
 
 import sys
