@@ -102,10 +102,10 @@ def test_both_searches_write_the_same(text: Path, tmp_path: Path, capsys) -> Non
 def test_fine_tuning_is_compared_with_the_trainer(encoder: Path, tmp_path: Path, capsys) -> None:
     data = tmp_path / "data"
     data.mkdir()
-    rows = [f"{' '.join(WORDS['en'][: 1 + n % 4])}\t{n % 2}" for n in range(16)]
+    rows = [f"{' '.join(WORDS['en'][: 1 + n % 4])}\t{n % 2}" for n in range(64)]
     for name in ("train", "dev"):
         (data / f"{name}.tsv").write_text("".join(f"{row}\n" for row in rows))
-    run_main(script("finetune"), encoder, data, "--epochs", 1, "--batch", 8)
+    run_main(script("finetune"), encoder, data, "--epochs", 8, "--batch", 8)  # seconds are kept with one digit
     output = capsys.readouterr().out
     for side in ("kit", "Trainer", "kit, float32", "Trainer, by length"):
         assert re.search(rf"^\| {side} +\| [\d.]+ +\| [\d.]+ +\| [\d.]+ +\|$", output, re.MULTILINE), side

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import (
@@ -170,6 +170,8 @@ def search_settings(draw: st.DrawFn) -> dict[str, Any]:
 def test_tokens_and_scores_are_those_of_transformers(name: str, how: dict[str, Any], ends: int, seed: int) -> None:
     if ends:
         how["eos_token_id"] = ends_of(name)[:ends]
+        # a first token that ends the text leaves one hypothesis, and what fills the other rows means nothing
+        assume(how.get("forced_bos_token_id") not in how["eos_token_id"])
     assert_equal(model_of(name), source(seed=seed), **how)
 
 
