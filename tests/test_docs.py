@@ -34,6 +34,7 @@ from support.documents import (
 import kit
 from kit.cli import app
 from kit.errors import KitError
+from kit.evaluation.metrics import METRICS
 from kit.recipe.catalog import names_recipe
 from kit.recipe.document import parse_override, read_yaml
 from kit.recipe.explain import explain
@@ -42,7 +43,7 @@ from kit.tasks.registry import load_recipe, recipe_classes
 CLI = typer.main.get_command(app)
 LANGUAGES = {"bash", "python", "yaml", "text", "json", "html"}
 OTHER_PROGRAMS = {"make", "source", "echo", "printf", "hf", "git", "cd", "pip", "python3", "tensorboard", "ls", "head"}
-OTHER_OPTIONS = {"--config_file", "--index-url", "--extra-index-url", "--strict", "--multi_gpu", "--num_processes"}
+OTHER_OPTIONS = {"--config_file", "--index-url", "--extra-index-url", "--machine_rank"}
 FOLDERS = "|".join(["runs", *(path.name for path in (ROOT / "recipes").iterdir() if path.is_dir())])
 ANY_RECIPE = re.compile(rf"[A-Z_]+|(?!{FOLDERS})[\w-]+/[\w.-]+(@\w+)?")
 """What stands for any recipe or run: RECIPE, RUN, OWNER/NAME."""
@@ -269,7 +270,12 @@ def test_python_runs(block: Block, trained: Path, tmp_path: Path, monkeypatch: p
         return load_recipe(name, [*overrides, *tiny])
 
     monkeypatch.setattr(kit, "load_recipe", in_a_few_steps, raising=False)
-    exec(compile(block.text, block.where, "exec"), {"__name__": "__main__"})
+    built_in = dict(METRICS)
+    try:
+        exec(compile(block.text, block.where, "exec"), {"__name__": "__main__"})
+    finally:  # a metric that a block registers must not outlive it
+        METRICS.clear()
+        METRICS.update(built_in)
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, **ids)
