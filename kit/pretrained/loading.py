@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
+    AutoModelForSequenceClassification,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -32,6 +33,7 @@ from kit.pretrained.adapters import (
     read_adapter_config,
     with_adapter,
 )
+from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipelines import code_files, custom_pipelines
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
@@ -59,6 +61,8 @@ def load_model(auto_class: Any, name_or_path: str | Path, settings: dict[str, An
     """The model of a run folder, a model folder or a Hub id, with its adapter if that is what they hold; `settings`
     change its configuration."""
     config, place = load_config(name_or_path, settings), model_place(name_or_path)
+    if auto_class is AutoModelForSequenceClassification and (problem := padding_problem(config)):
+        raise RunError(f"{name_or_path}: {problem}")
     with told_in_one_line(name_or_path), without_progress_bars():
         if adapter_config_file(place) is not None:
             return load_adapted(auto_class, place, config)

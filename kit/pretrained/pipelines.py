@@ -7,11 +7,18 @@ from typing import Any
 
 from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
 from transformers import pipeline as transformers_pipeline
-from transformers.pipelines import PIPELINE_REGISTRY, Pipeline
+from transformers.pipelines import (
+    PIPELINE_REGISTRY,
+    Pipeline,
+    TextClassificationPipeline,
+    ZeroShotClassificationPipeline,
+)
 
+from kit.errors import RunError
 from kit.models import register_models
 from kit.pipelines import dialogue, image_to_text, question_answering, text_to_text
 from kit.pipelines.text_to_text import DIRECTION
+from kit.pretrained.padding import padding_problem
 
 __all__ = ["PIPELINES", "code_files", "custom_pipelines", "pipeline", "register"]
 
@@ -94,4 +101,8 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
         # a task that the configuration has is the only one whose name transformers leaves as it is
         kwargs["config"] = copy.copy(load_config(model) if isinstance(model, str) else model.config)
         kwargs["config"].custom_pipelines = custom_pipelines([name])
-    return transformers_pipeline(task, model=model, **kwargs)
+    pipe = transformers_pipeline(task, model=model, **kwargs)
+    classifies = isinstance(pipe, TextClassificationPipeline | ZeroShotClassificationPipeline)
+    if classifies and (problem := padding_problem(pipe.model.config)):
+        raise RunError(f"{pipe.model.name_or_path}: {problem}")
+    return pipe

@@ -8,11 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+from conftest import RunKit
 from support.labeling_runs import recipe, write_rows
 from transformers import AutoModelForSequenceClassification, pipeline
 
+import kit
 from kit import train
-from kit.errors import DataError, KitError, RecipeError
+from kit.errors import DataError, KitError, RecipeError, RunError
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import FinishedRun
@@ -239,19 +241,22 @@ def test_contradictions_are_named(tmp_path: Path, data: dict[str, Any], sections
         recipe(tmp_path, "classification", {"path": "data", **data}, **sections)
 
 
+XLNET = {"type": "xlnet", "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+
+
 @pytest.mark.parametrize(
-    ("model", "side"),
+    "model",
     [
-        ({"type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64}, "right"),
-        ({"type": "xlnet", "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}, "left"),
+        {"type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
+        XLNET | {"summary_type": "first"},
     ],
 )
-def test_the_other_texts_of_a_batch_do_not_matter(tmp_path: Path, model: dict[str, Any], side: str) -> None:
+def test_the_other_texts_of_a_batch_do_not_matter(tmp_path: Path, model: dict[str, Any]) -> None:
     rows = [{"text": text, "label": "xy"["d" in text]} for text in ("aa b", "c dd a b c", "b a", "d", "aa b c a c a")]
     path = write_rows(tmp_path / "data", train=rows * 4, validation=rows)
     whole = recipe(tmp_path, "classification", {"path": str(path)}, model=model, train={"max_steps": 60})
     ready = prepare(whole)
-    assert ready.tokenizers.source.padding_side == side
+    assert ready.tokenizers.source.padding_side == "right"
     tokenizer = tmp_path / "tokenizer"
     ready.tokenizers.source.save_pretrained(tokenizer)
     told = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
@@ -267,8 +272,33 @@ def test_the_other_texts_of_a_batch_do_not_matter(tmp_path: Path, model: dict[st
     )
     assert together == pytest.approx(alone, abs=1e-5)
     use, texts = pipeline("text-classification", str(run / "model")), [row["text"] for row in rows]
-    size = 5 if side == "right" else 1  # the stock pipeline cannot take batches of an XLNet's output apart
+    size = 5 if model["type"] == "gpt2" else 1  # the stock pipeline cannot take batches of an XLNet's output apart
     assert [found["score"] for found in use(texts, batch_size=size)] == pytest.approx(alone, abs=1e-5)
+
+
+@pytest.mark.parametrize("summary_type", ["last", "mean"])
+def test_a_model_whose_head_reads_padding_is_rejected(tmp_path: Path, kit_here: RunKit, summary_type: str) -> None:
+    rows = [{"text": text, "label": label} for text, label in (("aa b", "x"), ("c dd a b c", "y"))] * 4
+    data = {"path": str(write_rows(tmp_path / "data", train=rows, validation=rows))}
+    # kit reads the first position of this one, which is right; then its configuration changes
+    run = train(recipe(tmp_path, "classification", data, model=XLNET | {"summary_type": "first"}), tmp_path / "run")
+    model = run.folder / "model"
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"summary_type": summary_type}))
+    message = f'head of a xlnet with summary_type "{summary_type}" reads padding'
+    with pytest.raises(RecipeError, match=rf"model\.type: the classification {message}"):
+        prepare(recipe(tmp_path, "classification", data, model=XLNET | {"summary_type": summary_type}))
+    with pytest.raises(RecipeError, match=rf"model\.pretrained: the classification {message}"):
+        prepare(recipe(tmp_path, "classification", data, model={"pretrained": str(model)}))
+    for task in ("text-classification", "zero-shot-classification"):
+        with pytest.raises(RunError, match=message):
+            kit.pipeline(task, model)
+    with pytest.raises(RunError, match=message):
+        kit.pipeline("text-classification", AutoModelForSequenceClassification.from_pretrained(model), tokenizer=model)
+    for command in ("predict", "eval", "verify"):
+        done = kit_here(command, run.folder, *([tmp_path / "data" / "train.jsonl"] if command == "predict" else []))
+        assert done.returncode != 0, command
+        assert message in done.stdout + done.stderr, command
 
 
 def test_a_pretrained_model_is_fine_tuned_and_goes_on(tmp_path: Path) -> None:

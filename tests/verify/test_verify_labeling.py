@@ -33,7 +33,7 @@ def test_runs_of_every_kind_are_proved(tmp_path: Path, kit_here: Any) -> None:
     "model",
     [
         {"type": "gpt2", "n_embd": 16, "n_layer": 1, "n_head": 2, "n_positions": 64},
-        {"type": "xlnet", "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16},
+        {"type": "xlnet", "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16, "summary_type": "first"},
         {"type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16, "max_position_embeddings": 64},
     ],
 )

@@ -19,6 +19,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
+from kit.pretrained.padding import padding_problem
 from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, Evaluation
 from kit.tasks.classification.recipe import ClassificationRecipe
@@ -199,6 +200,8 @@ class Classification(FineTuning[Classified]):
 
     def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
         config = super().config(tokenizers)
+        if problem := padding_problem(config):
+            raise RecipeError(f"model.{'type' if self.recipe.model.pretrained is None else 'pretrained'}: {problem}.")
         config.problem_type = self.recipe.data.problem_type
         if config.problem_type == "regression":
             config.num_labels = 1

@@ -72,8 +72,7 @@ class Windows:
 
     def batch(self, indices: np.ndarray) -> Batch:
         batch = self.inputs.batch(indices)
-        before = 0 if self.inputs.side == "right" else batch["input_ids"].shape[1] - self.lengths[indices]
-        labels = {"start_positions": self.starts[indices] + before, "end_positions": self.ends[indices] + before}
+        labels = {"start_positions": self.starts[indices], "end_positions": self.ends[indices]}
         return batch | {name: torch.from_numpy(places) for name, places in labels.items()}
 
 

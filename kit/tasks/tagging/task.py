@@ -60,7 +60,7 @@ class Tagged:
         return self.inputs.lengths
 
     def batch(self, indices: np.ndarray) -> Batch:
-        return self.inputs.batch(indices) | {"labels": self.inputs.padded(self.labels, indices, IGNORE_INDEX)}
+        return self.inputs.batch(indices) | {"labels": self.labels.padded(indices, IGNORE_INDEX)}
 
     def select(self, indices: np.ndarray) -> "Tagged":
         inputs, labels = self.inputs.select(indices), self.labels.select(indices)
@@ -261,7 +261,7 @@ class Tagging(FineTuning[Tagged]):
             figures["cut"] = examples.cut
         if examples.without_tokens:
             figures["words_without_tokens"] = examples.without_tokens
-        predictions = self.tags_of_words(best, examples.inputs, examples.first_tokens)
+        predictions = self.tags_of_words(best, examples.first_tokens)
         texts = splits.datasets[split]
         right = self.tags(texts, split).sequences
         figures |= compute_metrics(section.metrics, predictions, right)
@@ -271,23 +271,20 @@ class Tagging(FineTuning[Tagged]):
         ]
         return Evaluation(figures, rows)
 
-    def tags_of_words(self, best: list[np.ndarray], inputs: Inputs, first_tokens: RaggedTokens) -> Sentences:
+    def tags_of_words(self, best: list[np.ndarray], first_tokens: RaggedTokens) -> Sentences:
         """The tag of each word, that of its first token, from the numbers of the tags of all tokens."""
         assert self.labels is not None
-        found = []
-        for place, numbers in enumerate(best):
-            # on the left there may be padding
-            before = 0 if inputs.side == "right" else len(numbers) - int(inputs.lengths[place])
-            firsts = first_tokens[place]
-            found.append([self.no_tag if first < 0 else self.labels[numbers[before + first]] for first in firsts])
-        return found
+        return [
+            [self.no_tag if first < 0 else self.labels[numbers[first]] for first in first_tokens[row]]
+            for row, numbers in enumerate(best)
+        ]
 
     def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
         config = objective.model.config
         self.take_labels(config)
         words = self.encode_words(self.words(rows, "given"), tokenizers.source, config)
         best = read(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags)
-        tags = self.tags_of_words(best, words.inputs, RaggedTokens(words.first_tokens))
+        tags = self.tags_of_words(best, RaggedTokens(words.first_tokens))
         return Predictions([{"prediction": found} for found in tags], int(words.long.sum()))
 
     def shown(self, row: dict[str, Any]) -> str:

@@ -28,15 +28,13 @@ class Inputs:
     """`input_ids`, and `token_type_ids` where the model has segments."""
     fillers: dict[str, int]
     """What each is padded with."""
-    side: str = "right"
-    """Where padding stands."""
 
     @classmethod
     def of(cls, lists: dict[str, list[list[int]]], tokenizer: "PreTrainedTokenizerBase") -> Self:
         """The lists of a tokenizer by name; masks are not kept, since lengths say the same."""
         fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
         kept = {name: RaggedTokens(lists[name]) for name in fillers if name in lists}
-        return cls(kept, {name: fillers[name] for name in kept}, tokenizer.padding_side)
+        return cls(kept, {name: fillers[name] for name in kept})
 
     def __len__(self) -> int:
         return len(self.tokens["input_ids"])
@@ -50,19 +48,10 @@ class Inputs:
 
     def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
         """The inputs of these examples, as long as the longest of them, and their mask."""
-        batch = {name: self.padded(lists, indices, self.fillers[name]) for name, lists in self.tokens.items()}
+        batch = {name: lists.padded(indices, self.fillers[name]) for name, lists in self.tokens.items()}
         lengths = torch.from_numpy(self.lengths[indices])
-        places = torch.arange(batch["input_ids"].shape[1])
-        mask = (places if self.side == "right" else places.flip(0)) < lengths[:, None]
+        mask = torch.arange(batch["input_ids"].shape[1]) < lengths[:, None]  # (batch, longest)
         return batch | {"attention_mask": mask.long()}
-
-    def padded(self, lists: RaggedTokens, indices: np.ndarray, filler: int) -> Tensor:
-        """Lists of one item for each token as a (batch, longest) tensor, padded where the inputs are."""
-        rows = lists.padded(indices, filler)
-        if self.side == "right":
-            return rows
-        lengths = lists.lengths[indices]
-        return torch.stack([row.roll(len(row) - int(length)) for row, length in zip(rows, lengths, strict=True)])
 
 
 def encode_all(

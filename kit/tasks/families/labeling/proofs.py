@@ -129,9 +129,8 @@ def padding(subject: Subject) -> Outcome:
     tokenizer, inputs = subject.tokenizers.source, inputs_of(subject.batch)
     limit, length = position_limit(subject.model.config), inputs["input_ids"].shape[1]
     more = EXTRA_PADDING if limit is None else min(EXTRA_PADDING, limit - length)
-    sides = (0, more) if tokenizer.padding_side == "right" else (more, 0)
     fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-    wide = {name: nn.functional.pad(ids, sides, value=fillers.get(name, 0)) for name, ids in inputs.items()}
+    wide = {name: nn.functional.pad(ids, (0, more), value=fillers.get(name, 0)) for name, ids in inputs.items()}
     differences = []
     for row, found in enumerate(said(subject, wide)):
         real = inputs["attention_mask"][row].bool()
@@ -184,7 +183,7 @@ def answer_loss(output: dict[str, Tensor], batch: Batch, smoothing: float) -> fl
     for side in ("start", "end"):
         for row, mask in enumerate(batch["attention_mask"].bool()):
             logits = output[f"{side}_logits"][row][mask]
-            place = batch[f"{side}_positions"][row] - int(mask.int().argmax())  # behind padding on the left
+            place = batch[f"{side}_positions"][row]
             total += cross_entropy_by_hand(logits[None, None], place[None, None], smoothing)
     return total / (2 * len(batch["attention_mask"]))
 

@@ -32,9 +32,6 @@ from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.training.objective import Batch
 
-READ_TO_THE_LAST = ("xlnet",)
-"""Model types that put their head on the last token, whatever it is, so that padding has to come before the text."""
-
 NO_LIMIT = 1_000_000
 """A tokenizer that says it takes more tokens than this does not know a limit."""
 
@@ -116,10 +113,9 @@ class FineTuning(Task[L]):
             )
 
     def suit_inputs(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        """Let the tokenizer give no segments to a model that does not have them, and padding where it moves no token to
-        another position, here and in pipelines."""
-        side = "left" if config.model_type in READ_TO_THE_LAST else "right"
-        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = side
+        """Let the tokenizer give no segments to a model that does not have them, and padding on the right, where it
+        moves no token to another position, here and in pipelines."""
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "right"
         model = self.auto_class._model_mapping[type(config)]
         taken = "token_type_ids" in inspect.signature(model.forward).parameters
         if not taken or getattr(config, "type_vocab_size", 2) < 2:
