@@ -1,15 +1,18 @@
-"""The recurrent forecaster as a `PreTrainedModel`.
+"""The recurrent forecaster: an encoder of the past, and the decoder of `rnn_seq2seq` for the steps to come.
 
-past values, context ─► Normalization ─► encoder layers ─► states, keys and values, final state
-                                                              │                        │ StateHandover
-last value, context ─► Decoder: cells + Attention ◄───────────┴────────────────────────┘
-        ▲                                └─► Readout ─► head ─► mean (and scale) of the next value
-        └──────── true value, or the model's own ◄──────────────────┘
+    past values, context ─► Normalization ─► ForecastEncoder ─► states, keys and values, final state
+                                                                   │                        │ StateBridge
+    last value, context ─► ForecastDecoder: cells + Attention ◄────┴────────────────────────┘
+            ▲                  └─► Readout ─► head ─► mean (and scale) of the next value
+            └──── true value, or the model's own ◄────────┘
+
+Shapes in comments: batch, time (steps of the past), horizon (steps of the future), value_size (numbers per step that
+are predicted), context_size (numbers per step that are known), heads, and encoder_size (width of the encoder's output).
+All inner computation is in normalized units.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +21,8 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_forecaster import RNNForecasterConfig
-from .forecast_layers import ForecastDecoder, ForecastEncoder, Normalization
-from .recurrent import add_noise, last_real_step
-from .rnn_decoder import RNNEncoderOutput, RNNPreTrainedModel
+from .recurrent import Dropout, add_noise, last_real_step, recurrent_stack, run_stack
+from .rnn_decoder import RNNDecoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
 @dataclass
@@ -29,8 +31,35 @@ class RNNForecastOutput(ModelOutput):
 
     loss: Tensor | None = None
     predictions: Tensor | None = None  # (batch, horizon, value_size)
-    scales: Tensor | None = None  # the same: standard deviations, with the loss `gaussian`
+    scales: Tensor | None = None  # (batch, horizon, value_size): standard deviations, with the loss `gaussian`
     cross_attentions: tuple[Tensor, ...] | None = None  # one of (batch, heads, horizon, time)
+
+
+class Normalization(nn.Module):
+    """Centers and scales numbers by the mean and standard deviation of the training data, which the model saves."""
+
+    mean: Tensor
+    scale: Tensor
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("scale", torch.ones(size))
+
+    def forward(self, x: Tensor) -> Tensor:  # (…, size)
+        return (x - self.mean) / self.scale
+
+    def inverse(self, x: Tensor) -> Tensor:
+        """Back to the units of the data."""
+        return x * self.scale + self.mean
+
+    @torch.no_grad()
+    def fit(self, x: Tensor) -> None:
+        """Take mean and standard deviation from x (number, size). A constant is centered but not scaled."""
+        x = x.double()
+        std = x.std(0, correction=0)
+        self.mean.copy_(x.mean(0))
+        self.scale.copy_(torch.where(std > 0, std, 1))
 
 
 class RNNForecasterPreTrainedModel(RNNPreTrainedModel):
@@ -48,10 +77,47 @@ class RNNForecasterPreTrainedModel(RNNPreTrainedModel):
             super()._init_weights(module)
 
 
-class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
-    """Fit its normalisation, train it with `future_values`, and let it `predict`."""
+class ForecastEncoder(nn.Module):
+    """Reads the past. Padding, on either side, changes nothing."""
 
-    # the Trainer counts labels; what counts here are the values that a mask leaves
+    def __init__(self, config: RNNForecasterConfig):
+        super().__init__()
+        self.layers = recurrent_stack(
+            config.cell,
+            config.decoder_input_size,
+            config.encoder_hidden_size,
+            config.encoder_layers,
+            config.bidirectional,
+        )
+        self.memory = attention_memory(config)
+        self.dropout = Dropout(config.dropout)
+
+    def forward(self, x: Tensor, mask: Tensor) -> RNNEncoderOutput:
+        """Encode x (batch, time, value_size + context_size) where mask (batch, time) is true."""
+        stack = run_stack(self.layers, self.dropout, x, mask)
+        states = stack.states[-1]  # (batch, time, encoder_size)
+        keys, values = (None, None) if self.memory is None else self.memory(states)
+        return RNNEncoderOutput(
+            last_hidden_state=states,
+            final_hidden=stack.hidden,
+            final_cell=stack.cell,
+            keys=keys,
+            values=values,
+            memory_mask=mask,
+        )
+
+
+class ForecastDecoder(RNNDecoder):
+    """The decoder of numbers. Its inputs come with their noise, and dropout on a number would change its meaning."""
+
+    def regularize(self, embeds: Tensor) -> Tensor:
+        return embeds
+
+
+class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
+    """Fit its normalization, train it with `future_values`, and let it `predict`."""
+
+    # the Trainer would count labels, but the loss is a mean over the values that a mask keeps
     accepts_loss_kwargs = False
 
     def __init__(self, config: RNNForecasterConfig):
@@ -65,8 +131,8 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         self.post_init()
 
     def fit_normalization(self, values: Tensor, mask: Tensor | None = None, context: Tensor | None = None) -> None:
-        """Take means and spreads from data: values (batch, time, value_size), mask (batch, time) 1 at real steps, and
-        context (batch, time, context_size)."""
+        """Take means and standard deviations from data: values (batch, time, value_size), mask (batch, time) 1 at real
+        steps, and context (batch, time, context_size)."""
         real = torch.ones(values.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
         self.normalization.fit(values[real])
         if context is not None:
@@ -83,36 +149,36 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         future_context: Tensor | None = None,
         horizon: int | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        sampling_probability: float | None = None,
         output_attentions: bool | None = None,
-        **kwargs: Any,
     ) -> RNNForecastOutput:
-        """Predict each value of the future from the true one before it, and give the loss; without `future_values`,
-        predict each from the prediction before it, `horizon` steps far.
+        """Predict each value of the future from the true one before it, and compute the loss; without `future_values`,
+        predict each of `horizon` steps from the prediction before it.
 
         past_values (batch, time, value_size), past_context (batch, time, context_size) and past_mask (batch, time), 1
-        at real steps: the others are as if they were not there. future_… are the same over the horizon; where
-        future_mask is 0, the loss does not count, and the next step reads the model's own prediction. The context of a
-        step is known when its value is predicted, also in a gap.
+        at real steps: the others have no effect. future_… are the same over the horizon. Where future_mask is 0, the
+        loss does not count, and the next step reads the model's own prediction. The context of a step is known when its
+        value is predicted, also in a gap.
 
-        The loss is the mean over all numbers that count; `num_items_in_batch`, if given, is what their sum is divided
-        by instead.
+        The loss is the mean over all numbers that count; with `num_items_in_batch`, their sum divided by it. While
+        training, `sampling_probability` replaces `config.scheduled_sampling`.
         """
-        encoded, last = self._read(past_values, past_mask, past_context)
-        steps = self._steps(future_values, future_context, horizon)
-        there = _mask(future_mask, len(last), steps, last.device)
+        encoded, last = self._encode(past_values, past_mask, past_context)
+        steps = self._horizon(future_values, future_context, horizon)
+        mask = _real_steps(future_mask, len(last), steps, last.device)
         if future_values is None:
             future = last.new_zeros(len(last), steps, last.shape[-1])
-            own = torch.ones_like(there)
+            reads_prediction = torch.ones_like(mask)
         else:
-            future = self._normalized(future_values, there)
-            own = self._own(there)
-        # in a gap between values the context is known; behind the last one is padding
-        context = self._context(future_context, _up_to_last(there), "future_context")
+            future = self._normalize(future_values, mask)
+            reads_prediction = self._choose_predictions(mask, sampling_probability)
+        # in a gap between values the context is known; after the last value comes padding
+        context = self._normalize_context(future_context, _up_to_last(mask), "future_context")
         samples = self.training and self.config.feedback == "sample"
-        rollout = self._roll(encoded, last, future, context, own, samples, output_attentions)
+        rollout = self._roll_out(encoded, last, future, context, reads_prediction, samples, output_attentions)
         loss = None
         if future_values is not None:
-            losses = self._losses(rollout.means, rollout.scales, future)[there]  # (steps that count, value_size)
+            losses = self._losses(rollout.means, rollout.scales, future)[mask]  # (steps that count, value_size)
             loss = losses.sum() / (losses.numel() if num_items_in_batch is None else num_items_in_batch)
         return self._output(rollout.means, rollout, loss)
 
@@ -129,72 +195,78 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
     ) -> RNNForecastOutput:
         """Roll out `horizon` steps, each from the mean that was predicted before it.
 
-        With `sample`, each step goes on from a number drawn around the mean, and `predictions` are these numbers: one
-        way that things may go. The arguments are those of `forward`.
+        With `sample`, each step reads a number drawn around the mean, and `predictions` are these numbers: one possible
+        future. The arguments are those of `forward`.
         """
         if sample and self.config.loss != "gaussian":
             raise ValueError("sample needs a distribution to draw from: train with loss=gaussian")
-        encoded, last = self._read(past_values, past_mask, past_context)
-        steps = self._steps(None, future_context, horizon)
-        there = _mask(None, len(last), steps, last.device)
-        context = self._context(future_context, there, "future_context")
+        encoded, last = self._encode(past_values, past_mask, past_context)
+        steps = self._horizon(None, future_context, horizon)
+        every_step = _real_steps(None, len(last), steps, last.device)
+        context = self._normalize_context(future_context, every_step, "future_context")
         future = last.new_zeros(len(last), steps, last.shape[-1])
-        rollout = self._roll(encoded, last, future, context, torch.ones_like(there), sample, output_attentions)
+        rollout = self._roll_out(encoded, last, future, context, every_step, sample, output_attentions)
         predictions = rollout.means
-        if sample:  # what each next step has read, and one more
-            newest = torch.normal(rollout.means[:, -1:], rollout.scales[:, -1:])
-            predictions = torch.cat([rollout.seen[:, 1:], newest], dim=1)
+        if sample:  # the numbers that each next step has read, and one more
+            final = torch.normal(rollout.means[:, -1:], rollout.scales[:, -1:])
+            predictions = torch.cat([rollout.inputs[:, 1:], final], dim=1)
         return self._output(predictions, rollout, None)
 
-    def distribution(self, readout: Tensor, seen: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Mean and scale of the next value, (…, value_size) each, from the decoder's readout and the value seen last;
-        all in normalised units."""
+    def distribution(self, readout: Tensor, previous: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Mean and scale of the next value, (…, value_size) each, from the readout and the previous value; all
+        in normalized units."""
         means, *rest = self.head(readout).split(self.config.value_size, dim=-1)
         if self.config.predict_change:
-            means = means + seen
+            means = means + previous
         return means, nn.functional.softplus(rest[0]) + self.config.least_scale if rest else None
 
-    def _read(
+    def add_noise(self, values: Tensor) -> Tensor:
+        """Values as training reads them."""
+        return add_noise(values, self.config.input_noise, self.training)
+
+    def _encode(
         self, past_values: Tensor, past_mask: Tensor | None, past_context: Tensor | None
     ) -> tuple[RNNEncoderOutput, Tensor]:
-        """What the decoder needs of the past, and the last real value (batch, value_size)."""
-        mask = _mask(past_mask, past_values.shape[0], past_values.shape[1], past_values.device)
-        values = self._normalized(past_values, mask)  # (batch, time, value_size)
-        context = self._context(past_context, mask, "past_context")
-        encoded = self.encoder(torch.cat([self._noisy(values), context], dim=-1), mask)
-        return encoded, last_real_step(values, mask)  # of an empty past zero
+        """The encoded past, and its last real value (batch, value_size); zero for an empty past."""
+        mask = _real_steps(past_mask, past_values.shape[0], past_values.shape[1], past_values.device)
+        values = self._normalize(past_values, mask)  # (batch, time, value_size)
+        context = self._normalize_context(past_context, mask, "past_context")
+        encoded = self.encoder(torch.cat([self.add_noise(values), context], dim=-1), mask)
+        return encoded, last_real_step(values, mask)
 
-    def _roll(
+    def _roll_out(
         self,
         encoded: RNNEncoderOutput,
         last: Tensor,
         future: Tensor,
         context: Tensor,
-        own: Tensor,
+        reads_prediction: Tensor,
         samples: bool,
         output_attentions: bool | None,
     ) -> "_Rollout":
-        """Predict all steps. Where own (batch, steps) is true, a step reads the prediction of the step before it."""
-        own = own.clone()
-        own[:, 0] = False  # the first reads the last value of the past
-        seen = self._noisy(torch.cat([last.unsqueeze(1), future[:, :-1]], dim=1))  # (batch, steps, value_size)
-        feedback = _Feedback(self, seen[:, 0], own, samples) if bool(own.any()) else None
+        """Predict all steps. Where reads_prediction (batch, horizon) is true, a step reads the prediction before it."""
+        reads_prediction = reads_prediction.clone()
+        reads_prediction[:, 0] = False  # the first step reads the last value of the past
+        inputs = self.add_noise(torch.cat([last.unsqueeze(1), future[:, :-1]], dim=1))  # (batch, horizon, value_size)
+        feedback = None
+        if bool(reads_prediction.any()):
+            feedback = _ForecastFeedback(self, inputs[:, 0], reads_prediction, samples)
         decoded = self.decoder(
-            inputs_embeds=torch.cat([seen, context], dim=-1),
+            inputs_embeds=torch.cat([inputs, context], dim=-1),
             encoder_outputs=encoded,
             feedback=feedback,
             use_cache=False,
             output_attentions=output_attentions,
         )
         if feedback is not None:
-            seen = torch.stack(feedback.seen, dim=1)
-        means, scales = self.distribution(decoded.last_hidden_state, seen)
-        return _Rollout(means, scales, seen, decoded.cross_attentions)
+            inputs = torch.stack(feedback.inputs, dim=1)
+        means, scales = self.distribution(decoded.last_hidden_state, inputs)
+        return _Rollout(means, scales, inputs, decoded.cross_attentions)
 
-    def _losses(self, means: Tensor, scales: Tensor | None, true: Tensor) -> Tensor:
-        """The loss of each number, in normalised units."""
+    def _losses(self, means: Tensor, scales: Tensor | None, targets: Tensor) -> Tensor:
+        """The loss of each number, in normalized units: squared error, or negative log-likelihood."""
         wide = torch.promote_types(means.dtype, torch.float32)  # half precision is summed in float32
-        errors = true.to(wide) - means.to(wide)
+        errors = targets.to(wide) - means.to(wide)
         if scales is None:
             return errors.square()
         scales = scales.to(wide)
@@ -203,82 +275,82 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
     def _output(self, predictions: Tensor, rollout: "_Rollout", loss: Tensor | None) -> RNNForecastOutput:
         return RNNForecastOutput(
             loss=loss,
-            predictions=self.normalization.back(predictions),
+            predictions=self.normalization.inverse(predictions),
             scales=None if rollout.scales is None else rollout.scales * self.normalization.scale,
             cross_attentions=rollout.attentions,
         )
 
-    def _steps(self, future_values: Tensor | None, future_context: Tensor | None, horizon: int | None) -> int:
+    def _horizon(self, future_values: Tensor | None, future_context: Tensor | None, horizon: int | None) -> int:
+        """The number of steps to predict."""
         lengths = {x.shape[1] for x in (future_values, future_context) if x is not None}
         lengths |= {horizon} - {None}
         if len(lengths) > 1:
-            raise ValueError(f"horizon, future_values and future_context disagree about the steps: {sorted(lengths)}")
+            raise ValueError(f"horizon, future_values and future_context differ in their steps: {sorted(lengths)}")
         return lengths.pop() if lengths else self.config.horizon
 
-    def _normalized(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Values in normalised units, and zero where there are none: whatever stood there, it spreads no further."""
+    def _normalize(self, values: Tensor, mask: Tensor) -> Tensor:
+        """Values in normalized units. Masked ones are set to zero, so that not even NaN spreads from them."""
         values = self.normalization(values.to(self.head.weight.dtype))
         return values.masked_fill(~mask.unsqueeze(-1), 0.0)
 
-    def _context(self, context: Tensor | None, mask: Tensor, name: str) -> Tensor:
-        """(batch, steps, context_size) in normalised units."""
+    def _normalize_context(self, context: Tensor | None, mask: Tensor, name: str) -> Tensor:
+        """(batch, steps, context_size) in normalized units."""
         size = self.config.context_size
         if (context is None) != (size == 0) or (context is not None and context.shape[-1] != size):
-            given = "none" if context is None else f"{context.shape[-1]}"
-            raise ValueError(f"{name}: this model takes {size or 'no'} numbers at each step, and was given {given}")
+            got = "none" if context is None else f"{context.shape[-1]}"
+            raise ValueError(f"{name}: this model expects {size or 'no'} numbers at each step, got {got}")
         if context is None:
             return self.head.weight.new_zeros(*mask.shape, 0)
         return self.context_normalization(context.to(self.head.weight.dtype)).masked_fill(~mask.unsqueeze(-1), 0.0)
 
-    def _own(self, there: Tensor) -> Tensor:
-        """Which steps (batch, steps) read the model's own prediction in training: by chance, and where the true value
-        of the step before is missing."""
-        missing = torch.zeros_like(there)
-        missing[:, 1:] = ~there[:, :-1]
-        own = missing & _up_to_last(there)
-        if self.training and self.config.scheduled_sampling > 0:
-            own |= torch.rand(own.shape, device=own.device) < self.config.scheduled_sampling
-        return own
-
-    def _noisy(self, values: Tensor) -> Tensor:
-        return add_noise(values, self.config.input_noise, self.training)
+    def _choose_predictions(self, mask: Tensor, sampling_probability: float | None) -> Tensor:
+        """The steps (batch, horizon) that read the model's own prediction: where the true value before them is missing,
+        and in training by chance (scheduled sampling)."""
+        missing = torch.zeros_like(mask)
+        missing[:, 1:] = ~mask[:, :-1]
+        reads_prediction = missing & _up_to_last(mask)
+        if sampling_probability is None:
+            sampling_probability = self.config.scheduled_sampling
+        if self.training and sampling_probability > 0:
+            reads_prediction |= torch.rand(mask.shape, device=mask.device) < sampling_probability
+        return reads_prediction
 
 
 @dataclass
 class _Rollout:
-    """All predicted steps, in normalised units."""
+    """All predicted steps, in normalized units."""
 
-    means: Tensor  # (batch, steps, value_size)
-    scales: Tensor | None  # (batch, steps, value_size)
-    seen: Tensor  # (batch, steps, value_size): the value that each step has read
+    means: Tensor  # (batch, horizon, value_size)
+    scales: Tensor | None  # (batch, horizon, value_size)
+    inputs: Tensor  # (batch, horizon, value_size): the value that each step has read
     attentions: tuple[Tensor, ...] | None
 
 
-class _Feedback:
-    """Makes each next input of the decoder: from its own prediction where that is asked for, else the true one."""
+class _ForecastFeedback:
+    """Makes each next input of the decoder: the model's prediction where asked for, otherwise the true value."""
 
-    def __init__(self, model: RNNForecasterForPrediction, first: Tensor, own: Tensor, samples: bool):
-        self.model, self.own, self.samples = model, own, samples
-        self.seen = [first]  # the values (batch, value_size) that each step has read
+    def __init__(self, model: RNNForecasterForPrediction, first: Tensor, reads_prediction: Tensor, samples: bool):
+        self.model, self.reads_prediction, self.samples = model, reads_prediction, samples
+        self.inputs = [first]  # the values (batch, value_size) that each step has read
 
     def __call__(self, readout: Tensor, true_input: Tensor) -> Tensor:
-        size = self.seen[0].shape[-1]
-        means, scales = self.model.distribution(readout, self.seen[-1])
+        size = self.inputs[0].shape[-1]
+        means, scales = self.model.distribution(readout, self.inputs[-1])
         if self.samples and scales is not None:
             means = means + scales * torch.randn_like(scales)
-        chosen = self.own[:, len(self.seen), None]
-        value = torch.where(chosen, self.model._noisy(means), true_input[:, :size])
-        self.seen.append(value)
-        return torch.cat([value, true_input[:, size:]], dim=-1)
+        reads_prediction = self.reads_prediction[:, len(self.inputs), None]
+        value = torch.where(reads_prediction, self.model.add_noise(means), true_input[:, :size])
+        self.inputs.append(value)
+        return torch.cat([value, true_input[:, size:]], dim=-1)  # the context is known
 
 
-def _mask(mask: Tensor | None, batch: int, steps: int, device: torch.device) -> Tensor:
-    """(batch, steps), true at real steps: all of them where nothing else is said."""
+def _real_steps(mask: Tensor | None, batch: int, steps: int, device: torch.device) -> Tensor:
+    """The mask (batch, steps) as booleans; without one, every step is real."""
     return torch.ones(batch, steps, dtype=torch.bool, device=device) if mask is None else mask.bool()
 
 
 def _up_to_last(mask: Tensor) -> Tensor:
-    """True up to the last step of each row (batch, steps) where the mask is."""
+    """True up to the last real step of each row of mask (batch, steps)."""
     return mask.flip(1).cumsum(1).flip(1) > 0
 
 

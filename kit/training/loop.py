@@ -139,7 +139,6 @@ class Loop:
                 is_best = every > 0 and progress.step % every == 0 and self._evaluate()
                 if is_best or progress.step % train.save_steps == 0:
                     self._save()
-            self.objective.end_steps()
             if progress.evaluated_step < progress.step:
                 self._evaluate()
             self._save()
@@ -195,7 +194,7 @@ class Loop:
         norm of the gradient."""
         train, processes = self.recipe.train, self.accelerator.num_processes
         self.prepared.train()
-        self.objective.begin_step(self.progress.step)
+        self.learner.begin_step(self.progress.step)
         losses = []
         for position, (j, batch) in enumerate(batches):
             seed_micro_batch(train.seed, self.progress.step, j)

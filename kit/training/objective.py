@@ -42,21 +42,18 @@ class Objective(nn.Module):
     """
 
     model: PreTrainedModel
-    sampling: SamplingSchedule | None = None
 
-    def __init__(self, model: PreTrainedModel):
+    def __init__(self, model: PreTrainedModel, sampling: SamplingSchedule | None = None):
         super().__init__()
         self.model = model
+        self.sampling = sampling
+        self.sampling_arguments: dict[str, float] = {}
+        """What `forward` of the model gets beside the batch: the scheduled sampling of this step, if it changes."""
 
     def begin_step(self, step: int) -> None:
         """Get ready for a step, counted from 0."""
         if self.sampling is not None:
-            self.model.config.scheduled_sampling = self.sampling.at(step)
-
-    def end_steps(self) -> None:
-        """Leave the model as the recipe describes it."""
-        if self.sampling is not None:
-            self.model.config.scheduled_sampling = self.sampling.full
+            self.sampling_arguments = {"sampling_probability": self.sampling.at(step)}
 
     def counts(self, batch: Batch) -> Tensor:
         """What this micro-batch counts for, as float64 numbers (one for each normaliser of the loss)."""
@@ -90,8 +87,9 @@ class Seq2SeqObjective(Objective):
         model: PreTrainedModel,
         label_smoothing: float = 0.0,
         normalize_by: Literal["tokens", "sequences"] = "tokens",
+        sampling: SamplingSchedule | None = None,
     ):
-        super().__init__(model)
+        super().__init__(model, sampling)
         self.label_smoothing = label_smoothing
         self.normalize_by = normalize_by
 
@@ -117,6 +115,7 @@ class Seq2SeqObjective(Objective):
             **source_of(batch),
             decoder_input_ids=decoder_inputs(self.model, batch["labels"]),
             use_cache=False,
+            **self.sampling_arguments,
         ).logits  # (batch, target, vocabulary)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         return nn.functional.cross_entropy(

@@ -69,7 +69,7 @@ def test_predictions_are_those_of_cells_written_out(change: bool) -> None:
         step = torch.cat([seen, context(given["future_context"][:, t : t + 1])], dim=-1)
         output, hidden = model.decoder.layers[0](step, hidden)
         mean = model.head(output) + (seen if change else 0)
-        expected.append(values.back(mean))
+        expected.append(values.inverse(mean))
         seen = values(given["future_values"][:, t : t + 1])
     torch.testing.assert_close(model(**given).predictions, torch.cat(expected, dim=1))
 
@@ -343,10 +343,10 @@ def test_the_trainer_trains_and_evaluates(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"past_context": None}, "past_context: this model takes 1 numbers at each step, and was given none"),
-        ({"future_context": None}, "future_context: this model takes 1"),
-        ({"past_context": torch.zeros(3, 6, 2)}, "and was given 2"),
-        ({"horizon": 9}, r"disagree about the steps: \[4, 9\]"),
+        ({"past_context": None}, "past_context: this model expects 1 numbers at each step, got none"),
+        ({"future_context": None}, "future_context: this model expects 1"),
+        ({"past_context": torch.zeros(3, 6, 2)}, "got 2"),
+        ({"horizon": 9}, r"differ in their steps: \[4, 9\]"),
     ],
 )
 def test_inputs_that_do_not_fit_are_refused(change: dict[str, Any], message: str) -> None:
@@ -360,7 +360,7 @@ def test_the_horizon_is_the_one_asked_for_or_the_models_own() -> None:
     past = torch.randn(2, 3, 2)
     assert model.predict(past).predictions.shape == (2, 5, 2)
     assert model.predict(past, horizon=7).predictions.shape == (2, 7, 2)
-    with pytest.raises(ValueError, match="this model takes no numbers"):
+    with pytest.raises(ValueError, match="this model expects no numbers"):
         model.predict(past, past_context=torch.zeros(2, 3, 1))
 
 

@@ -14,6 +14,7 @@ from kit.models.attention import SCORES, Attention, AttentionMemory, register_sc
 from kit.models.configuration_rnn_seq2seq import CONTEXT_DESTINATIONS
 from kit.recipe.model_settings import model_fields
 from kit.runs.verify import PROOFS, forward, generation, learning
+from kit.training.objective import SamplingSchedule, Seq2SeqObjective
 from kit.verify.proof import Check
 from kit.verify.subject import Subject, logits_of, random_batch
 
@@ -342,10 +343,13 @@ def test_the_final_state_is_that_of_the_last_real_token() -> None:
 # ---- training --------------------------------------------------------------------------------------------------------
 
 
-def training_logits(model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor], seed: int = 0) -> Tensor:
+@torch.no_grad()
+def training_logits(
+    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor], seed: int = 0, **arguments: float
+) -> Tensor:
     model.train()
     torch.manual_seed(seed)
-    logits = logits_of(model, inputs)
+    logits = model(**inputs, **arguments, use_cache=False).logits
     model.eval()
     return logits
 
@@ -385,9 +389,32 @@ def test_scheduled_sampling_replaces_some_tokens() -> None:
     inputs = subject_of(model).inputs()
     half = training_logits(model, inputs)
     assert torch.equal(half, training_logits(model, inputs))
-    model.config.scheduled_sampling = 1.0
-    assert not torch.allclose(half, training_logits(model, inputs))
+    assert not torch.allclose(half, training_logits(model, inputs, sampling_probability=1.0))
     assert not torch.allclose(half, logits_of(model, inputs))
+
+
+def test_an_argument_replaces_the_configured_probability() -> None:
+    model, full = tiny(scheduled_sampling=0.5), tiny(scheduled_sampling=1.0)
+    inputs = subject_of(model).inputs()
+    assert torch.equal(training_logits(model, inputs, sampling_probability=1.0), training_logits(full, inputs))
+    teacher_forced = logits_of(model, inputs)
+    torch.testing.assert_close(training_logits(full, inputs, sampling_probability=0.0), teacher_forced)
+    with torch.no_grad():
+        assert torch.equal(model(**inputs, use_cache=False, sampling_probability=1.0).logits, teacher_forced)
+
+
+def test_an_objective_follows_its_schedule_and_leaves_the_configuration_alone() -> None:
+    model = tiny(scheduled_sampling=1.0).train()
+    objective = Seq2SeqObjective(model, sampling=SamplingSchedule(1.0, start=1, steps=0))
+    batch = subject_of(model).batch
+    losses = []
+    for step in range(2):
+        objective.begin_step(step)
+        losses.append(objective(batch, objective.counts(batch)))
+    assert losses[1] == Seq2SeqObjective(model)(batch, objective.counts(batch))  # as configured
+    assert losses[0] == Seq2SeqObjective(model.eval())(batch, objective.counts(batch))  # teacher forcing
+    assert losses[0] != losses[1]
+    assert model.config.scheduled_sampling == 1.0
 
 
 @pytest.mark.parametrize("choices", [{"embedding_noise": 0.5}, {"dropout": 0.5}], ids=["noise", "dropout"])

@@ -21,7 +21,8 @@ class ForecastObjective(Objective):
         return torch.stack([predicted, real, torch.full_like(real, padded)]).to(torch.float64)
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
-        return self.model(**batch, num_items_in_batch=totals[0].to(batch["future_values"].device)).loss
+        total = totals[0].to(batch["future_values"].device)
+        return self.model(**batch, num_items_in_batch=total, **self.sampling_arguments).loss
 
     def summed_loss(self, batch: Batch) -> Tensor:
         """The loss of all numbers of a batch."""
