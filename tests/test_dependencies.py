@@ -12,6 +12,7 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
@@ -106,3 +107,20 @@ def test_no_name_is_pinned_twice() -> None:
     for name in ("constraints.txt", "constraints-latest.txt", "constraints-lowest.txt"):
         lines = re.findall(r"^([\w.-]+)==", (ROOT / name).read_text(encoding="utf-8"), flags=re.MULTILINE)
         assert len({canonicalize_name(line) for line in lines}) == len(lines), name
+
+
+def test_ci_runs_every_set_of_constraints_by_make() -> None:
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    job = workflow["jobs"]["test"]
+    sets = {row["constraints"] for row in job["strategy"]["matrix"]["include"]}
+    assert sets == {path.name for path in ROOT.glob("constraints*.txt")}
+    assert job["steps"][-1]["run"] == "make test CONSTRAINTS=${{ matrix.constraints }}"
+
+
+def test_hooks_run_the_tools_of_make_lint() -> None:
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    commands = re.findall(r"^\t\$\(BIN\)/(.+)$", makefile[makefile.index("\nlint:") : makefile.index("\ntest:")], re.M)
+    tools = {" ".join(command.split()[:2]).removesuffix(" .") for command in commands}
+    entries = {hook["entry"].removeprefix(".venv/bin/").removesuffix(" --force-exclude") for hook in hooks}
+    assert {tool.removesuffix(" --check") for tool in tools} == entries
