@@ -45,7 +45,7 @@ def rows(folder: Path, key: str) -> list[str]:
 @pytest.mark.parametrize("seed", [0, 1, 12345])
 def test_exact_match_equals_an_independent_bootstrap(tmp_path: Path, seed: int) -> None:
     weak, strong = make_run(tmp_path / "weak", 0.12, 1), make_run(tmp_path / "strong", 0.07, 2)
-    found = compare_runs([weak, strong], metrics=["exact_match"], samples=400, seed=seed)
+    comparison = compare_runs([weak, strong], metrics=["exact_match"], samples=400, seed=seed)
 
     hits = [
         np.array([a == b for a, b in zip(rows(run, "prediction"), rows(run, "target"), strict=True)], dtype=float)
@@ -53,7 +53,7 @@ def test_exact_match_equals_an_independent_bootstrap(tmp_path: Path, seed: int) 
     ]
     chosen = np.random.default_rng(seed).choice(120, size=(400, 120), replace=True)
     drawn = np.sort(hits[1][chosen].mean(axis=1) - hits[0][chosen].mean(axis=1))
-    difference = found.difference("strong", "exact_match")
+    difference = comparison.difference("strong", "exact_match")
     assert difference.value == pytest.approx(hits[1].mean() - hits[0].mean())
     assert (difference.low, difference.high) == pytest.approx((drawn[10], drawn[389]))
     tail = min((drawn <= 1e-12).sum(), (drawn >= -1e-12).sum())
@@ -63,46 +63,48 @@ def test_exact_match_equals_an_independent_bootstrap(tmp_path: Path, seed: int) 
 def test_draws_are_those_of_sacrebleu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SACREBLEU_SEED", "77")
     weak, strong = make_run(tmp_path / "weak", 0.3, 1), make_run(tmp_path / "strong", 0.2, 2)
-    found = compare_runs([weak, strong], metrics=["bleu", "chrf", "ter"], samples=200, seed=77)
+    comparison = compare_runs([weak, strong], metrics=["bleu", "chrf", "ter"], samples=200, seed=77)
     systems = [(run.name, rows(run, "prediction")) for run in (weak, strong)]
     scorers = {"BLEU": sacrebleu.BLEU(), "chrF2": sacrebleu.CHRF(), "TER": sacrebleu.TER()}
     _, theirs = PairedTest(systems, scorers, [rows(weak, "target")], test_type="bs", n_samples=200)()
     for name, their_name in [("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")]:
         for run, their in zip((weak, strong), theirs[their_name], strict=True):
-            ours = found.score(run.name, name)
+            ours = comparison.score(run.name, name)
             assert ours.value == pytest.approx(their.score)
             assert (ours.high - ours.low) / 2 == pytest.approx(their.ci, rel=1e-3)  # theirs are float32
-        difference = found.difference("strong", name)
+        difference = comparison.difference("strong", name)
         assert difference.better is True
         assert (difference.value < 0) == (name == "ter")
-    assert "bs:200" in found.signatures["bleu"]
-    assert "seed:77" in found.signatures["bleu"]
+    assert "bs:200" in comparison.signatures["bleu"]
+    assert "seed:77" in comparison.signatures["bleu"]
 
 
 def test_rouge_is_compared_by_the_mean_of_the_examples_that_are_drawn(tmp_path: Path) -> None:
     weak, strong = make_run(tmp_path / "weak", 0.3, 1), make_run(tmp_path / "strong", 0.2, 2)
-    found = compare_runs([weak, strong], metrics=["rougeL", "rouge2"], samples=100, seed=5)
+    comparison = compare_runs([weak, strong], metrics=["rougeL", "rouge2"], samples=100, seed=5)
     scorer = RougeScorer(["rougeL"], tokenizer=AllScripts())
     means = []
     for run in (weak, strong):
         pairs = zip(rows(run, "target"), rows(run, "prediction"), strict=True)
         scores = np.array([scorer.score(*pair)["rougeL"].fmeasure for pair in pairs]) * 100
-        assert found.score(run.name, "rougeL").value == pytest.approx(scores.mean())
+        assert comparison.score(run.name, "rougeL").value == pytest.approx(scores.mean())
         chosen = np.random.default_rng(5).choice(120, size=(100, 120), replace=True)
         means.append(scores[chosen].mean(axis=1))
     drawn = np.sort(means[1] - means[0])
-    difference = found.difference("strong", "rougeL")
+    difference = comparison.difference("strong", "rougeL")
     assert (difference.low, difference.high) == pytest.approx((drawn[2], drawn[97]))
     assert difference.better is True
-    assert "words:all-scripts" in found.signatures["rouge2"]
+    assert "words:all-scripts" in comparison.signatures["rouge2"]
 
 
 def test_a_run_against_itself_and_against_its_copy(tmp_path: Path) -> None:
     run, copy = make_run(tmp_path / "a" / "run", 0.2, 1), make_run(tmp_path / "b" / "run", 0.2, 1)
-    found = compare_runs([run, run, copy], metrics=["bleu", "chrf", "ter", "exact_match", "token_accuracy"], samples=50)
-    assert len(set(found.runs)) == 3
-    assert len(found.differences) == 10
-    for difference in found.differences:
+    comparison = compare_runs(
+        [run, run, copy], metrics=["bleu", "chrf", "ter", "exact_match", "token_accuracy"], samples=50
+    )
+    assert len(set(comparison.runs)) == 3
+    assert len(comparison.differences) == 10
+    for difference in comparison.differences:
         assert (difference.value, difference.low, difference.high) == (0, 0, 0)
         assert difference.p_value == 1
         assert difference.better is None
@@ -114,8 +116,8 @@ def test_p_values_are_honest_when_both_runs_are_equally_good(tmp_path: Path) -> 
     for trial in range(40):
         folder = tmp_path / str(trial)
         a, b = make_run(folder / "a", 0.1, 2 * trial + 10), make_run(folder / "b", 0.1, 2 * trial + 11)
-        found = compare_runs([a, b], metrics=["token_accuracy"], samples=200)
-        alarms += found.differences[0].better is not None
+        comparison = compare_runs([a, b], metrics=["token_accuracy"], samples=200)
+        alarms += comparison.differences[0].better is not None
     assert alarms <= 7  # more than 7 of 40 has a probability of 0.2 %
 
 

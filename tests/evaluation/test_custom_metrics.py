@@ -1,4 +1,4 @@
-"""A user's own metrics: accepted in recipes, computed in runs, selected by, and readable where they are unknown."""
+"""Registered metrics: accepted in recipes, computed in runs, used for selection, and readable where unknown."""
 
 import json
 import subprocess

@@ -37,16 +37,20 @@ def check_averages(pairs: list[tuple[set[str], set[str]]], values: dict[str, Any
     """Every average against plain counting."""
     names = sorted(set.union(*(labels for pair in pairs for labels in pair)))
     each = [measures(pairs, name) for name in names]
-    every = sum(row[3] for row in each)
+    reference_count = sum(row[3] for row in each)
     hits = sum(len(predicted & right) for predicted, right in pairs)
-    said = sum(len(predicted) for predicted, _ in pairs)
-    micro = (hits / said if said else 0, hits / every if every else 0, 2 * hits / (said + every) if said + every else 0)
-    for place, name in enumerate(("precision", "recall", "f1")):
-        column = [row[place] for row in each]
+    predicted_count = sum(len(predicted) for predicted, _ in pairs)
+    micro = (
+        hits / predicted_count if predicted_count else 0,
+        hits / reference_count if reference_count else 0,
+        2 * hits / (predicted_count + reference_count) if predicted_count + reference_count else 0,
+    )
+    for index, name in enumerate(("precision", "recall", "f1")):
+        column = [row[index] for row in each]
         assert values[f"{name}_macro"] == pytest.approx(sum(column) / len(names) if names else 0)
-        weighted = sum(row[place] * row[3] for row in each) / every if every else 0
+        weighted = sum(row[index] * row[3] for row in each) / reference_count if reference_count else 0
         assert values[f"{name}_weighted"] == pytest.approx(weighted)
-        assert values[f"{name}_micro"] == pytest.approx(micro[place])
+        assert values[f"{name}_micro"] == pytest.approx(micro[index])
 
 
 AVERAGES = [name for name in METRICS if name.endswith(("_macro", "_micro", "_weighted"))]
@@ -102,7 +106,7 @@ def test_ten_thousand_labels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "predictions", "references", "options", "said"),
+    ("name", "predictions", "references", "options", "message"),
     [
         ("accuracy", ["a", None], ["a", "b"], {}, r"Prediction 2 is missing \(None\)"),
         ("f1_macro", ["a", "b"], ["a", float("nan")], {}, r"Reference 2 is missing \(nan\)"),
@@ -130,9 +134,9 @@ def test_ten_thousand_labels() -> None:
     ],
 )
 def test_what_cannot_be_judged_is_named(
-    name: str, predictions: list[Any], references: list[Any], options: dict[str, Any], said: str
+    name: str, predictions: list[Any], references: list[Any], options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(KitError, match=said):
+    with pytest.raises(KitError, match=message):
         compute_metrics([name], predictions, references, **options)
 
 
@@ -180,12 +184,12 @@ def test_roc_auc_of_many_labels() -> None:
         "roc_auc_labels_left_out": 0,
     }
     without = [label % 2 for label in right]  # label 2 is missing
-    found = compute_metrics(["roc_auc"], scores, without)
+    result = compute_metrics(["roc_auc"], scores, without)
     each = [sklearn.metrics.roc_auc_score([label == n for label in without], scores[:, n]) for n in (0, 1)]
-    assert found == {"roc_auc": pytest.approx(sum(each) / 2), "roc_auc_labels_left_out": 1}
+    assert result == {"roc_auc": pytest.approx(sum(each) / 2), "roc_auc_labels_left_out": 1}
     several = [[0], [1, 2], [], [0, 1]]
-    found = compute_metrics(["roc_auc"], [[0.9, 0.1, 0.1], [0.2, 0.8, 0.3], [0.1, 0.2, 0.7], [0.3, 0.4, 0.2]], several)
-    assert found["roc_auc"] == pytest.approx((1 + 1 + 2 / 3) / 3)
+    result = compute_metrics(["roc_auc"], [[0.9, 0.1, 0.1], [0.2, 0.8, 0.3], [0.1, 0.2, 0.7], [0.3, 0.4, 0.2]], several)
+    assert result["roc_auc"] == pytest.approx((1 + 1 + 2 / 3) / 3)
 
 
 # ---- tags ------------------------------------------------------------------------------------------------------------
@@ -194,9 +198,9 @@ def test_roc_auc_of_many_labels() -> None:
 def test_entities_by_hand() -> None:
     right = [["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "B-PER", "O"], []]
     predicted = [["B-PER", "I-PER", "O", "B-PER"], ["B-PER", "I-PER", "B-ORG"], []]
-    found = load_metric("entity_f1").compute(predictions=predicted, references=right)
-    assert found["score"] == pytest.approx(2 * 1 / (4 + 4))  # one of four, and four were there
-    assert found["by_type"] == {
+    result = load_metric("entity_f1").compute(predictions=predicted, references=right)
+    assert result["score"] == pytest.approx(2 * 1 / (4 + 4))  # one of four, and four were there
+    assert result["by_type"] == {
         "LOC": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 1},
         "ORG": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 0},
         "PER": {

@@ -39,7 +39,7 @@ def reference(key: str, *texts: str) -> dict[str, Any]:
         ("", ["Paris"], 0, 0),
         ("", [], 1, 1),
         ("Paris", [], 0, 0),
-        ("the", [], 1, 1),  # no word of its own: as good as none
+        ("the", [], 1, 1),  # normalizes to nothing, like no answer
         ("", ["the"], 1, 1),
         ("", ["...", "Paris"], 0, 0),
         ("Größe", ["größe"], 1, 1),
@@ -89,11 +89,11 @@ def test_null_scores_and_thresholds() -> None:
         prediction("4", "y", -1.0),
     ]
     metric = load_metric("squad_f1")
-    found = metric.compute(predictions=predicted, references=right)
-    assert found["score"] == 50.0
-    assert found["best"] == 75.0  # 1, 4 and 3 answered, or 1 alone
-    kept = metric.compute(predictions=predicted, references=right, null_threshold=found["best_threshold"])
-    assert kept["score"] == 75.0
+    result = metric.compute(predictions=predicted, references=right)
+    assert result["score"] == 50.0
+    assert result["best"] == 75.0  # 1, 4 and 3 answered, or 1 alone
+    thresholded = metric.compute(predictions=predicted, references=right, null_threshold=result["best_threshold"])
+    assert thresholded["score"] == 75.0
     silent = metric.compute(predictions=predicted, references=right, null_threshold=-5)
     assert (silent["score"], silent["has_answer"], silent["no_answer"]) == (50.0, 0.0, 100.0)
     assert silent["score"] == silent["always_null"]
@@ -116,7 +116,7 @@ def test_no_threshold_is_better_than_the_best(rows: list[tuple[float, float, boo
 
 
 @pytest.mark.parametrize(
-    ("predictions", "references", "options", "said"),
+    ("predictions", "references", "options", "message"),
     [
         ([{"id": "1"}], [reference("1")], {}, "Prediction 1 is not"),
         ([prediction("1", "x")], [{"id": "1", "answers": ["x"]}], {}, "Reference 1 is not"),
@@ -128,6 +128,6 @@ def test_no_threshold_is_better_than_the_best(rows: list[tuple[float, float, boo
         ([], [], {}, "No predictions"),
     ],
 )
-def test_bad_input_is_named(predictions: Any, references: Any, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_bad_input_is_named(predictions: Any, references: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         compute_metrics(["squad_f1"], predictions, references, **options)

@@ -51,8 +51,8 @@ def test_rouge_is_that_of_rouge_score_on_ascii_text(pairs: list[tuple[str, str]]
         assert values[name] == pytest.approx(100 * sum(scores) / len(scores), abs=1e-9)
         assert "stem:no" in str(values[f"{name}_signature"])
         scores = [stemmed.score(reference, prediction)[name].fmeasure for prediction, reference in pairs]
-        found = load_metric(name).compute(predictions=predictions, references=references, use_stemmer=True)
-        assert found["score"] == pytest.approx(100 * sum(scores) / len(scores), abs=1e-9)
+        result = load_metric(name).compute(predictions=predictions, references=references, use_stemmer=True)
+        assert result["score"] == pytest.approx(100 * sum(scores) / len(scores), abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_exact_match_and_token_accuracy_are_plain_counts(pairs: list[tuple[str, 
     equal = positions = 0
     for prediction, reference in pairs:
         left, right = prediction.split(), reference.split()
-        for place in range(max(len(left), len(right))):
+        for index in range(max(len(left), len(right))):
             positions += 1
-            equal += left[place : place + 1] == right[place : place + 1]
+            equal += left[index : index + 1] == right[index : index + 1]
     assert values["token_accuracy"] == pytest.approx(equal / positions if positions else 1.0)
 
 
@@ -114,22 +114,22 @@ def cider_by_hand(predictions: list[str], references: list[list[str]]) -> float:
 
     total = 0.0
     for prediction, texts in zip(predictions, references, strict=True):
-        of_picture = 0.0
+        of_image = 0.0
         for text in texts:
             cosines = []
             for n in range(1, 5):
                 if not grams(text, n):
                     continue
                 names = sorted({*grams(text, n), *grams(prediction, n)})
-                seen = [sum(any(name in grams(t, n) for t in own) for own in references) for name in names]
+                seen = [sum(any(name in grams(t, n) for t in texts) for texts in references) for name in names]
                 idf = np.array([np.log((1 + len(references)) / max(1, count)) for count in seen])
                 ours = np.array([grams(prediction, n).count(name) for name in names]) * idf
                 theirs = np.array([grams(text, n).count(name) for name in names]) * idf
                 norms = np.linalg.norm(ours) * np.linalg.norm(theirs)
                 cosines.append(float(np.minimum(ours, theirs) @ theirs / norms) if norms else 0.0)
             apart = len(prediction.split()) - len(text.split())
-            of_picture += np.mean(cosines) * np.exp(-(apart**2) / 72) / len(texts)
-        total += of_picture
+            of_image += np.mean(cosines) * np.exp(-(apart**2) / 72) / len(texts)
+        total += of_image
     return 100 * total / len(predictions)
 
 
@@ -144,7 +144,7 @@ def test_cider_is_what_vectors_give(examples: list[tuple[str, list[str]]]) -> No
     )
 
 
-def test_cider_favours_what_is_special() -> None:
+def test_cider_favors_specific_words() -> None:
     references = [["a red cat"], ["a red dog"], ["a red mat"]]
     assert (
         compute_metrics(["cider"], ["cat", "dog", "mat"], references)["cider"]
@@ -155,7 +155,7 @@ def test_cider_favours_what_is_special() -> None:
     cosine = special / np.sqrt(special**2 + 2 * common**2)
     value = compute_metrics(["cider"], ["cat", "dog", "mat"], references)["cider"]
     assert value == pytest.approx(100 * cosine / 3 * np.exp(-4 / 72))
-    # a word said twice is worth less, though the length is nearer to the right one
+    # a word used twice is worth less, though the length is nearer to the right one
     assert compute_metrics(["cider"], ["cat cat", "dog", "mat"], references)["cider"] < value
 
 
@@ -209,7 +209,7 @@ def test_the_random_state_of_the_caller_is_left_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("predictions", "references", "said"),
+    ("predictions", "references", "message"),
     [
         ([], [], "No predictions"),
         (["a"], ["a", "b"], "1 predictions and 2 references"),
@@ -220,10 +220,10 @@ def test_the_random_state_of_the_caller_is_left_alone() -> None:
     ],
 )
 @pytest.mark.parametrize("name", TEXT_METRICS)
-def test_bad_input_is_named(name: str, predictions: list[str], references: list[str], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_bad_input_is_named(name: str, predictions: list[str], references: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
         compute_metrics([name], predictions, references)
-    with pytest.raises(DataError, match=said):
+    with pytest.raises(DataError, match=message):
         load_metric(name).compute(predictions=predictions, references=references)
 
 
@@ -264,6 +264,7 @@ def refuse(*arguments, **named):
     raise AssertionError("network")
 
 socket.getaddrinfo = socket.create_connection = socket.socket.connect = refuse
+from kit import load_metric
 from kit.evaluation.metrics import compute_metrics, metrics_of
 
 TEXT_METRICS = metrics_of("text")
@@ -271,7 +272,9 @@ TEXT_METRICS = metrics_of("text")
 def work(number):
     texts = [f"sentence {i} of process number {number} is here" for i in range(20)]
     wrong = [text.replace("1", "2") for text in texts]
-    return [compute_metrics(TEXT_METRICS, texts, wrong)["chrf"] for _ in range(3)]
+    scores = [compute_metrics(TEXT_METRICS, texts, wrong)["chrf"] for _ in range(3)]
+    by_module = {name: load_metric(name).compute(predictions=texts, references=wrong) for name in TEXT_METRICS}
+    return [*scores, by_module["chrf"]["score"]]
 
 compute_metrics(TEXT_METRICS, ["a"], ["a"])
 with multiprocessing.get_context("fork").Pool(4) as pool:
