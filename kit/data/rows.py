@@ -1,4 +1,8 @@
-"""Choosing rows of a dataset by what they say: held-out rows, duplicates, overlap, and the fingerprint of a split."""
+"""Selecting rows of a dataset by their content: held-out rows, duplicates, overlap, and the fingerprint of a split.
+
+Everything here follows from digests of cells, so the order of the rows, their layout in memory and the number of
+processes never change which rows are selected.
+"""
 
 import hashlib
 import json
@@ -16,118 +20,123 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 BATCH_ROWS = 10_000
-IMAGE_BYTES = "picture"
-"""Column of the bytes of pictures, where they are not in files of their own; another column has a digest of each."""
+IMAGE_BYTES = "image_bytes"
+"""Column with the bytes of images that are not separate files; another column has a digest of each."""
 
 
 @dataclass(frozen=True)
 class ColumnView:
-    """The texts of a column, read in large pieces: some sixty times as fast as going through the column itself."""
+    """The cells of a column, which can be iterated repeatedly. About sixty times as fast as `dataset[column]`, which
+    decodes row by row: cells are converted from Arrow in large batches."""
 
     dataset: "Dataset"
     column: str
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Iterator[Any]:
         for batch in self.dataset.select_columns([self.column]).with_format("arrow").iter(BATCH_ROWS):
             yield from batch[self.column].to_pylist()
 
 
 def to_dataset(table: pa.Table) -> "Dataset":
-    """A dataset of a table."""
+    """A dataset of a table in memory."""
     from datasets import Dataset
     from datasets.fingerprint import generate_random_fingerprint
     from datasets.table import InMemoryTable
 
-    # The cache of `datasets` knows data by a hash of its pickle, which takes several times the memory of the data.
+    # By default, datasets fingerprints data by hashing its pickle, which takes several times the memory of the data.
     return Dataset(InMemoryTable(table), fingerprint=generate_random_fingerprint())
 
 
-def filter_rows(dataset: "Dataset", wanted: np.ndarray) -> "Dataset":
+def filter_rows(dataset: "Dataset", mask: np.ndarray) -> "Dataset":
     """The rows for which a mask is true, in order."""
     from datasets.table import InMemoryTable
 
     if isinstance(dataset.data, InMemoryTable):
-        # Without a list of places to look rows up in, all later reading is several times as fast.
-        return to_dataset(dataset.data.table.filter(pa.array(wanted)))
-    return dataset.select(np.flatnonzero(wanted))
+        # Dataset.select would add an index of rows, which makes all later reading several times slower.
+        return to_dataset(dataset.data.table.filter(pa.array(mask)))
+    return dataset.select(np.flatnonzero(mask))
 
 
 def row_digests(dataset: "Dataset", columns: Sequence[str], seed: int = 0) -> np.ndarray:
-    """A number for each row: equal cells, equal number. The seed decides how the numbers are ordered."""
+    """A 64-bit number per row; rows with equal cells have equal numbers. The seed determines how they sort."""
     key = str(seed).encode()
     rows = zip(*(map(cell_text, ColumnView(dataset, name)) for name in columns), strict=True)
-    # Length first, so that ("ab", "c") is not ("a", "bc").
+    # Lengths are included, so that ("ab", "c") differs from ("a", "bc").
     joined = ("".join(f"{len(cell)}:{cell}" for cell in row).encode() for row in rows)
     hashes = b"".join(hashlib.blake2b(row, digest_size=8, key=key).digest() for row in joined)
     return np.frombuffer(hashes, dtype="<u8")
 
 
 def cell_text(cell: Any) -> str:
-    """A cell as text: text as it is, anything else as JSON."""
+    """A cell as text: strings unchanged, anything else as JSON."""
     return cell if isinstance(cell, str) else json.dumps(cell, sort_keys=True, default=repr)
 
 
 def held_out_mask(groups: np.ndarray, size: int, key: str, what: str) -> np.ndarray:
-    """A mask of `size` rows such that rows of the same group are all inside or all outside; `what` they have in common
-    makes them one.
+    """A mask of `size` rows that keeps groups together: rows with equal numbers are all inside or all outside.
 
-    Which ones is a matter of the digests alone: the order of the rows does not matter, and new rows in the data move
-    few old ones. There are fewer than `size` rows only if no set of whole groups has that size.
+    Only the digests decide: the order of the rows does not matter, and adding rows to the data moves few old ones. The
+    mask has fewer than `size` rows only if no set of whole groups has that size. Raises DataError if no rows remain, or
+    if every group is too large. `key` is the recipe's key for the size, and `what` the rows of a group have in common.
     """
     if size >= len(groups):
         raise DataError(f"data.{key}: {size} rows cannot be held out of {len(groups)} and leave any to train on.")
-    _, group, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    _, group_of_row, counts = np.unique(groups, return_inverse=True, return_counts=True)
     taken = np.zeros(len(counts), dtype=bool)
     room = size
-    for place, count in enumerate(counts):
+    for group, count in enumerate(counts):
         if count <= room:
-            taken[place] = True
+            taken[group] = True
             room -= count
         if room == 0:
             break
     if room == size:
         raise DataError(
-            f"data.{key}: every {what} occurs more than {size} times, so that no {size} rows can be held out without "
-            f"having their {what} in train, too. Hold out more."
+            f"data.{key}: every {what} occurs more than {size} times, so no {size} rows can be held out without "
+            f"keeping their {what} in train as well. Hold out more."
         )
-    return taken[group]
+    return taken[group_of_row]
 
 
-def first_occurrences(rows: np.ndarray) -> np.ndarray:
-    """A mask of the rows that are not equal to an earlier one."""
-    first = np.zeros(len(rows), dtype=bool)
-    first[np.unique(rows, return_index=True)[1]] = True
+def first_occurrences(digests: np.ndarray) -> np.ndarray:
+    """A mask of the rows that do not equal an earlier one."""
+    first = np.zeros(len(digests), dtype=bool)
+    first[np.unique(digests, return_index=True)[1]] = True
     return first
 
 
 def fingerprint(dataset: "Dataset") -> str:
-    """Sixteen hexadecimal digits that stand for all columns of all rows, in order, however they lie in memory."""
+    """Sixteen hexadecimal digits that identify the content of all columns and rows, in order.
+
+    The layout in memory (chunks, string types) does not matter. `Dataset._fingerprint` identifies how a dataset was
+    computed, not what it contains.
+    """
     names = sorted(name for name in dataset.column_names if name != IMAGE_BYTES)
-    # Lengths and contents apart, so that both can be fed as they lie in memory, chunk after chunk.
+    # Lengths and contents are hashed separately, so that both can be fed from Arrow's buffers without copying.
     lengths = {name: hashlib.sha256() for name in names}
     contents = {name: hashlib.sha256() for name in names}
     for batch in dataset.select_columns(names).with_format("arrow").iter(BATCH_ROWS):
         for name in names:
-            texts = as_text(batch[name])
+            texts = column_as_text(batch[name])
             lengths[name].update(pc.fill_null(pc.binary_length(texts), -1).to_numpy(zero_copy_only=False).tobytes())
-            contents[name].update(as_bytes(texts))
-    whole = hashlib.sha256(json.dumps([names, len(dataset)]).encode())
+            contents[name].update(text_bytes(texts))
+    digest = hashlib.sha256(json.dumps([names, len(dataset)]).encode())
     for name in names:
-        whole.update(lengths[name].digest() + contents[name].digest())
-    return whole.hexdigest()[:16]
+        digest.update(lengths[name].digest() + contents[name].digest())
+    return digest.hexdigest()[:16]
 
 
-def as_text(column: pa.ChunkedArray) -> pa.LargeStringArray:
-    """The cells of a column as strings: text as it is, anything else as JSON."""
+def column_as_text(column: pa.ChunkedArray) -> pa.LargeStringArray:
+    """The cells of a column as strings: strings unchanged, anything else as JSON."""
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         return pa.concat_arrays(column.cast(pa.large_string()).chunks)
     cells = [None if cell is None else json.dumps(cell, sort_keys=True, default=repr) for cell in column.to_pylist()]
     return pa.array(cells, pa.large_string())
 
 
-def as_bytes(texts: pa.LargeStringArray) -> memoryview:
-    """All texts, one after the other, as they lie in memory."""
+def text_bytes(texts: pa.LargeStringArray) -> memoryview:
+    """The bytes of all texts, concatenated; a view into Arrow's buffer."""
     filled = pc.fill_null(texts, "")
-    _, places, contents = filled.buffers()
-    ends = np.frombuffer(places, dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
+    _, offsets, contents = filled.buffers()
+    ends = np.frombuffer(offsets, dtype=np.int64)[filled.offset : filled.offset + len(filled) + 1]
     return memoryview(contents or b"")[ends[0] : ends[-1]]

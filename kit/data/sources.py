@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from kit.data.builtin import load_builtin
 from kit.data.columns import plain_text
 from kit.data.formats.folders import ShardFiles, list_data_files, missing_file, read_shards, split_files, splits_of
-from kit.data.formats.reader import EXTENSIONS, Layout, file_extension
+from kit.data.formats.layout import Layout, file_extension
+from kit.data.formats.reader import EXTENSIONS
 from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
 from kit.data.steps import RowSteps

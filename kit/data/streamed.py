@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from kit.data.checks import Splits, check_fingerprints, count_rows, missing_splits, refuse_empty
 from kit.data.columns import drop_missing, keep_common_columns, name_columns, plain_text, unfold
-from kit.data.formats.tables import check_names
+from kit.data.formats.tables import check_column_names
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import fingerprint, to_dataset
 from kit.data.sources import (
@@ -106,7 +106,7 @@ def check_columns(shard: Shard, data: "DataSection", steps: RowSteps, report: Da
     report.notes += [f"{count} of the first rows of train with {what}" for what, count in (+rows.flagged).items()]
     if not table.num_rows:
         raise DataError(f"{shard.name} holds no rows.")
-    check_names(table, shard.name)
+    check_column_names(table, shard.name)
     name_columns(to_dataset(table), data, "train", report, steps.columns)
 
 

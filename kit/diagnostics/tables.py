@@ -124,7 +124,7 @@ def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
     for split, facts in splits.items():
         for name, side in facts.sides.items():
             found = side.lengths
-            middle = f"{found.median:g}", f"{found.mean:.1f}", f"{round(found.most, 1):g}"
+            middle = f"{found.median:g}", f"{found.mean:.1f}", f"{round(found.percentile_95, 1):g}"
             made.add_row(split, name, str(found.shortest), *middle, str(found.longest))
     return made
 

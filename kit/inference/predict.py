@@ -14,7 +14,9 @@ from accelerate import Accelerator
 from datasets import Dataset
 
 from kit.data.columns import missing, name_columns, plain_text
-from kit.data.formats.reader import FileTable, Layout, file_extension, read_table
+from kit.data.formats.layout import Layout, file_extension
+from kit.data.formats.reader import read_table
+from kit.data.formats.tables import FileTable
 from kit.data.report import DataReport
 from kit.data.rows import to_dataset
 from kit.data.sources import layout_of

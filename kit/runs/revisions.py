@@ -3,7 +3,8 @@ be repeated when they have moved on; and recipes that come from the Hub themselv
 
 from pathlib import Path
 
-from kit.data.formats.reader import EXTENSIONS, file_extension
+from kit.data.formats.layout import file_extension
+from kit.data.formats.reader import EXTENSIONS
 from kit.errors import HubError, KitError
 from kit.hub.download import download, resolve_commit
 from kit.hub.names import COMMIT, RepoRef, looks_like_hub_id, parse_repo_id

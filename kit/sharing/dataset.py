@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 
 from kit.cards.markdown import table
 from kit.data.formats.folders import Files, list_data_files, read_shards, split_of
-from kit.data.formats.reader import EXTENSIONS, Layout
+from kit.data.formats.layout import Layout
+from kit.data.formats.reader import EXTENSIONS
 from kit.errors import DataError
 from kit.sharing.folder import check_secrets
 

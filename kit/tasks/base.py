@@ -155,7 +155,7 @@ class Task(ABC, Generic[E]):
             seed=train.seed,
             buffer_size=self.recipe.data.buffer_size,
             micro_batches=train.micro_batches,
-            tally=StreamCounts(splits.report.splits["train"], encoded.left_out),
+            counts=StreamCounts(splits.report.splits["train"], encoded.left_out),
             process=process,
             processes=processes,
             exchange=(lambda mine: gather_object([mine])) if processes > 1 else single_process,

@@ -8,7 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.data.formats.folders import read_shards
-from kit.data.formats.reader import Layout, read_table
+from kit.data.formats.layout import Layout
+from kit.data.formats.reader import read_table
 from kit.data.sources import read_splits
 from kit.data.steps import RowSteps
 from kit.errors import DataError
@@ -63,13 +64,13 @@ def test_columns_and_delimiters(tmp_path: Path) -> None:
         ("a\tO\n\nb\n", {}, "a.conll, line 3: 1 column where line 1 has 2"),
         ("a\tO\nb\tX\tO\n", {}, "a.conll, line 2: 3 columns where line 1 has 2"),
         ("a\tO\nb O\n", {}, r"line 2: 1 column where.*separated by '\\t'; if not, set data.delimiter"),
-        ("a\tO\n# sent_id = 1\n", {}, "line 2: 1 column where.*take comments out"),
+        ("a\tO\n# sent_id = 1\n", {}, "line 2: 1 column where.*remove comments"),
         ("\ta\tO\nb\tO\n", {"columns": ["tokens", "tags"]}, "line 1: 3 columns where data.columns names 2"),
         ("a\tO\n\tO\n", {}, "line 2: column 1 is empty"),
         ("a\tO\nb\t\n", {}, "line 2: column 2 is empty"),
         ("\na\nb\n", {}, "line 2: one column where words and tags were expected"),
-        ("a\tO\n", {"columns": ["x", "x"]}, 'data.columns: "x" is there twice'),
-        (" \n\n-DOCSTART- -X-\n", {}, "a.conll holds no sentences"),
+        ("a\tO\n", {"columns": ["x", "x"]}, 'data.columns: there are two columns "x"'),
+        (" \n\n-DOCSTART- -X-\n", {}, "a.conll has no sentences"),
         ("", {}, "a.conll is empty"),
         ("a\tO\n".encode("utf-16"), {}, "looks like utf-16, not utf-8"),
         (b"Gr\xf6\xdfe\tO\n\nMa\xdf\tO\n", {}, "is not in utf-8: 2 of 2 rows cannot be decoded, the first at line 1"),

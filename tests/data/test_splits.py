@@ -196,11 +196,11 @@ def test_mistakes_about_a_folder_are_named(folder, keys, message):
 
 def test_a_split_that_is_there_twice_is_refused(folder):
     (folder / "val.de.gz").write_bytes(gzip.compress(b"x\n"))
-    with pytest.raises(DataError, match=r'"val" is there more than once \(val\.de, val\.de\.gz, val\.en\.gz\)'):
+    with pytest.raises(DataError, match=r'several files can be the split "val" \(val\.de, val\.de\.gz, val\.en\.gz\)'):
         load_splits(TranslationData(path=str(folder), source="de", target="en"))
     (folder / "val.de.gz").unlink()
     (folder / "test.tsv").write_text("de\ten\na\tb\n")
-    with pytest.raises(DataError, match=r'"test" is there more than once'):
+    with pytest.raises(DataError, match=r'several files can be the split "test"'):
         load_splits(TranslationData(path=str(folder), source="de", target="en"))
 
 

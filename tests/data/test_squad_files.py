@@ -11,8 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kit.data.formats.reader import FileTable, Layout, read_table
+from kit.data.formats.layout import Layout
+from kit.data.formats.reader import read_table
 from kit.data.formats.squad import IGNORED_ANSWERS, MOVED, NOT_IN_CONTEXT, WITHOUT_ANSWER, locate_answer
+from kit.data.formats.tables import FileTable
 from kit.errors import DataError
 
 CONTEXT = "Zoë met Bo in 1990. Bo left — in 1991 — for 東京."
@@ -126,9 +128,9 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
     ("content", "said"),
     [
         ({"data": [3]}, r'a.json, article 1: expected an object with "title", got 3'),
-        ({"data": []}, "a.json holds no questions"),
+        ({"data": []}, "a.json has no questions"),
         (changed(lambda article: article.pop("paragraphs") and None), r'article 1 \("Zoë"\): "paragraphs" is missing'),
-        (changed(lambda article: article.update(title=3)), 'article 1: "title" is not what SQuAD has there: 3'),
+        (changed(lambda article: article.update(title=3)), 'article 1: "title" has another type than in SQuAD: 3'),
         (
             changed(lambda article: article["paragraphs"][0].pop("context") and None),
             'paragraph 1: "context" is missing',
@@ -136,12 +138,12 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (changed(lambda article: article["paragraphs"][0]["qas"].append({})), 'question 2: "id" is missing. It has no'),
         (
             changed(lambda article: article["paragraphs"][0]["qas"].append(question("a"))),
-            r'question 2: the id "a" is that of article 1 \("Zoë"\), paragraph 1, question 1, too',
+            r'question 2: the id "a" is already used by article 1 \("Zoë"\), paragraph 1, question 1',
         ),
-        (squad(question("a", answer("Bo", "8"))), '"answer_start" is not what SQuAD has there: "8"'),  # type: ignore[arg-type]
-        (squad(question("a", answer("Bo", True))), '"answer_start" is not what SQuAD has there: true'),
-        (squad(question("a", is_impossible="no")), '"is_impossible" is not what SQuAD has there: "no"'),
-        (squad({"id": "a", "question": "?", "answers": {"text": "Bo"}}), '"answers" is not what SQuAD has there'),
+        (squad(question("a", answer("Bo", "8"))), '"answer_start" has another type than in SQuAD: "8"'),  # type: ignore[arg-type]
+        (squad(question("a", answer("Bo", True))), '"answer_start" has another type than in SQuAD: true'),
+        (squad(question("a", is_impossible="no")), '"is_impossible" has another type than in SQuAD: "no"'),
+        (squad({"id": "a", "question": "?", "answers": {"text": "Bo"}}), '"answers" has another type than in SQuAD'),
     ],
 )
 def test_a_file_that_is_no_squad_is_refused_with_the_place(tmp_path: Path, content: Any, said: str) -> None:
@@ -152,13 +154,13 @@ def test_a_file_that_is_no_squad_is_refused_with_the_place(tmp_path: Path, conte
 def test_broken_json_is_refused_with_its_line(tmp_path: Path) -> None:
     text = json.dumps(squad(question("a", answer("Bo", 8))), indent=1)
     (tmp_path / "a.json").write_text(text[:-20], encoding="utf-8")
-    with pytest.raises(DataError, match=r"a.json, line \d\d, column \d+: this is not JSON"):
+    with pytest.raises(DataError, match=r"a.json, line \d\d, column \d+: invalid JSON"):
         read_table(tmp_path / "a.json", Layout())
     (tmp_path / "a.json").write_text('{"data": ' + "[" * 100_000, encoding="utf-8")
     with pytest.raises(DataError, match=r"a\.json"):
         read_table(tmp_path / "a.json", Layout())
     (tmp_path / "a.json").write_text('{"data": [', encoding="utf-8")
-    with pytest.raises(DataError, match=r"data\.columns has no meaning"):
+    with pytest.raises(DataError, match=r"data\.columns has no effect"):
         read_table(tmp_path / "a.json", Layout(columns=["a"]))
 
 

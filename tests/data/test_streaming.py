@@ -26,7 +26,7 @@ from support.processes import in_processes
 from kit import load_recipe, train
 from kit.data.batching.plan import BatchPlan
 from kit.data.formats.folders import ShardFiles, read_shards
-from kit.data.formats.reader import Layout
+from kit.data.formats.layout import Layout
 from kit.data.report import SplitReport
 from kit.data.splits import Splits, load_splits
 from kit.data.streaming.plan import StreamEncoder, StreamPlan
@@ -159,7 +159,7 @@ def test_every_example_once_an_epoch_and_within_the_budget(some: Plans) -> None:
         examples = [number for part in step for number in part]
         padded = len(examples) * max(map(length, examples))
         assert padded <= some.budget * some.parts or len(examples) < 2 * some.parts
-    assert plan.tally.told.read == plan.tally.told.rows == 3 * len(some.examples)
+    assert plan.counts.report.read == plan.counts.report.rows == 3 * len(some.examples)
 
 
 @given(plans, st.data())
@@ -184,7 +184,7 @@ def test_the_order_does_not_depend_on_resuming(some: Plans, data: st.DataObject)
     final = some.plan()
     final.restore(state)
     assert final.state(len(steps)) == whole.state(len(steps))
-    assert final.tally == whole.tally
+    assert final.counts == whole.counts
     assert final.epochs(len(steps)) == whole.epochs(len(steps)) == 2
 
 
@@ -203,12 +203,12 @@ def test_filtered_streams_lose_and_double_nothing(sizes: list[int], buffer_size:
             plan.step(0)
         return
     steps, _ = epochs_of(plan, 3)
-    reached = plan.tally.told.read
+    reached = plan.counts.report.read
     plan.close()
     seen = Counter(number for step in steps for part in step for number in part)
     rows = [number for epoch in range(8) for part in some.stream.order(0, epoch) for number in part.shard.numbers]
     assert seen == Counter(number for number in rows[:reached] if number in some.examples)
-    assert plan.tally.left_out == {"filter": reached - sum(seen.values())}
+    assert plan.counts.filtered == {"filter": reached - sum(seen.values())}
 
 
 def test_epochs_and_seeds_have_orders_of_their_own() -> None:
@@ -330,7 +330,7 @@ def test_what_one_process_cannot_read_stops_all_with_one_message() -> None:
 
     for error in everyone.run(work):
         assert isinstance(error, DataError)
-        assert "numbers could not be read on after 0 rows: the cable is out" in str(error)
+        assert "numbers could not be read beyond row 0: the cable is out" in str(error)
         assert "kit train … --resume" in str(error)
 
 
@@ -418,17 +418,17 @@ def test_mistakes_in_shards_are_named(tmp_path: Path) -> None:
         return FileShard(tmp_path / name, Layout(encoding=encoding)).open(cursor).take(100_000)
 
     lines = b'{"a": "1"}\n{"a": "2"}\n{"a": }\n'
-    with pytest.raises(DataError, match=r"a\.jsonl, line 3, column 7: this is not JSON"):
+    with pytest.raises(DataError, match=r"a\.jsonl, line 3, column 7: invalid JSON"):
         reading("a.jsonl", lines, (1, 11))
     with pytest.raises(DataError, match=r"a\.json, row 1: expected an object"):
         reading("a.json", b'[{"a": "1"}]')
     with pytest.raises(DataError, match=r"a\.csv, line 3: .* starts at line 3"):
         reading("a.csv", b'a,b\n1,2\n3,"4\n', (2, 8))
-    with pytest.raises(DataError, match=r"data\.encoding: in utf-16 the end of a line is not one byte"):
+    with pytest.raises(DataError, match=r"data\.encoding: in utf-16 a newline is not one byte"):
         reading("a.txt", "a\n".encode("utf-16"), encoding="utf-16")
-    with pytest.raises(DataError, match=r"a\.parquet\.gz can only be read as a whole"):
+    with pytest.raises(DataError, match=r"a\.parquet\.gz cannot be streamed"):
         reading("a.parquet.gz", b"")
-    with pytest.raises(DataError, match="is cut off"):
+    with pytest.raises(DataError, match="is truncated"):
         reading("a.txt.gz", gzip.compress(b"abc\n" * 10_000)[:-20])
 
 
@@ -619,7 +619,7 @@ def test_shards_are_read_into_memory_as_well(tmp_path: Path) -> None:
     assert load_splits(data).datasets["train"]["source"] == trained_on(streamed(str(corpus)))
     (corpus / "train-00002-of-00004.jsonl").rename(corpus / "elsewhere.jsonl")
     for streaming in (False, True):
-        with pytest.raises(DataError, match='the shards of "train" are not complete'):
+        with pytest.raises(DataError, match='the shards of "train" are incomplete'):
             load_splits(data.model_copy(update={"streaming": streaming}))
 
 

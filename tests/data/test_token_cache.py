@@ -62,15 +62,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @settings(max_examples=80, deadline=None)
 def test_portions_hold_every_text_once_in_order(texts: list[str], at_once: int, room: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepared_texts, "TEXTS_AT_ONCE", at_once)
-        patch.setattr(prepared_texts, "CHARACTERS_AT_ONCE", room)
+        patch.setattr(prepared_texts, "MAX_CHUNK_TEXTS", at_once)
+        patch.setattr(prepared_texts, "MAX_CHUNK_CHARACTERS", room)
         pieces = list(chunk_texts(iter(texts)))
     assert [text for piece in pieces for text in piece] == texts
     assert all(1 <= len(piece) <= at_once and sum(map(len, piece[:-1])) < room for piece in pieces)
 
 
 def test_several_processes_give_the_result_of_one_and_count_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_texts, "TEXTS_AT_ONCE", 3)
+    monkeypatch.setattr(prepared_texts, "MAX_CHUNK_TEXTS", 3)
     texts = [str(number) * (number % 5) for number in range(50)]
     counted: list[int] = []
     found = [list(map_in_chunks(texts, json.dumps, workers, counted.append)) for workers in (1, 3)]
@@ -96,7 +96,7 @@ def test_what_is_kept_is_what_was_made(kind: str, tmp_path: Path, cache: Path, m
 
 def test_real_processes_prepare_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By sentences, which are the hardest to put together again."""
-    monkeypatch.setattr(prepared_texts, "TEXTS_AT_ONCE", 7)
+    monkeypatch.setattr(prepared_texts, "MAX_CHUNK_TEXTS", 7)
     one, two = (arrays_of(recipe_of(tmp_path, "pairs", "data.cache=false", f"data.workers={n}")) for n in (1, 2))
     assert one == two
 
@@ -135,7 +135,7 @@ def test_a_broken_file_is_made_anew(damage: str, cache: Path, capfd: pytest.Capt
         assert found["a"].tolist() == list(range(100))
         assert found["none"].shape == (0,)
     assert made == [100, 7, 100]
-    assert capfd.readouterr().err.count("is broken") == 1
+    assert capfd.readouterr().err.count("is corrupt") == 1
     assert not list(cache.glob(".tmp-*"))
 
 
@@ -143,7 +143,7 @@ TOGETHER = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from kit.data.batching.token_cache import kept
+from kit.data.batching.token_cache import cached_arrays
 from kit.system.console import Reporter
 
 def make():
@@ -152,7 +152,7 @@ def make():
     time.sleep(1)
     return {"a": np.arange(1000)}
 
-print(kept({"for": "both"}, make, Reporter())["a"].sum())
+print(cached_arrays({"for": "both"}, make, Reporter())["a"].sum())
 """
 
 
@@ -171,4 +171,4 @@ def test_a_folder_that_cannot_be_written_is_no_obstacle(
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KIT_CACHE", str(tmp_path / "file"))
     assert cached_arrays({}, lambda: {"a": np.arange(3)}, Reporter())["a"].tolist() == [0, 1, 2]
-    assert "prepared text is not kept" in capfd.readouterr().err
+    assert "prepared text is not cached" in capfd.readouterr().err

@@ -132,7 +132,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
         (("taken.jsonl",), 'taken.jsonl has a column "score" already'),
         (("numbers.jsonl", "--output", "kept.csv"), 'the column "word" of numbers.jsonl holds int64, not text'),
         (("empty.txt",), "empty.txt is empty"),
-        (("other.jsonl", "data.columns=[word,label]"), "data.columns has no meaning for other.jsonl"),
+        (("other.jsonl", "data.columns=[word,label]"), "data.columns has no effect on other.jsonl"),
         (("other.jsonl", "data.txt=words"), "data.txt"),
         (("other.jsonl", "data.path=taken.jsonl"), "data.path has no effect, as the rows are those of other.jsonl"),
         (("two.tsv", "data.columns=[word]"), "two.tsv, line 1"),

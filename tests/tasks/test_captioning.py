@@ -77,7 +77,7 @@ def test_what_a_run_leaves_behind(run: Path) -> None:
     assert results["data"]["examples"] == {"train": 52, "validation": 12, "test": 16}  # captions, two of each picture
     assert results["test"]["examples"] == len(rows_of(run)) == 8
     assert set(results["test"]["by"]["relation"]) == {row["relation"] for row in rows_of(run)}
-    assert all(len(row["target"]) == 2 and "picture" not in row for row in rows_of(run))
+    assert all(len(row["target"]) == 2 and "image_bytes" not in row for row in rows_of(run))
     predictions, targets = ([row[name] for row in rows_of(run)] for name in ("prediction", "target"))
     again = compute_metrics(["exact_match", "bleu", "chrf", "rougeL", "cider"], predictions, targets)
     assert {name: results["test"][name] for name in again} == again

@@ -87,7 +87,7 @@ def test_copies_of_a_picture_are_one_picture(folder: Path) -> None:
     captions = {row["file"]: row["caption"] for rows in splits.datasets.values() for row in rows}
     assert captions["0.png"] == ["number 0", "the first again"]
     assert len(captions) == NUMBER
-    assert splits.report.splits["train"].joined == 1
+    assert splits.report.splits["train"].merged == 1
 
 
 def test_rows_without_captions_are_counted_and_other_columns_stay(folder: Path) -> None:

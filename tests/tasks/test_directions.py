@@ -80,7 +80,7 @@ def test_every_row_is_an_example_in_each_direction(folder):
 def test_languages_without_a_direction_are_not_read(folder):
     (folder / "train.fr.gz").write_bytes(b"broken")
     assert set(pairs_by_direction(load(folder, "de-en", "en-de"))) == {"de-en", "en-de"}
-    with pytest.raises(DataError, match=r"train\.fr\.gz is not a proper gzip file"):
+    with pytest.raises(DataError, match=r"train\.fr\.gz is not a valid gzip file"):
         load(folder, "de-fr")
 
 
@@ -249,7 +249,7 @@ def test_mistakes_about_tables_and_line_numbers_are_named(folder, tmp_path):
     with pytest.raises(DataError, match=r'data\.directions: the train split .* has no column "fr"\. It has de, en'):
         load(tmp_path / "a.tsv", "de-fr", validation_size=1)
     (folder / "train.fr.gz").write_bytes(gzip.compress(b"un\n"))
-    with pytest.raises(DataError, match=r"train\.de\.gz has 40 lines and .*train\.fr\.gz has 1: in parallel text"):
+    with pytest.raises(DataError, match=r"train\.de\.gz has 40 lines and .*train\.fr\.gz has 1: parallel text needs"):
         load(folder, "de-en", "en-fr")
 
 

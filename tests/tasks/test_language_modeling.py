@@ -206,8 +206,8 @@ def test_streams_are_contiguous_and_each_block_is_read_once(blocks: int, rows: i
     plan = ContiguousPlan(lengths, rows, micro_batches)
     steps = [plan.step(number) for number in range(plan.steps_per_epoch)]
     read = [int(block) for step in steps for part in step for block in part]
-    assert len(read) == len(set(read)) == blocks - plan.left_out
-    assert plan.left_out < rows
+    assert len(read) == len(set(read)) == blocks - plan.skipped_blocks
+    assert plan.skipped_blocks < rows
     assert all(len(part) for step in steps for part in step)
     for before, after in itertools.pairwise(steps):
         for part, following in zip(before, after, strict=True):

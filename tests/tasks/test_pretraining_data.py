@@ -60,7 +60,7 @@ documents = st.lists(st.lists(st.integers(SPECIAL, 30), max_size=30), max_size=1
 @given(texts=documents, length=st.integers(1, 17))
 @settings(max_examples=200, deadline=None)
 def test_causal_blocks_predict_every_token_once(texts: list[list[int]], length: int) -> None:
-    blocks = CausalBlocks.of(RaggedTokens(texts), 0, length)
+    blocks = CausalBlocks.pack(RaggedTokens(texts), 0, length)
     stream = [0, *(token for text in texts if text for token in (*text, 0))]
     assert blocks.stream.tolist() == stream
     tokens, labels = blocks.batch(np.arange(len(blocks)))
@@ -75,7 +75,7 @@ def test_causal_blocks_predict_every_token_once(texts: list[list[int]], length: 
 @given(texts=documents, length=st.integers(2, 17))
 @settings(max_examples=100, deadline=None)
 def test_positions_start_anew_with_every_document(texts: list[list[int]], length: int) -> None:
-    blocks = CausalBlocks.of(RaggedTokens(texts), 0, length)
+    blocks = CausalBlocks.pack(RaggedTokens(texts), 0, length)
     tokens, _ = blocks.batch(np.arange(len(blocks)))
     for row, positions in zip(tokens, document_positions(tokens, 0), strict=True):
         expected, position = [], -1

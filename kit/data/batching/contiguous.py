@@ -1,4 +1,4 @@
-"""A plan for models that carry their state from block to block: the text is read in order, in several streams."""
+"""The batch plan for truncated backpropagation through time: text is read in order, in several parallel streams."""
 
 from typing import Any
 
@@ -9,14 +9,18 @@ from kit.errors import DataError
 
 
 class ContiguousPlan:
-    """Blocks in the order of the text: row r of every step goes on where row r of the step before it ended.
+    """Blocks in the order of the text: row r of each step continues where row r of the step before ended.
 
-    The blocks are cut into as many streams of consecutive blocks as a step has rows. An epoch reads each block once;
-    with the next one all streams begin anew. In the last step of an epoch only the longer streams have a block left.
+    The blocks are divided into as many streams of consecutive blocks as a step has rows. An epoch reads each block
+    once; with the next epoch, all streams start over. In the last step of an epoch, only the longer streams have a
+    block left.
     """
 
     def __init__(self, lengths: np.ndarray, rows: int, micro_batches: int):
-        """`lengths` are those of the blocks, in the order of the text; `rows` is the number of streams."""
+        """`lengths` are those of the blocks, in the order of the text; `rows` is the number of streams.
+
+        Raises DataError if a micro-batch would have no stream, or a stream no block.
+        """
         if rows < micro_batches:
             raise DataError(
                 f"a step has {rows} streams of text (train.tokens_per_batch / data.block_size), too few for "
@@ -24,13 +28,13 @@ class ContiguousPlan:
             )
         if len(lengths) < max(rows, micro_batches):
             raise DataError(
-                f"the training text has {len(lengths)} blocks, too few for {max(rows, micro_batches)} streams: lower "
+                f"the training text has {len(lengths)} blocks, too few for {max(rows, micro_batches)} streams: reduce "
                 "train.tokens_per_batch (train.batch_size), train.micro_batches or data.block_size"
             )
         self.lengths, self.micro_batches = lengths, micro_batches
         self.streams = np.array_split(np.arange(len(lengths)), rows)  # from the longest to the shortest
-        if len(self.rows_of(self.steps_per_epoch - 1)) < micro_batches:
-            # the last step would leave a micro-batch empty: what is beyond the shortest stream is not read
+        if len(self.active_streams(self.steps_per_epoch - 1)) < micro_batches:
+            # the last step would leave a micro-batch empty: skip the blocks beyond the end of the shortest stream
             self.streams = [stream[: len(self.streams[-1])] for stream in self.streams]
 
     @property
@@ -42,24 +46,26 @@ class ContiguousPlan:
         return [self.lengths]
 
     @property
-    def left_out(self) -> int:
+    def skipped_blocks(self) -> int:
         """Blocks at the ends of streams that no step reads."""
         return len(self.lengths) - sum(map(len, self.streams))
 
-    def rows_of(self, position: int) -> np.ndarray:
+    def active_streams(self, position: int) -> np.ndarray:
         """The streams that have a block left at this step of an epoch."""
         return np.array([row for row, stream in enumerate(self.streams) if position < len(stream)])
 
     def step(self, number: int) -> list[np.ndarray]:
-        """The micro-batches of a step, as indices of blocks. A stream is always in the same micro-batch, and so always
-        read by the same process, which has its state."""
+        """The micro-batches of a step, as indices of blocks.
+
+        A stream is always in the same micro-batch, and so always read by the process that holds its state.
+        """
         position = number % self.steps_per_epoch
-        rows = self.rows_of(position)
+        rows = self.active_streams(position)
         blocks = np.array([self.streams[row][position] for row in rows])
-        return [blocks[rows % self.micro_batches == part] for part in range(self.micro_batches)]
+        return [blocks[rows % self.micro_batches == index] for index in range(self.micro_batches)]
 
     def stream_of(self, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The stream that each block is in, and whether it is the first of it."""
+        """The stream that each block is in, and whether the block is its first."""
         starts = np.array([stream[0] for stream in self.streams])
         streams = np.searchsorted(starts, blocks, side="right") - 1
         return streams, starts[streams] == blocks
@@ -73,8 +79,8 @@ class ContiguousPlan:
         return Padding(int(self.lengths[read].sum()), longest * len(read))
 
     def describe(self) -> str:
-        left = f", {self.left_out} blocks beyond them" if self.left_out else ""
-        return f"{self.steps_per_epoch:,} steps an epoch in {len(self.streams)} streams{left}"
+        skipped = f", {self.skipped_blocks} blocks skipped" if self.skipped_blocks else ""
+        return f"{self.steps_per_epoch:,} steps an epoch in {len(self.streams)} streams{skipped}"
 
     def state(self, steps: int) -> dict[str, Any]:
         return {}

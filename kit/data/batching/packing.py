@@ -1,4 +1,4 @@
-"""Documents laid end to end and cut into blocks, so that hardly a position is wasted."""
+"""Packing: documents are concatenated and cut into blocks of equal length, so that almost no position is padding."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 class CausalBlocks:
     """Blocks for a causal language model: E d₁ E d₂ E … dₙ E, where E separates documents and starts each.
 
-    Every token but the first is a label exactly once; labels stand beside the token that they are predicted from, so
-    that the end of a block is not wasted. Only the last block can be shorter than the others.
+    Every token except the first is a label exactly once. Labels are stored at the position that they are predicted
+    from (not at their own, as transformers shifts them), so that the end of a block is not wasted. Only the last block
+    can be shorter than the others.
     """
 
     stream: np.ndarray  # all tokens in order
@@ -21,8 +22,8 @@ class CausalBlocks:
     length: int
 
     @classmethod
-    def of(cls, documents: RaggedTokens, separator: int, length: int) -> "CausalBlocks":
-        """Lay documents end to end; empty ones are left out."""
+    def pack(cls, documents: RaggedTokens, separator: int, length: int) -> "CausalBlocks":
+        """Concatenate documents; empty ones are skipped."""
         parts = [np.array([separator], dtype=np.int32)]
         for i in range(len(documents)):
             if documents.lengths[i]:
@@ -41,8 +42,11 @@ class CausalBlocks:
         return lengths
 
     def batch(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Tokens and labels of blocks, each (batch, length); a short block is filled up with separators, which are
-        neither predicted nor, behind everything, seen."""
+        """Tokens and labels of blocks, each (batch, length).
+
+        A short block is padded with separators. They need no mask: they have no labels, and no earlier position attends
+        to them.
+        """
         tokens = np.full((len(indices), self.length), self.separator, dtype=np.int64)
         labels = np.full_like(tokens, IGNORE_INDEX)
         for row, index in enumerate(indices):
@@ -54,28 +58,30 @@ class CausalBlocks:
 
 
 def document_positions(tokens: np.ndarray, separator: int) -> np.ndarray:
-    """Positions (batch, length) counted anew from every separator, which transformers takes as separate documents: no
-    token sees what stands before its own document."""
-    places = np.arange(tokens.shape[1])
-    starts = np.where(tokens == separator, places, 0)
-    return places - np.maximum.accumulate(starts, axis=1)
+    """Position ids (batch, length) that restart at every separator.
+
+    transformers recognizes packed documents by such positions: no token attends across the start of its document.
+    """
+    positions = np.arange(tokens.shape[1])
+    starts = np.where(tokens == separator, positions, 0)
+    return positions - np.maximum.accumulate(starts, axis=1)
 
 
 def pack_masked_rows(documents: RaggedTokens, first: int, separator: int, length: int) -> RaggedTokens:
-    """Rows for a masked language model: [CLS] tokens [SEP] tokens [SEP] …, each full but the last.
+    """Rows for a masked language model: [CLS] tokens [SEP] tokens [SEP] …, each of them full except the last.
 
-    Documents follow each other with a separator between; every token is in exactly one row.
+    Consecutive documents have a separator between them; every token is in exactly one row.
     """
-    room = length - 2
+    capacity = length - 2  # without [CLS] and the last [SEP]
     parts: list[np.ndarray] = []
     for i in range(len(documents)):
         if documents.lengths[i]:
             parts += [documents[i], np.array([separator], dtype=np.int32)]
     stream = np.concatenate(parts) if parts else np.empty(0, dtype=np.int32)
     rows = []
-    for start in range(0, len(stream), room):
-        row = stream[start : start + room]
-        # a document that ends where the row does needs no separator beside those of the row itself
+    for start in range(0, len(stream), capacity):
+        row = stream[start : start + capacity]
+        # a document boundary at the end of a row needs no separator besides the row's own
         row = row[int(row[0] == separator) : len(row) - int(len(row) > 1 and row[-1] == separator)]
         if len(row):
             rows.append(np.concatenate([[first], row, [separator]]).astype(np.int32))

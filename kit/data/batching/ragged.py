@@ -1,4 +1,4 @@
-"""Encoded examples: token ids kept compactly, and turned into padded tensors when a batch is asked for."""
+"""Encoded examples: token ids stored compactly, and padded to tensors when a batch is requested."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 IGNORE_INDEX = -100
+"""Label of positions without a loss, the `ignore_index` of torch and transformers."""
 
 
 class RaggedTokens:
-    """Many lists of token ids in one flat array: a tenth of the memory of Python lists."""
+    """Many lists of token ids in one flat int32 array: a tenth of the memory of Python lists."""
 
     def __init__(self, lists: Iterable[Sequence[int] | np.ndarray]):
         arrays = [np.asarray(ids, dtype=np.int32) for ids in lists]
@@ -26,32 +27,34 @@ class RaggedTokens:
         return self._flat[self._starts[index] : self._starts[index + 1]]
 
     @classmethod
-    def of(cls, flat: np.ndarray, lengths: np.ndarray) -> "RaggedTokens":
-        """Lists of these lengths that lie end to end in one array."""
-        whole = cls([])
-        whole.lengths, whole._flat = lengths, flat
-        whole._starts = np.concatenate([[0], np.cumsum(lengths)])
-        return whole
+    def from_flat(cls, flat: np.ndarray, lengths: np.ndarray) -> "RaggedTokens":
+        """Consecutive lists of the given lengths in one array."""
+        ragged = cls([])
+        ragged.lengths, ragged._flat = lengths, flat
+        ragged._starts = np.concatenate([[0], np.cumsum(lengths)])
+        return ragged
 
     @property
     def flat(self) -> np.ndarray:
-        """All lists end to end."""
+        """All lists, concatenated."""
         return self._flat
 
     @classmethod
-    def joined(cls, parts: Sequence["RaggedTokens"]) -> "RaggedTokens":
-        """The lists of all parts, one part after the other."""
+    def concat(cls, parts: Sequence["RaggedTokens"]) -> "RaggedTokens":
+        """The lists of all parts, in order."""
         if not parts:
             return cls([])
-        return cls.of(np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts]))
+        return cls.from_flat(
+            np.concatenate([part.flat for part in parts]), np.concatenate([part.lengths for part in parts])
+        )
 
     def select(self, indices: np.ndarray) -> "RaggedTokens":
         """The lists at these indices."""
         return RaggedTokens(self[i] for i in indices)
 
-    def padded(self, indices: np.ndarray, filler: int) -> Tensor:
-        """The lists at these indices as rows of one (batch, longest) tensor, filled up on the right."""
-        rows = np.full((len(indices), int(self.lengths[indices].max(initial=1))), filler, dtype=np.int64)
+    def padded(self, indices: np.ndarray, padding: int) -> Tensor:
+        """The lists at these indices as rows of a (batch, longest) tensor, padded on the right."""
+        rows = np.full((len(indices), int(self.lengths[indices].max(initial=1))), padding, dtype=np.int64)
         for row, index in zip(rows, indices, strict=True):
             row[: self.lengths[index]] = self[index]
         return torch.from_numpy(rows)
@@ -64,19 +67,20 @@ class TokenPairs:
     source: RaggedTokens
     target: RaggedTokens
     languages: np.ndarray | None = None
-    """The language to write for each example, where a model has several."""
+    """The target language of each example, for a model that has several."""
     cut: int = 0
-    """Number of examples that were too long for the model, and end early."""
+    """Number of examples that were truncated to the model's positions."""
 
     def __len__(self) -> int:
         return len(self.source)
 
     @classmethod
-    def joined(cls, parts: Sequence["TokenPairs"]) -> "TokenPairs":
-        """The examples of all parts, one part after the other."""
-        source, target = (RaggedTokens.joined([getattr(part, side) for part in parts]) for side in ("source", "target"))
-        told = [part.languages for part in parts if part.languages is not None]
-        return cls(source, target, np.concatenate(told) if told else None, sum(part.cut for part in parts))
+    def concat(cls, parts: Sequence["TokenPairs"]) -> "TokenPairs":
+        """The examples of all parts, in order."""
+        source, target = (RaggedTokens.concat([getattr(part, side) for part in parts]) for side in ("source", "target"))
+        languages = [part.languages for part in parts if part.languages is not None]
+        cut = sum(part.cut for part in parts)
+        return cls(source, target, np.concatenate(languages) if languages else None, cut)
 
     def select(self, indices: np.ndarray) -> "TokenPairs":
         languages = None if self.languages is None else self.languages[indices]
@@ -88,7 +92,7 @@ class TokenPairs:
         lengths = torch.from_numpy(self.source.lengths[indices])
         return {
             "input_ids": input_ids,
-            # from the lengths and not from the ids: a text may contain whatever token stands for padding
+            # from the lengths, not from the ids: a text may contain the padding token
             "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
             "labels": self.target.padded(indices, IGNORE_INDEX),  # (batch, target)
         }

@@ -1,7 +1,9 @@
-"""Texts made into tokens: by several processes if wanted, and once for all runs that need the same.
+"""Tokenized text: by several processes if requested, and only once for all runs that need the same.
 
-What has been prepared lies in `$HF_HOME/kit/prepared` (`KIT_CACHE` names another folder than `$HF_HOME/kit`), one file
-for each text, tokenizer and kind of preparation. Whatever is deleted there is made again.
+The cache is `$HF_HOME/kit/prepared` (`KIT_CACHE` replaces `$HF_HOME/kit`), with one file per text, tokenizer and kind
+of preparation. Deleted files are computed again. `Dataset.map` has a cache and processes too, but its fingerprint
+depends on the pickle of the function, and it stores lists of Python integers row by row, not the packed arrays that
+training reads.
 """
 
 import hashlib
@@ -26,11 +28,12 @@ from kit.system.files import atomic_write
 from kit.system.machine import package_versions
 
 FORMAT = 1
-"""Raised whenever the same text and settings give other arrays than before."""
+"""Increased whenever the same text and settings give other arrays than before."""
 
-TEXTS_AT_ONCE = 1000
-CHARACTERS_AT_ONCE = 2**18
-"""Size of the portions in which texts are prepared, which does not depend on the number of processes."""
+MAX_CHUNK_TEXTS = 1000
+MAX_CHUNK_CHARACTERS = 2**18
+"""Size of the chunks that texts are prepared in. It does not depend on the number of processes, so the result does not
+either."""
 
 Arrays = dict[str, np.ndarray]
 R = TypeVar("R")
@@ -41,128 +44,128 @@ Work = Callable[[list[str]], R]
 
 
 def map_in_chunks(texts: Iterable[str], work: Work[R], workers: int, advance: Callable[[int], object]) -> Iterator[R]:
-    """What `work` makes of the texts, a portion at a time, in order; by `workers` processes where there are several
-    portions. `advance` is told the number of texts that are done."""
-    pieces = chunk_texts(texts)
-    first = [piece for _, piece in zip(range(2), pieces, strict=False)]
+    """The results of `work` on chunks of the texts, in order; by `workers` processes if there are several chunks.
+
+    `advance` is called with the number of texts that were completed.
+    """
+    chunks = chunk_texts(texts)
+    first = [chunk for _, chunk in zip(range(2), chunks, strict=False)]
     if workers == 1 or len(first) < 2:
-        for piece in (*first, *pieces):
-            yield work(piece)
-            advance(len(piece))
+        for chunk in (*first, *chunks):
+            yield work(chunk)
+            advance(len(chunk))
         return
     waiting: deque[tuple[int, Future[R]]] = deque()
-    # new processes rather than copies of this one, whose threads may hold locks that nobody would ever release
-    with ProcessPoolExecutor(workers, get_context("spawn"), _begin, (work,)) as pool:
-        for piece in (*first, *pieces):
-            waiting.append((len(piece), pool.submit(_go_on, piece)))
-            if len(waiting) > 2 * workers:  # texts are read no faster than they are prepared
-                count, done = waiting.popleft()
-                yield done.result()
+    # spawned, not forked: threads of this process may hold locks that nobody would release in a copy of it
+    with ProcessPoolExecutor(workers, get_context("spawn"), _start_worker, (work,)) as pool:
+        for chunk in (*first, *chunks):
+            waiting.append((len(chunk), pool.submit(_run_chunk, chunk)))
+            if len(waiting) > 2 * workers:  # read texts no faster than they are processed
+                count, future = waiting.popleft()
+                yield future.result()
                 advance(count)
-        for count, done in waiting:
-            yield done.result()
+        for count, future in waiting:
+            yield future.result()
             advance(count)
 
 
 def chunk_texts(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts a few at a time: not many, and not much more than so many characters."""
-    piece: list[str] = []
-    room = CHARACTERS_AT_ONCE
+    """Texts in chunks of limited number and total length."""
+    chunk: list[str] = []
+    room = MAX_CHUNK_CHARACTERS
     for text in texts:
-        piece.append(text)
+        chunk.append(text)
         room -= len(text)
-        if len(piece) == TEXTS_AT_ONCE or room <= 0:
-            yield piece
-            piece, room = [], CHARACTERS_AT_ONCE
-    if piece:
-        yield piece
+        if len(chunk) == MAX_CHUNK_TEXTS or room <= 0:
+            yield chunk
+            chunk, room = [], MAX_CHUNK_CHARACTERS
+    if chunk:
+        yield chunk
 
 
 _work: Work[Any]
 
 
-def _begin(work: Work[Any]) -> None:
-    global _work  # a process has nowhere else to keep what it was started with
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # there are as many processes as there shall be
+def _start_worker(work: Work[Any]) -> None:
+    global _work  # sent once when the process starts: pickling a tokenizer for every chunk would dominate
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the user chose the number of processes; no threads on top
     _work = work
 
 
-def _go_on(piece: list[str]) -> Any:
-    return _work(piece)
+def _run_chunk(chunk: list[str]) -> Any:
+    return _work(chunk)
 
 
-# ---- what has been prepared before -----------------------------------------------------------------------------------
+# ---- the cache -------------------------------------------------------------------------------------------------------
 
 
 def cache_dir() -> Path:
-    """Where prepared texts are kept."""
+    """The folder of prepared texts."""
     return Path(os.environ.get("KIT_CACHE") or Path(constants.HF_HOME) / "kit") / "prepared"
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """What stands for a tokenizer: equal keys, equal tokens. None if it does not tell its whole content."""
+    """Identifies a tokenizer: equal keys, equal tokens. None for a slow tokenizer, which cannot be serialized."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return None
     content = [tokenizer.backend_tokenizer.to_str(), json.dumps(tokenizer.special_tokens_map, default=str)]
     return hashlib.sha256("\n".join(content).encode()).hexdigest()
 
 
-def cached_arrays(key: dict[str, Any], make: Callable[[], Arrays], reporter: Reporter) -> Arrays:
-    """The arrays that `make` makes, from disk if they were made before under the same key.
+def cached_arrays(key: dict[str, Any], compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
+    """The arrays that `compute` returns, from disk if they were computed before under the same key.
 
-    Of several processes that want the same at once, one makes it and the others wait. A file that is not as it was
-    written is made anew. Where nothing can be kept, all goes on without.
+    If several processes need the same arrays at once, one computes them and the others wait. A corrupt file is computed
+    again. If the cache cannot be written, a message is printed and the arrays are returned all the same.
     """
-    packages = {
-        name: version for name, version in package_versions().items() if name in ("kit", "tokenizers", "transformers")
-    }
-    name = json.dumps({**key, "format": FORMAT, "versions": packages}, sort_keys=True)
+    versions = {name: v for name, v in package_versions().items() if name in ("kit", "tokenizers", "transformers")}
+    name = json.dumps({**key, "format": FORMAT, "versions": versions}, sort_keys=True)
     path = cache_dir() / f"{hashlib.sha256(name.encode()).hexdigest()[:32]}.safetensors"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         lock = FileLock(path.with_suffix(".lock"))
         lock.acquire()
     except OSError as error:
-        reporter.print(f"prepared text is not kept: {path.parent} cannot be written ({error.strerror or error})")
-        return make()
+        reporter.print(f"prepared text is not cached: cannot write to {path.parent} ({error.strerror or error})")
+        return compute()
     try:
-        return _read_or_made(path, name, make, reporter)
+        return _read_or_compute(path, name, compute, reporter)
     finally:
         lock.release()
 
 
-def _read_or_made(path: Path, name: str, make: Callable[[], Arrays], reporter: Reporter) -> Arrays:
+def _read_or_compute(path: Path, name: str, compute: Callable[[], Arrays], reporter: Reporter) -> Arrays:
     if path.is_file():
-        arrays, wrong = read_arrays(path, name)
-        if wrong is None:
+        arrays, problem = read_arrays(path, name)
+        if problem is None:
             return arrays
-        reporter.print(f"{path} is broken ({wrong}): the text is prepared anew")
-    arrays = {array: np.ascontiguousarray(content) for array, content in make().items()}
+        reporter.print(f"{path} is corrupt ({problem}): preparing the text again")
+    arrays = {key: np.ascontiguousarray(array) for key, array in compute().items()}
     try:
         with atomic_write(path) as temporary:
             save_file(arrays, temporary, {"key": name, "checksum": checksum(arrays)})
     except (OSError, SafetensorError) as error:
-        reporter.print(f"prepared text is not kept: {path} cannot be written ({error})")
+        reporter.print(f"prepared text is not cached: cannot write {path} ({error})")
     return arrays
 
 
 def read_arrays(path: Path, name: str) -> tuple[Arrays, str | None]:
-    """The arrays of a file, and what is wrong with it."""
+    """The arrays of a cache file, and what is wrong with it, if anything."""
     try:
         with safe_open(path, framework="np") as file:
-            told = file.metadata() or {}
-            arrays = {array: file.get_tensor(array) for array in file.keys()}  # noqa: SIM118 - it is no dict
+            metadata = file.metadata() or {}
+            arrays = {array: file.get_tensor(array) for array in file.keys()}  # noqa: SIM118 - it is not a dict
     except (OSError, ValueError, SafetensorError) as error:
         return {}, str(error).splitlines()[0]
-    if told.get("key") != name:
-        return {}, "it was made for something else"
-    if told.get("checksum") != checksum(arrays):
+    if metadata.get("key") != name:
+        return {}, "it belongs to another key"
+    if metadata.get("checksum") != checksum(arrays):
         return {}, "it does not match its checksum"
     return arrays, None
 
 
 def checksum(arrays: Arrays) -> str:
-    """A number for the whole content."""
+    """A digest of names, types, shapes and content. safetensors itself has no checksum."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         array = arrays[name]

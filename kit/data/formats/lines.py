@@ -1,7 +1,7 @@
-"""Bytes to lines of text: decompression, encoding, and the count of what cannot be decoded.
+"""From bytes to lines of text: decompression, decoding, and the count of rows that cannot be decoded.
 
-A byte that is not in the encoding becomes a lone surrogate, a code point that no proper text contains, so that the
-row can still be parsed, and be found again, left out and counted.
+A byte that is invalid in the encoding becomes a lone surrogate (`errors="surrogateescape"`), a code point that valid
+text never contains. So the row can still be parsed, and is then recognized, dropped and counted.
 """
 
 import codecs
@@ -16,18 +16,19 @@ from pathlib import Path
 from kit.errors import DataError
 
 SURROGATE = re.compile("[\ud800-\udfff]")
-WIDE_MARKS = {
+WIDE_MARKS = {  # UTF-32 first: its little-endian mark starts with that of UTF-16
     codecs.BOM_UTF32_LE: "utf-32",
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
 }
 GZIP_MARK = b"\x1f\x8b"
-ENOUGH_ROWS = 100
+MIN_ROWS_TO_JUDGE = 100
+"""Rows after which the encoding of a file that is still being read can be judged."""
 
 
 def open_bytes(path: Path) -> io.BufferedReader | gzip.GzipFile:
-    """The bytes of a file, decompressed if its name ends in .gz."""
+    """Open a file for reading bytes, decompressed if its name ends in .gz."""
     try:
         return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
     except OSError as error:
@@ -35,22 +36,22 @@ def open_bytes(path: Path) -> io.BufferedReader | gzip.GzipFile:
 
 
 def read_error(path: Path, error: Exception) -> DataError:
-    """What went wrong in reading bytes, said so that the user can mend it."""
+    """The DataError for an exception while reading bytes, with its remedy."""
     if isinstance(error, gzip.BadGzipFile | zlib.error):
-        return DataError(f"{path} is not a proper gzip file ({error}). Pack it again, or take .gz off its name.")
+        return DataError(f"{path} is not a valid gzip file ({error}). Compress it again, or remove .gz from its name.")
     if isinstance(error, EOFError):
-        return DataError(f"{path} is cut off: the end of the compressed data is missing. Fetch it again.")
+        return DataError(f"{path} is truncated: the end of the compressed data is missing. Download or copy it again.")
     return DataError(f"{path} cannot be read: {error}.")
 
 
 def encoding_error(path: Path, encoding: str, error: UnicodeError) -> DataError:
-    return DataError(f"{path} is not in {encoding} ({error}). Set data.encoding to what it is in.")
+    return DataError(f"{path} is not in {encoding} ({error}). Set data.encoding to its encoding.")
 
 
 def read_lines(path: Path, encoding: str) -> Iterator[str]:
-    """Each line with its line end. Only "\\n" ends a line: U+2028 and its like are characters of the text.
+    r"""Each line, including its line ending. Only "\n" ends a line: U+2028 and the like are characters of the text.
 
-    A byte order mark is taken off. Raises DataError if the file is empty, broken, or plainly in a wider encoding.
+    A byte order mark is removed. Raises DataError if the file is empty, corrupt, or obviously in a wider encoding.
     """
     with open_bytes(path) as raw:
         try:
@@ -62,29 +63,29 @@ def read_lines(path: Path, encoding: str) -> Iterator[str]:
         except UnicodeError as error:
             raise encoding_error(path, encoding, error) from error
         except LookupError as error:
-            raise DataError(f'data.encoding: "{encoding}" is no encoding of text ({error}).') from error
+            raise DataError(f'data.encoding: "{encoding}" is not a text encoding ({error}).') from error
         except (OSError, EOFError, zlib.error) as error:
             raise read_error(path, error) from error
 
 
 class LineReader:
-    """The lines of a file, as `read_lines` gives them, with their numbers, from a place in it on.
+    """Iterates over the lines of a file with their numbers, like `read_lines`, from any position.
 
-    A place is the number of lines before it and of bytes (those of a .gz file unpacked), so that reading can go on
-    there: at once in a plain file, after unpacking what lies before it in a .gz file.
+    A position is the number of lines and of bytes before the next line (for .gz, of decompressed bytes). Seeking takes
+    constant time in a plain file; a .gz file is decompressed up to there.
     """
 
     def __init__(self, path: Path, encoding: str):
-        # A mark in front of the text is taken off the first line, and is a character of any other.
+        # utf-8-sig would swallow a mark wherever decoding starts; here it is removed from the first line only.
         self.encoding = "utf-8" if codecs.lookup(encoding).name == "utf-8-sig" else encoding
         try:
-            one_byte = "\n".encode(self.encoding) == b"\n"
+            newline_is_one_byte = "\n".encode(self.encoding) == b"\n"
         except (LookupError, UnicodeError):
-            one_byte = False
-        if not one_byte:
+            newline_is_one_byte = False
+        if not newline_is_one_byte:
             raise DataError(
-                f"data.encoding: in {encoding} the end of a line is not one byte, so that {path} can only be read as a "
-                "whole. Write it in utf-8, or leave out data.streaming."
+                f"data.encoding: in {encoding} a newline is not one byte, so {path} cannot be streamed. Convert it to "
+                "utf-8, or remove data.streaming."
             )
         self.path = path
         self.line = self.byte = 0
@@ -95,12 +96,12 @@ class LineReader:
             raise read_error(path, error) from error
 
     @property
-    def place(self) -> tuple[int, int]:
-        """Where the next line begins."""
+    def position(self) -> tuple[int, int]:
+        """Lines and bytes before the next line."""
         return self.line, self.byte
 
-    def go_to(self, line: int, byte: int) -> None:
-        """Go on at a place."""
+    def seek(self, line: int, byte: int) -> None:
+        """Continue at a position."""
         try:
             self._raw.seek(byte)
         except (OSError, EOFError, zlib.error) as error:
@@ -129,12 +130,12 @@ class LineReader:
 
 
 def strip_line_end(line: str) -> str:
-    """The line without "\\n" or "\\r\\n"."""
+    r"""The line without "\n" or "\r\n"."""
     return line.removesuffix("\n").removesuffix("\r")
 
 
 def check_text_format(path: Path, head: bytes, encoding: str) -> None:
-    """Raise DataError for a file that is empty, compressed, or in 16 or 32 bits a character and to be read as 8."""
+    """Raises DataError for a file that is empty, is gzip without the name, or is UTF-16 or UTF-32 by mistake."""
     if not head:
         raise DataError(f"{path} is empty.")
     if head.startswith(GZIP_MARK):
@@ -142,6 +143,7 @@ def check_text_format(path: Path, head: bytes, encoding: str) -> None:
     if codecs.lookup(encoding).name.startswith(("utf-16", "utf-32")):
         return
     marked = next((name for mark, name in WIDE_MARKS.items() if head.startswith(mark)), None)
+    # Without a mark, every second byte of Western text in UTF-16 is zero; valid 8-bit text has none.
     if marked or head.count(0) > len(head) // 5:
         raise DataError(
             f"{path} looks like {marked or 'utf-16'}, not {encoding}. Set data.encoding: {marked or 'utf-16'}."
@@ -150,22 +152,22 @@ def check_text_format(path: Path, head: bytes, encoding: str) -> None:
 
 @dataclass
 class DecodingCheck:
-    """Counts the rows of one file that could not be decoded, and refuses the file if they are too many."""
+    """Counts the rows of one file that could not be decoded, and rejects the file if there are too many."""
 
     path: Path
     encoding: str
     rows: int = 0
-    beyond_ascii: int = 0
+    non_ascii: int = 0
     undecodable: int = 0
     first_undecodable: int | None = None
-    advice: str = "Set data.encoding to what it is in (such as latin-1, cp1252)."
+    advice: str = "Set data.encoding to its encoding (such as latin-1 or cp1252)."
 
     def count(self, text: str, line: int) -> bool:
-        """Count a row; true if all of it could be decoded."""
+        """Count a row; returns whether all of it could be decoded."""
         self.rows += 1
         if text.isascii():
             return True
-        self.beyond_ascii += 1
+        self.non_ascii += 1
         if SURROGATE.search(text) is None:
             return True
         self.undecodable += 1
@@ -174,17 +176,17 @@ class DecodingCheck:
         return False
 
     def check_so_far(self) -> None:
-        """Check a file that has not been read to its end, as soon as there are enough rows to judge by."""
-        if self.rows >= ENOUGH_ROWS:
+        """Check a file that has not been read to its end, once there are enough rows to judge."""
+        if self.rows >= MIN_ROWS_TO_JUDGE:
             self.check()
 
     def check(self) -> None:
-        """Raise DataError if the file as a whole is not in the encoding: a few broken rows are left out, not more.
+        """Raises DataError if the file as a whole is in another encoding; a few corrupt rows are tolerated.
 
-        Too many are more than a tenth of all rows, or ten and more that are most of the rows beyond ASCII: in the wrong
-        encoding, English text is wrong only where it has an accent.
+        The limit is a tenth of all rows, or ten rows that are the majority of those beyond ASCII: English text in the
+        wrong encoding is wrong only where it has an accent.
         """
-        mostly_wrong = self.undecodable >= 10 and self.undecodable * 2 > self.beyond_ascii
+        mostly_wrong = self.undecodable >= 10 and self.undecodable * 2 > self.non_ascii
         if self.undecodable * 10 > self.rows or mostly_wrong:
             raise DataError(
                 f"{self.path} is not in {self.encoding}: {self.undecodable} of {self.rows} rows cannot be decoded, the "

@@ -1,48 +1,51 @@
-"""Arrays of numpy as tables: the first dimension of each array is the row, the others are lists within it."""
+"""NumPy .npz archives as tables: the first dimension of each array is the row, the others become nested lists."""
 
 import io
 import zipfile
 import zlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from kit.data.formats.layout import Layout
 from kit.data.formats.lines import DecodingCheck, open_bytes, read_error
+from kit.data.formats.tables import FileTable, checked_table
 from kit.errors import DataError
 
 
-def read_npz(path: Path) -> tuple[pa.Table, DecodingCheck]:
-    """The arrays of a file as columns, and the count of their rows. Nothing in the file is executed."""
+def read_npz(path: Path, layout: Layout) -> FileTable:
+    """The arrays of a file as columns. Nothing in the file is executed: pickled objects are rejected."""
     try:
         with open_bytes(path) as raw:
             content = io.BytesIO(raw.read())
         with np.load(content, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files} if isinstance(file, np.lib.npyio.NpzFile) else {}
     except (ValueError, LookupError, TypeError, RuntimeError, OverflowError, zipfile.BadZipFile) as error:
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{path} is not an .npz file of plain numbers: {told}") from error
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise DataError(f"{path} is not an .npz file of plain numbers: {reason}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise read_error(path, error) from error
     if not arrays:
-        raise DataError(f"{path} is not an .npz file, or holds no array.")
+        raise DataError(f"{path} is not an .npz file, or contains no array.")
     shapes = {name: array.shape for name, array in arrays.items()}
     if len({shape[:1] for shape in shapes.values()}) > 1 or () in shapes.values():
-        told = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
-        raise DataError(f"{path}: the first dimension of all arrays must be the same, the series or the steps: {told}.")
-    decoding = DecodingCheck(path, "utf-8")
-    decoding.rows = next(iter(shapes.values()))[0]
-    return pa.table({name: nested(array, path, name) for name, array in arrays.items()}), decoding
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items())
+        raise DataError(f"{path}: all arrays need the same first dimension, the series or the steps, got {listed}.")
+    check = DecodingCheck(path, "utf-8", rows=next(iter(shapes.values()))[0])
+    table = pa.table({name: nested_column(array, path, name) for name, array in arrays.items()})
+    return checked_table([check], lambda: table, Counter(), Counter())
 
 
-def nested(array: np.ndarray, path: Path, name: str) -> Any:
-    """An array as a column of (lists of …) numbers or texts."""
+def nested_column(array: np.ndarray, path: Path, name: str) -> Any:
+    """An array as a column of (lists of …) numbers or strings."""
     if array.dtype.kind not in "biufU":
-        raise DataError(f'{path}: "{name}" holds {array.dtype}, neither numbers nor text.')
+        raise DataError(f'{path}: "{name}" has the type {array.dtype}, neither numbers nor text.')
     column: Any = pa.array(array.reshape(-1).tolist())
     for size in reversed(array.shape[1:]):
         if size == 0:
-            raise DataError(f'{path}: "{name}" is of the shape {array.shape}, without any numbers.')
+            raise DataError(f'{path}: "{name}" has the shape {array.shape}, without any numbers.')
         column = pa.ListArray.from_arrays(pa.array(np.arange(0, len(column) + 1, size), pa.int32()), column)
     return column

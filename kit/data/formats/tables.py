@@ -1,28 +1,56 @@
-"""Rows to Arrow tables, in chunks, so that the Python objects of one chunk are all that exists beside the table."""
+"""From rows to Arrow tables. Rows are converted in chunks, so that only one chunk exists as Python objects."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from kit.data.formats.lines import DecodingCheck
 from kit.errors import DataError
 
 CHUNK_ROWS = 20_000
+UNDECODABLE = "undecodable"
+BLANK = "blank line"
 
 
-def check_names(table: pa.Table, where: object) -> None:
-    """Raise DataError for a column, or a key inside one, with a zero byte: libraries below end the name there."""
+@dataclass
+class FileTable:
+    """The usable rows of a file, and the number of the others by reason."""
+
+    table: pa.Table
+    dropped: Counter[str] = field(default_factory=Counter)
+    flagged: Counter[str] = field(default_factory=Counter)
+    """Rows that are in the table but worth a note, by what they have."""
+
+
+def checked_table(
+    checks: Sequence[DecodingCheck], build: Callable[[], pa.Table], dropped: Counter[str], flagged: Counter[str]
+) -> FileTable:
+    """The table that `build` returns. Raises DataError for files without rows, in another encoding, or with bad names."""
+    if checks[-1].rows == 0:
+        raise DataError(f"{checks[-1].path} has no rows.")
+    for check in checks:
+        check.check()
+    table = build()
+    check_column_names(table, checks[-1].path)
+    return FileTable(table, +dropped, +flagged)
+
+
+def check_column_names(table: pa.Table, source: object) -> None:
+    """Raises DataError for a null byte in the name of a column or nested field: C libraries truncate the name there."""
     fields = list(table.schema)
     while fields:
         field = fields.pop()
         if "\0" in field.name:
-            raise DataError(f"{where}: there is a zero byte in the name of the column {field.name!r}. Take it out.")
+            raise DataError(f"{source}: the name of the column {field.name!r} contains a null byte. Remove it.")
         fields += [field.type.field(number) for number in range(field.type.num_fields)]
 
 
-class TableBuilder:
-    """Gathers rows of strings and turns every chunk of them into Arrow arrays."""
+class StringTableBuilder:
+    """Builds a table from rows of strings."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.schema = pa.schema([(name, pa.string()) for name in columns])
@@ -32,33 +60,33 @@ class TableBuilder:
     def add(self, row: list[str]) -> None:
         self.rows.append(row)
         if len(self.rows) == CHUNK_ROWS:
-            self.pack()
+            self._convert()
 
-    def pack(self) -> None:
+    def _convert(self) -> None:
         columns = [pa.array(cells, pa.string()) for cells in zip(*self.rows, strict=True)]
         self.chunks.append(pa.RecordBatch.from_arrays(columns, schema=self.schema))
         self.rows = []
 
     def table(self) -> pa.Table:
         if self.rows:
-            self.pack()
+            self._convert()
         return pa.Table.from_batches(self.chunks, self.schema)
 
 
-class ObjectBuilder:
-    """Gathers JSON objects, whose keys and types may only be known at the end, chunk by chunk."""
+class ObjectTableBuilder:
+    """Builds a table from JSON objects. Keys and types may be known only at the end; chunks are promoted to fit."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.entries: list[tuple[int, dict[str, Any]]] = []
         self.chunks: list[pa.Table] = []
 
-    def add(self, place: int, entry: dict[str, Any]) -> None:
-        self.entries.append((place, entry))
+    def add(self, number: int, entry: dict[str, Any]) -> None:
+        self.entries.append((number, entry))
         if len(self.entries) == CHUNK_ROWS:
-            self.pack()
+            self._convert()
 
-    def pack(self) -> None:
+    def _convert(self) -> None:
         names = dict.fromkeys(name for _, entry in self.entries for name in entry)
         columns = {}
         for name in names:
@@ -66,22 +94,22 @@ class ObjectBuilder:
             try:
                 columns[name] = pa.array(cells)
             except (pa.ArrowException, OverflowError) as error:
-                raise self.mixed(name, cells, error) from error
+                raise self._mixed_types(name, cells, error) from error
         self.chunks.append(pa.table(columns))
         self.entries = []
 
-    def mixed(self, name: str, cells: list[Any], error: Exception) -> DataError:
+    def _mixed_types(self, name: str, cells: list[Any], error: Exception) -> DataError:
         first = next(type(cell) for cell in cells if cell is not None)
-        others = (place for (place, _), cell in zip(self.entries, cells, strict=True) if type(cell) is not first)
-        where = next((f", row {place}" for place in others), "")
-        return DataError(f'{self.path}{where}: the values of "{name}" are not all of one kind ({error}).')
+        others = (number for (number, _), cell in zip(self.entries, cells, strict=True) if type(cell) is not first)
+        where = next((f", row {number}" for number in others), "")
+        return DataError(f'{self.path}{where}: the values of "{name}" have different types ({error}).')
 
     def table(self) -> pa.Table:
         if self.entries:
-            self.pack()
+            self._convert()
         if not self.chunks:
             return pa.table({})
         try:
             return pa.concat_tables(self.chunks, promote_options="permissive")
         except pa.ArrowException as error:
-            raise DataError(f"{self.path}: the values of a column are not all of one kind ({error}).") from error
+            raise DataError(f"{self.path}: the values of a column have different types ({error}).") from error

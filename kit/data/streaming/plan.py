@@ -1,9 +1,9 @@
-"""The plan of batches over a stream: buffer by buffer as over data in memory, read ahead in a thread.
+"""The batch plan of a stream: like that of data in memory, one buffer at a time, read ahead in a thread.
 
-Every process reads all rows of a buffer but makes examples of its share of them only; then they give each other what
-they made. So all have the same examples and plan the same steps, whatever their number, while encoding, the slow part,
-is shared. It costs each process the reading of all bytes, and the memory of two buffers of examples: the one that is
-trained on, and the one that is being made. Resuming costs the reading of one buffer.
+Every process reads all rows of a buffer but encodes only its share of the chunks; then the processes exchange what they
+encoded. So all of them have the same examples and plan the same steps, whatever their number, while encoding, the slow
+part, is shared. The price is that every process reads all bytes, and holds two encoded buffers: the one it trains on
+and the next one. Resuming reads one buffer again.
 """
 
 import threading
@@ -23,108 +23,109 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 SECONDS_TO_STOP = 10
-"""How long the end of a run waits for the reading thread, which the network may hold."""
+"""How long the end of a run waits for the reading thread, which the network may block."""
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Sized)
 
 
 def buffer_seed(seed: int, start: Position) -> int:
-    """Seed of the order of examples in the buffer that begins there."""
-    numbers = [seed, start.epoch, start.place, start.row]
+    """Seed of the order of examples in the buffer that starts there."""
+    numbers = [seed, start.epoch, start.shard, start.row]
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
 
 @dataclass(frozen=True)
 class StreamEncoder(Generic[E]):
-    """What a task does to the rows of a stream."""
+    """How a task turns the rows of a stream into examples and batches."""
 
     encode: Callable[["Dataset"], tuple[E, dict[str, int]]]
-    """Examples of rows, and how many its filters left out, by filter. Called in a thread: it must share nothing that
-    changes with the rest of the program."""
+    """Examples of rows, and the number of filtered ones by filter. Called in a thread, so it must not share mutable
+    state (such as a tokenizer) with the rest of the program."""
 
-    join: Callable[[Sequence[E]], E]
-    """All examples of a buffer out of those of its chunks, of which there may be none."""
+    concat: Callable[[Sequence[E]], E]
+    """All examples of a buffer from those of its chunks, of which there may be none."""
 
     plan: Callable[[E, int], BatchPlan]
-    """The plan of a buffer by a seed of its own."""
+    """The plan of a buffer, given its seed."""
 
 
 @dataclass
 class StreamCounts:
-    """What has been counted of the stream so far."""
+    """What has been counted in the stream so far."""
 
-    told: SplitReport = field(default_factory=lambda: SplitReport(0))
-    left_out: dict[str, int] = field(default_factory=dict)
+    report: SplitReport = field(default_factory=lambda: SplitReport(0))
+    filtered: dict[str, int] = field(default_factory=dict)
     real_tokens: int = 0
     padded_tokens: int = 0
 
-    def add(self, told: SplitReport, left_out: dict[str, int]) -> None:
-        self.told.add(told)
-        for name, count in left_out.items():
-            self.left_out[name] = self.left_out.get(name, 0) + count
+    def add(self, report: SplitReport, filtered: dict[str, int]) -> None:
+        self.report.add(report)
+        for name, count in filtered.items():
+            self.filtered[name] = self.filtered.get(name, 0) + count
 
     def state(self) -> dict[str, Any]:
-        """As JSON can hold it."""
-        told = {"read": self.told.read, "rows": self.told.rows, "dropped": dict(self.told.dropped)}
+        """The counts as JSON values."""
+        rows = {"read": self.report.read, "rows": self.report.rows, "dropped": dict(self.report.dropped)}
         tokens = {"real_tokens": self.real_tokens, "padded_tokens": self.padded_tokens}
-        return {**told, "left_out": dict(self.left_out), **tokens}
+        return {**rows, "filtered": dict(self.filtered), **tokens}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Count on from a state, in place."""
-        self.told.read, self.told.rows, self.told.dropped = state["read"], state["rows"], Counter(state["dropped"])
-        self.left_out.clear()
-        self.left_out.update(state["left_out"])
+        """Continue from a state, in place."""
+        report = self.report
+        report.read, report.rows, report.dropped = state["read"], state["rows"], Counter(state["dropped"])
+        self.filtered.clear()
+        self.filtered.update(state["filtered"])
         self.real_tokens, self.padded_tokens = state["real_tokens"], state["padded_tokens"]
 
 
 @dataclass(frozen=True)
 class BufferStart:
-    """The beginning of a buffer: all that is needed to go on there."""
+    """The start of a buffer: all that is needed to continue there."""
 
     step: int
     position: Position
-    tally: dict[str, Any]
+    counts: dict[str, Any]
 
     def state(self) -> dict[str, Any]:
-        return {"step": self.step, "position": self.position.state(), "tally": self.tally}
+        return {"step": self.step, "position": self.position.state(), "counts": self.counts}
 
 
 @dataclass(frozen=True)
 class BufferShare(Generic[E]):
-    """What one process made of a buffer: of some of its chunks, by their numbers."""
+    """What one process encoded of a buffer: some of its chunks, by number."""
 
     start: Position
     end: Position
-    chunks: int  # of the whole buffer
-    passed: Counter[str]
-    made: dict[int, tuple[E, SplitReport, dict[str, int]]]
+    num_chunks: int  # of the whole buffer
+    dropped_at_end: Counter[str]
+    encoded: dict[int, tuple[E, SplitReport, dict[str, int]]]
 
 
 class BackgroundTask(Generic[T]):
-    """Something that is being made in a thread."""
+    """A function call that runs in a thread."""
 
-    def __init__(self, make: Callable[[], T]):
-        self._make = make
+    def __init__(self, call: Callable[[], T]):
+        self._call = call
         self._result: T | None = None
         self._error: BaseException | None = None
-        # a daemon, because nothing could stop it while it waits for the network
+        # a daemon, because nothing can interrupt it while it waits for the network
         self._thread = threading.Thread(target=self._run, name="stream", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
-            self._result = self._make()
+            self._result = self._call()
         except BaseException as error:
             self._error = error
 
     def wait(self, seconds: float) -> bool:
-        """Whether it is over after at most so many seconds."""
+        """Wait for at most `seconds`; returns whether the call has ended."""
         self._thread.join(seconds)
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """Wait for it; what was raised in the thread is raised here."""
+        """Wait for the result, or raise what the call raised."""
         self._thread.join()
         if self._error is not None:
             raise self._error
@@ -132,175 +133,174 @@ class BackgroundTask(Generic[T]):
 
 
 class Cancelled(Exception):
-    """Nobody waits for what is being made."""
+    """Ends the reading thread when nobody waits for its result anymore."""
 
 
-def single_process(mine: T) -> list[T]:
-    """The exchange of a single process."""
-    return [mine]
+def single_process(share: T) -> list[T]:
+    """The exchange of a run with one process."""
+    return [share]
 
 
 class StreamPlan(Generic[E]):
-    """Steps over the buffers of a stream, in order. Examples of a step are indices into `examples`, those of the
-    buffer at hand.
+    """Steps over the buffers of a stream, in order, as indices into `examples`, those of the current buffer.
 
-    Every example is in exactly one step of its epoch. A buffer ends with a step that may be smaller. If the filters
-    leave fewer examples of a buffer than there are micro-batches, they are seen with the next buffer, which at the
-    end of an epoch is the first of the next.
+    Every example is in exactly one step of its epoch. The last step of a buffer can be smaller. If the filters leave
+    fewer examples of a buffer than there are micro-batches, they are trained on together with the next buffer, which at
+    the end of an epoch is the first one of the next.
     """
 
     def __init__(
         self,
         stream: Stream,
-        making: StreamEncoder[E],
+        encoder: StreamEncoder[E],
         *,
         seed: int,
         buffer_size: int,
         micro_batches: int,
-        tally: StreamCounts | None = None,
+        counts: StreamCounts | None = None,
         process: int = 0,
         processes: int = 1,
         exchange: Callable[[Any], list[Any]] = single_process,
     ):
-        """`exchange` gives what each process has, in their order, to all of them; they all call it as often."""
+        """`exchange` gathers one object per process, in the order of ranks; all processes call it equally often."""
         self.micro_batches = micro_batches
-        self.tally = tally or StreamCounts()
-        self._stream, self._making = stream, making
+        self.counts = counts or StreamCounts()
+        self._stream, self._encoder = stream, encoder
         self._seed, self._size = seed, buffer_size
         self._process, self._processes, self._exchange = process, processes, exchange
-        self._current = self._next = BufferStart(0, START, self.tally.state())
+        self._current = self._next = BufferStart(0, START, self.counts.state())
         self._examples: E | None = None
         self._plan: BatchPlan | None = None
         self._buffers: Buffers | None = None
         self._ahead: BackgroundTask[BufferShare[E] | KitError] | None = None
         self._stop = threading.Event()
 
-    # ---- what the loop asks for ------------------------------------------------------------------------------------
+    # ---- the interface of the training loop --------------------------------------------------------------------------
 
     @property
     def examples(self) -> E:
-        """The examples of the buffer at hand."""
-        assert self._examples is not None, "no step has been asked for"
+        """The examples of the current buffer."""
+        assert self._examples is not None, "no step has been requested"
         return self._examples
 
     def step(self, number: int) -> list[np.ndarray]:
-        """The micro-batches of a step, as indices into `examples`. Steps are asked for in order."""
+        """The micro-batches of a step, as indices into `examples`. Steps must be requested in order."""
         while number >= self._next.step:
             self._next_buffer()
         if self._plan is None or number < self._current.step:
-            raise ValueError(f"step {number} has passed: a stream does not go back")
+            raise ValueError(f"step {number} has passed: a stream cannot go back")
         return self._plan.step(number - self._current.step)
 
     def epochs(self, steps: int) -> float:
-        """How often the stream has been read after so many steps, to the nearest shard."""
-        position = self._bookmark(steps).position
-        return position.epoch + position.place / len(self._stream.parts)
+        """How often the stream has been read after this many steps, rounded to shards."""
+        position = self._buffer_start(steps).position
+        return position.epoch + position.shard / len(self._stream.parts)
 
     def padding(self) -> Padding:
-        """Real and padded tokens of all buffers up to the one at hand."""
-        return Padding(self.tally.real_tokens, self.tally.padded_tokens)
+        """Real and padded tokens of all buffers up to the current one."""
+        return Padding(self.counts.real_tokens, self.counts.padded_tokens)
 
     def describe(self) -> str:
         shards = len(self._stream.parts)
         return f"from a stream of {shards:,} shard{'s' * (shards > 1)}, {self._size:,} rows at a time"
 
     def state(self, steps: int) -> dict[str, Any]:
-        """What to go on from after so many steps: where the buffer of the next step begins, and what was counted."""
-        return {**self._bookmark(steps).state(), "counted": self.tally.state()}
+        """What a checkpoint after this many steps must contain: the start of the next step's buffer, and the counts."""
+        return {**self._buffer_start(steps).state(), "all_counts": self.counts.state()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from the state of a checkpoint."""
         self.close()
-        self.tally.restore(state["counted"])
-        position = Position.of_state(state["position"])
-        self._current = self._next = BufferStart(state["step"], position, state["tally"])
+        self.counts.restore(state["all_counts"])
+        position = Position.from_state(state["position"])
+        self._current = self._next = BufferStart(state["step"], position, state["counts"])
         self._examples = self._plan = None
 
     def close(self) -> None:
-        """End the reading ahead."""
+        """Stop reading ahead."""
         self._stop.set()
         if self._ahead is not None and self._ahead.wait(SECONDS_TO_STOP) and self._buffers is not None:
             self._buffers.close()
         self._ahead = self._buffers = None
         self._stop = threading.Event()
 
-    def _bookmark(self, steps: int) -> BufferStart:
+    def _buffer_start(self, steps: int) -> BufferStart:
         return self._next if steps >= self._next.step else self._current
 
-    # ---- from buffer to buffer -------------------------------------------------------------------------------------
+    # ---- from buffer to buffer ---------------------------------------------------------------------------------------
 
     def _next_buffer(self) -> None:
-        """Go on to the next buffer, and to more if the filters leave too little of it."""
-        start, parts, found = self._next.position, list[E](), StreamCounts()
-        examples = self._making.join(parts)
-        whole_epochs = -1 if start.row or start.place else 0
+        """Advance by one buffer, or by several if the filters leave too few examples."""
+        start, parts, counts = self._next.position, list[E](), StreamCounts()
+        examples = self._encoder.concat(parts)
+        whole_epochs = -1 if start.row or start.shard else 0
         while len(examples) < self.micro_batches:
-            if whole_epochs > 0:  # and still too few
-                raise self._too_few(len(examples), found)
+            if whole_epochs > 0:  # a whole epoch was read, and there are still too few
+                raise self._too_few(len(examples), counts)
             shares = self._take()
-            made = {number: part for share in shares for number, part in share.made.items()}
-            for number in sorted(made):
-                part, told, left_out = made[number]
+            encoded = {number: chunk for share in shares for number, chunk in share.encoded.items()}
+            for number in sorted(encoded):
+                part, report, filtered = encoded[number]
                 parts.append(part)
-                found.add(told, left_out)
-            passed, end = shares[0].passed, shares[0].end
-            found.add(SplitReport(passed.total(), dropped=passed), {})
+                counts.add(report, filtered)
+            dropped, end = shares[0].dropped_at_end, shares[0].end
+            counts.add(SplitReport(dropped.total(), dropped=dropped), {})
             whole_epochs += end.epoch - shares[0].start.epoch
-            examples = self._making.join(parts)
+            examples = self._encoder.concat(parts)
             if not examples:
                 start, parts = end, []
-        self._examples, self._plan = examples, self._making.plan(examples, buffer_seed(self._seed, start))
+        self._examples, self._plan = examples, self._encoder.plan(examples, buffer_seed(self._seed, start))
         padding = self._plan.padding()
-        self.tally.restore(self._next.tally)  # a resumed run has counted this buffer before
-        self.tally.add(found.told, found.left_out)
-        self.tally.real_tokens += padding.real_tokens
-        self.tally.padded_tokens += padding.padded_tokens
+        self.counts.restore(self._next.counts)  # a resumed run has counted this buffer before
+        self.counts.add(counts.report, counts.filtered)
+        self.counts.real_tokens += padding.real_tokens
+        self.counts.padded_tokens += padding.padded_tokens
         self._current = self._next
-        self._next = BufferStart(self._current.step + self._plan.steps_per_epoch, end, self.tally.state())
+        self._next = BufferStart(self._current.step + self._plan.steps_per_epoch, end, self.counts.state())
 
     def _take(self) -> list[BufferShare[E]]:
-        """What each process made of the next buffer; the one after it is begun."""
+        """The shares of all processes in the next buffer; starts to encode the one after it."""
         if self._ahead is None:
             self._buffers = self._stream.buffers(self._seed, self._size, self.micro_batches, self._next.position)
-            self._ahead = BackgroundTask(self._make)
-        mine = self._ahead.result()
+            self._ahead = BackgroundTask(self._encode_share)
+        local_share = self._ahead.result()
         self._ahead = None
         shares: list[BufferShare[E]] = []
-        for share in self._exchange(mine):
+        for share in self._exchange(local_share):
             if isinstance(share, KitError):
                 raise DataError(
-                    f"{share} The run can go on from here when the data can be read again: kit train … --resume"
+                    f"{share} The run can continue from here once the data is readable again: kit train … --resume"
                 ) from share
             shares.append(share)
         first = shares[0]
-        if any((share.start, share.end, share.chunks) != (first.start, first.end, first.chunks) for share in shares):
-            raise DataError("the processes read different training data. Give all of them the same.")
-        self._ahead = BackgroundTask(self._make)
+        if any((s.start, s.end, s.num_chunks) != (first.start, first.end, first.num_chunks) for s in shares):
+            raise DataError("the processes read different training data. Give all of them the same files.")
+        self._ahead = BackgroundTask(self._encode_share)
         return shares
 
-    def _make(self) -> BufferShare[E] | KitError:
-        """This process's share of the next buffer; or why there is none, since the others must learn of it."""
+    def _encode_share(self) -> BufferShare[E] | KitError:
+        """This process's share of the next buffer. An error is returned, since the other processes must learn of it."""
         assert self._buffers is not None
-        stop, buffers, made, number = self._stop, self._buffers, {}, -1
+        stop, buffers, encoded, number = self._stop, self._buffers, {}, -1
         start = buffers.start
         try:
             for number, chunk in enumerate(buffers.read()):
                 if stop.is_set():
                     raise Cancelled
                 if number % self._processes == self._process:
-                    rows, told = self._stream.rows_of(chunk)
-                    examples, left_out = self._making.encode(rows)
-                    made[number] = (examples, told, left_out)
+                    rows, report = self._stream.rows_of(chunk)
+                    examples, filtered = self._encoder.encode(rows)
+                    encoded[number] = (examples, report, filtered)
         except KitError as error:
             return error
-        return BufferShare(start, buffers.start, number + 1, buffers.passed(), made)
+        return BufferShare(start, buffers.start, number + 1, buffers.dropped_at_end(), encoded)
 
-    def _too_few(self, count: int, found: StreamCounts) -> DataError:
-        left_out = {**found.told.dropped, **found.left_out}
-        reasons = ", ".join(f"{name}: {number:,}" for name, number in left_out.items() if number)
+    def _too_few(self, count: int, counts: StreamCounts) -> DataError:
+        filtered = {**counts.report.dropped, **counts.filtered}
+        reasons = ", ".join(f"{name}: {number:,}" for name, number in filtered.items() if number)
         if count:
             return DataError(
                 f"there are {count} training examples, too few for train.micro_batches={self.micro_batches}: every "
                 f"micro-batch needs at least one ({reasons or 'none'} left out)"
             )
-        return DataError(f"no training example is left of {found.told.read:,} rows ({reasons})")
+        return DataError(f"no training example is left of {counts.report.read:,} rows ({reasons})")

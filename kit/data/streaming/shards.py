@@ -1,5 +1,7 @@
-"""Shards: the parts of data that is read as a stream. Each can be read from its beginning, or from where reading
-stopped: plain text goes on at a byte, parquet at a row group, what is on the Hub or packed is passed over up to there.
+"""Shards: parts of a stream that are read independently, each from its start or from a cursor.
+
+Plain text continues at a byte, parquet at a row group. Shards on the Hub and compressed files have no such index: there
+the rows before the cursor are read and skipped.
 """
 
 from collections import Counter, deque
@@ -13,51 +15,54 @@ import pyarrow as pa
 
 from kit.data.columns import plain_text
 from kit.data.formats.folders import ShardFiles
+from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.lines import LineReader
 from kit.data.formats.parquet import Tables, parquet_batches
-from kit.data.formats.reader import UNDECODABLE, Layout, RowStream, check_extension, open_parallel, open_rows
+from kit.data.formats.reader import check_extension, line_parser
+from kit.data.formats.tables import UNDECODABLE
+from kit.data.formats.text import RowStream, open_parallel
 
 if TYPE_CHECKING:
     from datasets import IterableDataset
 
 Cursor = tuple[int, ...]
-"""Where in a shard reading goes on; () is its beginning. What the numbers mean is the shard's own business."""
+"""Where to continue in a shard; () is its start. Only the shard itself knows what the numbers mean."""
 
 BATCH_ROWS = 1000
 
 
 class ShardRows(Protocol):
-    """The usable rows of a shard, from a cursor on."""
+    """The usable rows of an open shard."""
 
     dropped: Counter[str]
-    """Rows that could not be used, by reason; whoever reads it may empty it."""
+    """Rows that could not be used, by reason. The reader of the counts may clear them."""
     flagged: Counter[str]
-    """Rows that are worth knowing about, by what they have."""
+    """Rows that are kept but worth a note, by what they have."""
 
     @property
     def cursor(self) -> Cursor:
         """Where the next row is."""
 
-    def take(self, most: int) -> pa.Table:
-        """The next rows: fewer than `most` only at the end, then none."""
+    def take(self, count: int) -> pa.Table:
+        """The next `count` rows; fewer only at the end of the shard."""
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Release files and connections."""
 
 
 class Shard(Protocol):
-    """A part of the data that can be read by itself."""
+    """A part of the data that can be read independently."""
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """How messages refer to it."""
 
     @property
     def identity(self) -> str:
-        """What tells it from other data under the same name, as far as that can be known without reading it."""
+        """Distinguishes it from other data under the same name, as far as possible without reading it."""
 
     def open(self, cursor: Cursor) -> ShardRows:
-        """Its rows from a cursor on."""
+        """Its rows, from a cursor on."""
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------
@@ -65,7 +70,7 @@ class Shard(Protocol):
 
 @dataclass(frozen=True)
 class FileShard:
-    """A text or parquet file, or files of parallel text."""
+    """A text or parquet file, or the files of parallel text."""
 
     files: ShardFiles
     layout: Layout
@@ -86,32 +91,34 @@ class FileShard:
         if isinstance(self.files, dict):
             sides = [LineReader(path, self.layout.encoding) for path in self.files.values()]
             return TextRows(sides, open_parallel(self.files, self.layout, sides), cursor)
-        if check_extension(self.files, self.layout) == "parquet":
+        if file_extension(self.files) == "parquet":
+            check_extension(self.files, self.layout)
             first = cursor[0] if cursor else 0
             return TableRows(parquet_batches(self.files, first, BATCH_ROWS), first)
+        parse = line_parser(self.files, self.layout)
         lines = LineReader(self.files, self.layout.encoding)
-        return TextRows([lines], open_rows(self.files, self.layout, lines), cursor)
+        return TextRows([lines], parse(self.files, self.layout, lines), cursor)
 
 
 class TextRows:
-    """Rows of text files; the cursor is the line and the byte in each."""
+    """Rows of text files; the cursor is the line and the byte in each file."""
 
     def __init__(self, sides: Sequence[LineReader], rows: RowStream, cursor: Cursor):
         self._sides, self._rows = sides, rows
         self._from_start = not cursor
         for side, line, byte in zip(sides, cursor[::2], cursor[1::2], strict=False):
-            side.go_to(line, byte)
+            side.seek(line, byte)
         self.dropped, self.flagged = rows.dropped, rows.flagged
 
     @property
     def cursor(self) -> Cursor:
-        return tuple(number for side in self._sides for number in side.place)
+        return tuple(number for side in self._sides for number in side.position)
 
-    def take(self, most: int) -> pa.Table:
-        table = self._rows.take(most).table()
-        if self._from_start:  # begun further on, a few broken rows might seem to be the whole file
-            for decoding in self._rows.files:
-                decoding.check() if table.num_rows < most else decoding.check_so_far()
+    def take(self, count: int) -> pa.Table:
+        table = self._rows.take(count).table()
+        if self._from_start:  # a few corrupt rows can be most of what a reader sees that starts later
+            for check in self._rows.checks:
+                check.check() if table.num_rows < count else check.check_so_far()
         return plain_text(table)
 
     def close(self) -> None:
@@ -123,39 +130,38 @@ class TextRows:
 
 
 class TableRows:
-    """Rows of tables that come one after the other; the cursor is the number of rows before the next one, usable or
-    not."""
+    """Rows of consecutive tables; the cursor is the number of rows, usable or not, before the next one."""
 
     def __init__(self, tables: Tables, first: int):
         self._tables = tables
-        self._rest: deque[tuple[pa.Table, np.ndarray]] = deque()  # usable rows, and the numbers of them
-        self._next = first  # row that the next of the tables begins with
+        self._buffered: deque[tuple[pa.Table, np.ndarray]] = deque()  # usable rows, and their row numbers
+        self._next = first  # row number that the next table starts with
         self.dropped, self.flagged = Counter[str](), Counter[str]()
 
     @property
     def cursor(self) -> Cursor:
-        return (int(self._rest[0][1][0]) if self._rest else self._next,)
+        return (int(self._buffered[0][1][0]) if self._buffered else self._next,)
 
-    def take(self, most: int) -> pa.Table:
+    def take(self, count: int) -> pa.Table:
         (before,) = self.cursor
         taken: list[pa.Table] = []
-        left = most
-        while left and (self._rest or self._read()):
-            table, numbers = self._rest.popleft()
+        left = count
+        while left and (self._buffered or self._read()):
+            table, numbers = self._buffered.popleft()
             if table.num_rows > left:
-                self._rest.appendleft((table.slice(left), numbers[left:]))
+                self._buffered.appendleft((table.slice(left), numbers[left:]))
             taken.append(table.slice(0, left))
             left -= taken[-1].num_rows
-        self.dropped += Counter({UNDECODABLE: self.cursor[0] - before - (most - left)})
+        self.dropped += Counter({UNDECODABLE: self.cursor[0] - before - (count - left)})
         return plain_text(pa.concat_tables(taken)) if taken else pa.table({})
 
     def _read(self) -> bool:
-        """Read on up to a table that has usable rows; false if there is none."""
+        """Buffer the next table that has usable rows; false at the end."""
         for table, usable in self._tables:
             numbers = self._next + np.flatnonzero(usable)
             self._next += table.num_rows
             if len(numbers):
-                self._rest.append((table if usable.all() else table.filter(pa.array(usable)), numbers))
+                self._buffered.append((table if usable.all() else table.filter(pa.array(usable)), numbers))
                 return True
         return False
 
@@ -168,7 +174,7 @@ class TableRows:
 
 @dataclass(frozen=True)
 class HubShard:
-    """One of the shards of a split on the Hub. The library has no cheaper way to a row than over those before it."""
+    """A shard of a split on the Hub. `datasets` reaches a row only by reading those before it."""
 
     split: "IterableDataset"
     number: int
@@ -190,6 +196,6 @@ class HubShard:
 
 
 def usable_tables(stream: "IterableDataset") -> Tables:
-    """The rows of a stream as tables, all of them usable."""
+    """The rows of a Hub stream as tables, all of them usable: `datasets` has decoded them."""
     for table in stream.with_format("arrow").iter(BATCH_ROWS):
         yield table, np.ones(table.num_rows, dtype=bool)

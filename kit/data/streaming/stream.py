@@ -1,9 +1,8 @@
-"""A stream of training rows that need not fit into memory, in an order that only the seed and the epoch decide.
+"""The order of a stream: shards, shuffled per epoch, read one after the other and cut into buffers.
 
-An epoch is all shards in an order of its own, one after the other, cut into buffers of so many rows. Where a buffer
-begins is a `Position`, a few numbers; from there on the same rows come in the same buffers, however often reading was
-broken off. Nothing here knows what an example is: `Stream.rows_of` makes rows of the task out of a piece of a shard,
-and whoever reads the buffers makes examples of them.
+The start of a buffer is a `Position`, a few numbers. From there on, the same rows come in the same buffers, however
+often reading is interrupted. Nothing here knows what an example is: `Stream.rows_of` turns a chunk of a shard into rows
+of the task, and the readers of buffers turn those into examples.
 """
 
 from collections import Counter
@@ -25,31 +24,32 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 CHUNK_ROWS = 500
-"""Most rows that are made examples of at a time."""
+"""Maximum number of rows that are encoded at a time."""
 
 SAMPLED_SHARDS = 32
+"""Maximum number of shards that a sample is taken from: opening a shard on the Hub costs a request."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the stream."""
+    """A position in the stream."""
 
     epoch: int = 0
-    place: int = 0
-    """Of the shard, in the order of this epoch."""
+    shard: int = 0
+    """Index of the shard in the order of this epoch."""
 
     row: int = 0
-    """Of those rows of this shard that are trained on."""
+    """Number of the row among those of the shard that are trained on."""
 
     cursor: Cursor = ()
-    """Where the shard has that row; () if none has been read of it."""
+    """The shard's cursor to that row; () if nothing has been read of it."""
 
     def state(self) -> dict[str, Any]:
-        """The position as JSON can hold it."""
+        """The position as JSON values."""
         return {**asdict(self), "cursor": list(self.cursor)}
 
     @classmethod
-    def of_state(cls, state: dict[str, Any]) -> "Position":
+    def from_state(cls, state: dict[str, Any]) -> "Position":
         return cls(**{**state, "cursor": tuple(state["cursor"])})
 
 
@@ -58,7 +58,7 @@ START = Position()
 
 @dataclass(frozen=True)
 class ShardPart:
-    """What is trained on of a shard: from a cursor on, so many rows or all."""
+    """The part of a shard that is trained on: from a cursor on, a number of rows or all."""
 
     shard: Shard
     cursor: Cursor = ()
@@ -67,7 +67,7 @@ class ShardPart:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Rows of one shard that follow one another, and how many among them could not be used, by reason."""
+    """Consecutive rows of a shard, and the number of unusable rows before and among them, by reason."""
 
     start: Position
     table: pa.Table
@@ -79,7 +79,7 @@ RowsOf = Callable[[Chunk], tuple["Dataset", SplitReport]]
 
 @dataclass(frozen=True)
 class Stream:
-    """The training data of a run: parts of shards, and how a chunk of them becomes rows of the task."""
+    """The training data of a run: parts of shards, and the function that turns a chunk into rows of the task."""
 
     parts: Sequence[ShardPart]
     rows_of: RowsOf
@@ -87,118 +87,117 @@ class Stream:
     def order(self, seed: int, epoch: int) -> list[ShardPart]:
         """The parts in the order of an epoch."""
         order = np.random.default_rng([seed, epoch]).permutation(len(self.parts))
-        return [self.parts[place] for place in order]
+        return [self.parts[index] for index in order]
 
     def in_file_order(self, epoch: int) -> Sequence[ShardPart]:
-        """The parts in the order of the data."""
+        """The parts in the order of the data, the same in every epoch."""
         return self.parts
 
     def split_off_head(self, rows: int) -> tuple["Dataset", SplitReport, "Stream"]:
-        """The first rows of the data, in its own order, and a stream of all the others."""
+        """The first rows in file order, and a stream of the others."""
         reader = ChunkReader(self.in_file_order)
-        head, told = self._rows(reader.chunks(rows))
-        at = reader.position
+        head, report = self._rows(reader.chunks(rows))
+        end = reader.position
         reader.close()
-        rest = [] if at.epoch else [replace(self.parts[at.place], cursor=at.cursor), *self.parts[at.place + 1 :]]
-        return head, told, replace(self, parts=rest)
+        rest = [] if end.epoch else [replace(self.parts[end.shard], cursor=end.cursor), *self.parts[end.shard + 1 :]]
+        return head, report, replace(self, parts=rest)
 
     def limit_to_head(self, rows: int) -> "Stream":
-        """A stream of the first rows of the data, in its own order. They are read once, to see where they end."""
+        """A stream of the first rows in file order. They are read once, to learn where they end."""
         reader, counts = ChunkReader(self.in_file_order), Counter[int]()
         for chunk in reader.chunks(rows):
-            counts[chunk.start.place] += chunk.table.num_rows
+            counts[chunk.start.shard] += chunk.table.num_rows
         reader.close()
-        return replace(self, parts=[replace(self.parts[place], rows=count) for place, count in counts.items()])
+        return replace(self, parts=[replace(self.parts[index], rows=count) for index, count in counts.items()])
 
     def sample(self, rows: int) -> "Dataset":
-        """At most so many rows, from the beginnings of shards that are spread over the data."""
+        """At most `rows` rows, from the starts of shards that are spread evenly over the data."""
         count = min(SAMPLED_SHARDS, len(self.parts), rows)
         chunks: list[Chunk] = []
-        for place in np.linspace(0, len(self.parts) - 1, count).astype(int):
-            reader = ChunkReader(replace(self, parts=[self.parts[place]]).in_file_order)
+        for index in np.linspace(0, len(self.parts) - 1, count).astype(int):
+            reader = ChunkReader(replace(self, parts=[self.parts[index]]).in_file_order)
             chunks += reader.chunks(rows // count)
             reader.close()
         return self._rows(chunks)[0]
 
     def buffers(self, seed: int, size: int, micro_batches: int, start: Position = START) -> "Buffers":
-        """The buffers of training from a position on, each with at least a row for every micro-batch."""
+        """The buffers of training from a position on, each with at least one row per micro-batch."""
         return Buffers(ChunkReader(partial(self.order, seed), start), size, max(MIN_LAST_BATCH, micro_batches))
 
     def first_buffer(self, seed: int, size: int, micro_batches: int) -> tuple["Dataset", SplitReport]:
-        """The rows that training begins with."""
+        """The rows that training starts with."""
         buffers = self.buffers(seed, size, micro_batches)
-        found = self._rows(buffers.read())
+        rows = self._rows(buffers.read())
         buffers.close()
-        return found
+        return rows
 
     def _rows(self, chunks: Iterable[Chunk]) -> tuple["Dataset", SplitReport]:
         from datasets import concatenate_datasets
 
-        told, found = SplitReport(0), []
+        report, datasets = SplitReport(0), []
         for chunk in chunks:
-            rows, part = self.rows_of(chunk)
-            told.add(part)
-            found.append(rows)
-        if not found:
-            raise DataError(f"{self.parts[0].shard.name} holds no rows.")
-        return concatenate_datasets(found), told
+            rows, chunk_report = self.rows_of(chunk)
+            report.add(chunk_report)
+            datasets.append(rows)
+        if not datasets:
+            raise DataError(f"{self.parts[0].shard.name} has no rows.")
+        return concatenate_datasets(datasets), report
 
 
 class ChunkReader:
-    """Reads chunks, shard after shard and epoch after epoch, from a position on."""
+    """Reads chunks from a position on, shard after shard and epoch after epoch."""
 
     def __init__(self, order: Callable[[int], Sequence[ShardPart]], position: Position = START):
         self.position = position
-        self.passed = Counter[str]()
-        """Rows that could not be used after the last chunk, at the end of a shard."""
+        self.dropped_at_end = Counter[str]()
+        """Unusable rows after the last chunk of a shard, by reason. They go into the next chunk, if there is one."""
         self._order = order
-        self._parts: tuple[int, Sequence[ShardPart]] = (-1, [])  # of the epoch at hand
+        self._parts: tuple[int, Sequence[ShardPart]] = (-1, [])  # epoch, and its parts in order
         self._open: ShardRows | None = None
 
     def chunks(self, rows: int) -> Iterator[Chunk]:
-        """Chunks of so many rows in all, or of as many as are left in the epoch."""
+        """Chunks with `rows` rows in all, or with what is left of the epoch."""
         while rows and (chunk := self.chunk(rows)) is not None:
             rows -= chunk.table.num_rows
             yield chunk
 
-    def chunk(self, most: int) -> Chunk | None:
-        """The next rows of a shard, at most `most`; None, once, if the epoch is over."""
+    def chunk(self, max_rows: int) -> Chunk | None:
+        """The next rows of a shard; None, once, at the end of an epoch."""
         while True:
-            at = self.position
-            if self._parts[0] != at.epoch:
-                self._parts = (at.epoch, self._order(at.epoch))
+            start = self.position
+            if self._parts[0] != start.epoch:
+                self._parts = (start.epoch, self._order(start.epoch))
             parts = self._parts[1]
-            if at.place == len(parts):
-                self.position = Position(at.epoch + 1)
+            if start.shard == len(parts):
+                self.position = Position(start.epoch + 1)
                 return None
-            part = parts[at.place]
-            table = self._take(part, min(most, CHUNK_ROWS))
+            table = self._take(parts[start.shard], min(max_rows, CHUNK_ROWS))
             if table is not None:
-                dropped, self.passed = self.passed, Counter()
-                return Chunk(at, table, dropped)
-            self.position = Position(at.epoch, at.place + 1)
+                dropped, self.dropped_at_end = self.dropped_at_end, Counter()
+                return Chunk(start, table, dropped)
+            self.position = Position(start.epoch, start.shard + 1)
 
-    def _take(self, part: ShardPart, most: int) -> pa.Table | None:
-        """The next rows of a part; None, and the shard is closed, if there are none left."""
-        at = self.position
-        left = most if part.rows is None else min(most, part.rows - at.row)
+    def _take(self, part: ShardPart, max_rows: int) -> pa.Table | None:
+        """The next rows of a part; None at its end, where the shard is closed."""
+        start = self.position
+        count = max_rows if part.rows is None else min(max_rows, part.rows - start.row)
         try:
             if self._open is None:
-                self._open = part.shard.open(at.cursor or part.cursor)
-            table = self._open.take(left) if left else None
+                self._open = part.shard.open(start.cursor or part.cursor)
+            table = self._open.take(count) if count else None
         except KitError:
             raise
-        # The libraries below raise dozens of kinds; each means that the data is not to be had.
+        # datasets, fsspec and pyarrow raise dozens of types here; all mean that the data is unavailable
         except Exception as error:
             raise DataError(
-                f"{part.shard.name} could not be read on after {at.row:,} rows: {one_line(error)}"
+                f"{part.shard.name} could not be read beyond row {start.row:,}: {one_line(error)}"
             ) from error
-        self.passed += self._open.dropped
+        self.dropped_at_end += self._open.dropped
         self._open.dropped.clear()
         if table is None or not table.num_rows:
             self.close()
             return None
-        self.position = replace(at, row=at.row + table.num_rows, cursor=self._open.cursor)
+        self.position = replace(start, row=start.row + table.num_rows, cursor=self._open.cursor)
         return table
 
     def close(self) -> None:
@@ -208,24 +207,25 @@ class ChunkReader:
 
 
 class Buffers:
-    """Cuts what a reader gives into buffers of `size` rows, none across two epochs.
+    """Cuts the chunks of a reader into buffers of `size` rows, none across two epochs.
 
-    The last of an epoch takes in a rest that would be small: fewer than `least` rows, or than a quarter of a buffer and
-    a chunk. To know of it, about a chunk is read beyond each buffer; nothing else is held here.
+    A small remainder at the end of an epoch is merged into the buffer before it: one of fewer than `min_rows` rows, or
+    of less than a quarter of a buffer (at most a chunk). To know of it, about one chunk is read ahead; nothing else is
+    held here.
     """
 
-    def __init__(self, reader: ChunkReader, size: int, least: int):
-        self._reader, self._size = reader, max(size, least)
-        self._rest = max(least, min(CHUNK_ROWS, size // 4))
+    def __init__(self, reader: ChunkReader, size: int, min_rows: int):
+        self._reader, self._size = reader, max(size, min_rows)
+        self._min_remainder = max(min_rows, min(CHUNK_ROWS, size // 4))
         self._ahead: list[Chunk] = []
 
     @property
     def start(self) -> Position:
-        """Where the next buffer begins."""
+        """Where the next buffer starts."""
         return self._ahead[0].start if self._ahead else self._reader.position
 
     def read(self) -> Iterator[Chunk]:
-        """The chunks of the next buffer; how they are cut depends on nothing but where it begins."""
+        """The chunks of the next buffer. How they are cut depends only on where it starts."""
         rows, ahead, self._ahead = 0, self._ahead, []
         for chunk in ahead:
             rows += chunk.table.num_rows
@@ -237,7 +237,7 @@ class Buffers:
             rows += following.table.num_rows
             yield following
         rows = 0
-        while rows < self._rest:
+        while rows < self._min_remainder:
             following = self._reader.chunk(self._size - rows)
             if following is None:
                 ahead, self._ahead = self._ahead, []
@@ -246,10 +246,10 @@ class Buffers:
             rows += following.table.num_rows
             self._ahead.append(following)
 
-    def passed(self) -> Counter[str]:
-        """Rows after the last of the epoch that could not be used, by reason."""
-        passed, self._reader.passed = self._reader.passed, Counter()
-        return passed
+    def dropped_at_end(self) -> Counter[str]:
+        """Unusable rows after the last chunk of the epoch, by reason; each is returned once."""
+        dropped, self._reader.dropped_at_end = self._reader.dropped_at_end, Counter()
+        return dropped
 
     def close(self) -> None:
         self._reader.close()

@@ -110,7 +110,7 @@ def one_row_a_picture(rows: "Dataset", data: "CaptioningData", split: str, told:
         found = captions_of(cell, f"data.caption: {data.path}, {split}, row {place + 1}")
         if found:
             captions[first.setdefault(digest, place)] += found
-            told.joined += first[digest] != place
+            told.merged += first[digest] != place
         else:
             told.dropped += Counter({"no caption": 1})
     kept = np.zeros(len(rows), dtype=bool)

@@ -88,11 +88,11 @@ class CausalLM(LanguageModel[TextBlocks]):
         advance: Callable[[int], object] = lambda documents: None,
     ) -> TextBlocks:
         tokenizer, data = tokenizers.source, self.recipe.data
-        tokens = RaggedTokens.joined(
+        tokens = RaggedTokens.concat(
             list(map_in_chunks(ColumnView(rows, "text"), PlainTokens(tokenizer), workers, advance))
         )
         size = sum(len(text.encode("utf-8", "replace")) for text in ColumnView(rows, "text"))
-        blocks = CausalBlocks.of(tokens, tokenizer.eos_token_id, data.block_size)
+        blocks = CausalBlocks.pack(tokens, tokenizer.eos_token_id, data.block_size)
         return TextBlocks(blocks, size, data.separate_documents)
 
     def preparation(self, split: str) -> dict[str, Any]:

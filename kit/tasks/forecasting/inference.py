@@ -13,7 +13,8 @@ import torch
 from transformers import AutoModelForTimeSeriesPrediction
 
 from kit.data.columns import plain_text
-from kit.data.formats.reader import Layout, read_table
+from kit.data.formats.layout import Layout
+from kit.data.formats.reader import read_table
 from kit.data.rows import to_dataset
 from kit.errors import DataError, KitError, RunError
 from kit.prediction.files import writing

@@ -114,7 +114,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         about, texts = self.about(tokenizer), ColumnView(rows, "text")
         first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
-            documents = RaggedTokens.joined(list(map_in_chunks(texts, MarkedTokens(tokenizer), workers, advance)))
+            documents = RaggedTokens.concat(list(map_in_chunks(texts, MarkedTokens(tokenizer), workers, advance)))
             return MaskedExamples(pack_masked_rows(documents, first, separator, data.block_size), None, None, **about)
         work = MarkedSentences(tokenizer, data.language)
         documents_of_sentences = [
@@ -169,7 +169,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         return {"tokens": examples.rows.flat, "lengths": examples.rows.lengths, **there}
 
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
-        rows = RaggedTokens.of(arrays["tokens"], arrays["lengths"])
+        rows = RaggedTokens.from_flat(arrays["tokens"], arrays["lengths"])
         return MaskedExamples(rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.about(tokenizer))
 
     def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
@@ -181,7 +181,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         firsts = [part.first_lengths for part in parts if part.first_lengths is not None]
         labels = [part.pair_labels for part in parts if part.pair_labels is not None]
         return MaskedExamples(
-            RaggedTokens.joined([part.rows for part in parts]),
+            RaggedTokens.concat([part.rows for part in parts]),
             np.concatenate(firsts) if firsts else None,
             np.concatenate(labels) if labels else None,
             **self.about(tokenizer),

@@ -168,7 +168,7 @@ class Translation(Writing[TokenPairs]):
             keep, left_out = self.filter_within(pairs, tokenizers, limit)
             return pairs.select(np.flatnonzero(keep)), left_out
 
-        return StreamEncoder(encode, TokenPairs.joined, self.plan)
+        return StreamEncoder(encode, TokenPairs.concat, self.plan)
 
     def batch_maker(self, encoded: Encoded[TokenPairs], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
         pad = tokenizers.source.pad_token_id

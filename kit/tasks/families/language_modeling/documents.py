@@ -14,8 +14,8 @@ import pyarrow as pa
 from kit.data.checks import Splits, check_fingerprints, count_rows, refuse_empty
 from kit.data.columns import drop_missing, keep_common_columns, name_columns
 from kit.data.formats.folders import ShardFiles
+from kit.data.formats.layout import file_extension
 from kit.data.formats.lines import SURROGATE, read_lines
-from kit.data.formats.reader import file_extension
 from kit.data.report import DataReport, SplitReport
 from kit.data.rows import ColumnView, filter_rows, fingerprint, to_dataset
 from kit.data.sources import SPLITS, Read, kind_of, local_files, read_splits
