@@ -29,7 +29,7 @@ class FileTable:
 def checked_table(
     checks: Sequence[DecodingCheck], build: Callable[[], pa.Table], dropped: Counter[str], flagged: Counter[str]
 ) -> FileTable:
-    """The table that `build` returns. Raises DataError for files without rows, in another encoding, or with bad names."""
+    """The table from `build`. Raises DataError for files without rows, in another encoding, or with bad names."""
     if checks[-1].rows == 0:
         raise DataError(f"{checks[-1].path} has no rows.")
     for check in checks:
