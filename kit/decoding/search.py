@@ -24,7 +24,6 @@ class SearchSettings:
     no_repeat_ngram_size: int = 0
     num_return_sequences: int = 1
     forced_bos_token_id: int | None = None  # first token of every output (a language); by default the model's own
-    decoder_start_token_id: int | None = None  # what the decoder starts from; by default the model's own
 
     def generation_config(self, model: PreTrainedModel) -> GenerationConfig:
         """As transformers wants it, with the model's own special tokens, and those that it must or must not write."""
@@ -41,7 +40,7 @@ class SearchSettings:
             bos_token_id=own.bos_token_id,
             eos_token_id=own.eos_token_id,
             pad_token_id=own.pad_token_id,
-            decoder_start_token_id=chosen(self.decoder_start_token_id, own.decoder_start_token_id),
+            decoder_start_token_id=own.decoder_start_token_id,
             forced_bos_token_id=chosen(self.forced_bos_token_id, own.forced_bos_token_id),
             suppress_tokens=own.suppress_tokens,
             bad_words_ids=own.bad_words_ids,

@@ -48,6 +48,12 @@ class TextToTextPipeline(Pipeline):
         config = self.model.config
         if not config.is_encoder_decoder:
             raise ValueError(f"{self.task} needs a model with encoder and decoder, not {type(self.model).__name__}")
+        if self._has_codes and self.tokenizer("")["input_ids"][-1:] != [self.tokenizer.eos_token_id]:
+            raise ValueError(
+                f"{self.task}: {type(self.tokenizer).__name__} puts the language code behind the text, as in "
+                "first-generation mBART, which this pipeline does not support. Use mBART-50, NLLB or M2M-100 (NLLB "
+                "without legacy_behaviour in tokenizer_config.json)"
+            )
         self.target_tokenizer = target_tokenizer or self._read_target_tokenizer()
         named = DIRECTION.fullmatch(self.task)
         self.direction = named.groups() if named else (None, None)
@@ -82,7 +88,7 @@ class TextToTextPipeline(Pipeline):
 
     @property
     def _has_codes(self) -> bool:
-        """Whether the tokenizer encodes by language, as those of mBART, NLLB and M2M do."""
+        """Whether the tokenizer encodes by language, as those of mBART-50, NLLB and M2M do."""
         return hasattr(self.tokenizer, "set_tgt_lang_special_tokens")
 
     def _code(self, side: str, language: str | None) -> str | None:
@@ -135,12 +141,7 @@ class TextToTextPipeline(Pipeline):
         tokenizer = self.tokenizer
         by_name = hasattr(tokenizer, "lang_code_to_token")
         token = tokenizer.get_lang_id(code) if by_name else tokenizer.convert_tokens_to_ids(code)
-        before = tokenizer.tgt_lang
-        tokenizer.tgt_lang = code
-        empty = tokenizer(text_target="")["input_ids"]
-        tokenizer.tgt_lang = before
-        # a code behind the end is what the decoder starts from (the first mBART); elsewhere it is the first output
-        return {"decoder_start_token_id" if empty and empty[-1] == token else "forced_bos_token_id": token}
+        return {"forced_bos_token_id": token}
 
     # ---- text → tokens → text ----------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ from transformers import GenerationConfig, PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.text.tokenizer import Tokenizers
-from kit.decoding.search import chosen
 from kit.models import MODELS
 from kit.pipelines.dialogue import reads_turns
 from kit.training.objective import Batch, decoder_inputs, source_of
@@ -55,10 +54,7 @@ class Subject:
             bos_token_id=own.bos_token_id,
             eos_token_id=own.eos_token_id,
             pad_token_id=own.pad_token_id,
-            # the first mBART, trained on several directions, starts from a language; here any token will do
-            decoder_start_token_id=chosen(own.decoder_start_token_id, own.eos_token_id)
-            if model.config.is_encoder_decoder
-            else None,
+            decoder_start_token_id=own.decoder_start_token_id if model.config.is_encoder_decoder else None,
         )
         return model
 

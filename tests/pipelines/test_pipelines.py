@@ -12,7 +12,7 @@ import pytest
 import torch
 from conftest import RunKit
 from datasets import Dataset
-from support.pretrained_models import FAMILIES, LETTERS
+from support.pretrained_models import FAMILIES, LETTERS, mbart
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers import pipeline as stock_pipeline
 from transformers.pipelines.pt_utils import KeyDataset
@@ -216,7 +216,7 @@ def test_generate_in_a_language(multilingual: Path, tmp_path: Path, kit_here: Ru
     assert 'Did you mean "fr"?' in done.stderr
 
 
-@pytest.mark.parametrize("name", ["nllb", "mbart50", "mbart"])
+@pytest.mark.parametrize("name", ["nllb", "mbart50"])
 def test_language_codes_of_pretrained_models(name: str, tmp_path: Path) -> None:
     """As the classes themselves mean it: the source's code beside the source, the target's in front of the output."""
     family = FAMILIES[name]()
@@ -226,21 +226,27 @@ def test_language_codes_of_pretrained_models(name: str, tmp_path: Path) -> None:
     code = tokenizer.convert_tokens_to_ids(target)
     tokenizer.src_lang = source
     batch = tokenizer(["der hund", "ja"], padding=True, return_tensors="pt")
-    first = {"decoder_start_token_id": code} if name == "mbart" else {"forced_bos_token_id": code}
-    written = model.generate(**batch, **first, max_new_tokens=9, num_beams=2)
+    written = model.generate(**batch, forced_bos_token_id=code, max_new_tokens=9, num_beams=2)
     expected = [{"translation_text": text} for text in tokenizer.batch_decode(written, skip_special_tokens=True)]
 
     settings = {"max_new_tokens": 9, "num_beams": 2}
     pipe = pipeline("translation", model=folder, **settings)
     assert pipe(["der hund", "ja"], src_lang=source, tgt_lang=target, batch_size=2) == expected
     tokens = pipe("ja", src_lang=source, tgt_lang=target, return_tensors=True)[0]["translation_token_ids"]
-    assert (code in tokens) == (name != "mbart")
+    assert code in tokens
     assert pipeline(f"translation_{source}_to_{target}", model=folder, **settings)(["der hund", "ja"]) == expected
     with pytest.raises(ValueError, match="must be told tgt_lang"):
         pipe("ja")
     with pytest.raises(ValueError, match=f'no tgt_lang "hund" .*{source}'):
         pipe("ja", src_lang=source, tgt_lang="hund")
     pipeline("summarization", model=folder, **settings)("ja")  # whoever does not translate need not say
+
+
+@pytest.mark.parametrize("task", ["translation", "translation_de_DE_to_ro_RO", "summarization", "text2text-generation"])
+def test_codes_behind_the_text_are_rejected(task: str, tmp_path: Path) -> None:
+    folder = mbart().save(tmp_path / "model")
+    with pytest.raises(ValueError, match=r"MBartTokenizer puts the language code behind the text.* Use mBART-50, NLLB"):
+        pipeline(task, model=folder)
 
 
 def test_what_a_model_says_about_tasks(tmp_path: Path) -> None:

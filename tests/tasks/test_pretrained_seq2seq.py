@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 import types
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,10 @@ import pytest
 import torch
 import yaml
 from accelerate import Accelerator
+from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pretrained_models import CODES, FAMILIES, Family, nllb
+from support.pretrained_models import CODES, FAMILIES, Family, mbart, nllb
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 from kit import Translator, evaluate, load_recipe, train
@@ -194,7 +196,6 @@ def test_prefix_is_part_of_every_source_and_is_handed_on(tmp_path: Path, data: P
         ("nllb", {}, r"tokenizer\.source_language is missing: .*NllbTokenizer.* codes \(deu_Latn"),
         ("nllb", {"source_language": "deu_Latn"}, r"tokenizer\.target_language is missing"),
         ("nllb", {"target_language": "eng_Latn"}, r"tokenizer\.source_language is missing"),
-        ("mbart", {"source_language": "de_DE"}, r"tokenizer\.target_language is missing"),
         (
             "nllb",
             {"source_language": "deu_Latin", "target_language": "eng_Latn"},
@@ -249,25 +250,41 @@ def test_contradictions_are_refused_when_the_recipe_is_read(
         load_recipe(recipe_file(tmp_path, data, parts))
 
 
-def test_a_tokenizer_whose_codes_the_model_would_misread_is_refused(tmp_path: Path, data: Path) -> None:
-    family = nllb()
+@pytest.mark.parametrize("build", [mbart, nllb])
+def test_codes_behind_the_text_are_rejected(
+    build: Callable[[], Family], tmp_path: Path, data: Path, kit_here: RunKit
+) -> None:
+    family = build()
     path = fine_tuning(tmp_path, data, family, family.recipe)
-    config = tmp_path / "pretrained" / "tokenizer_config.json"
-    config.write_text(json.dumps({**json.loads(config.read_text()), "legacy_behaviour": True}))
-    with pytest.raises(RecipeError, match="legacy_behaviour"):
+    folder = tmp_path / "pretrained"
+    if build is nllb:
+        config = folder / "tokenizer_config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "legacy_behaviour": True}))
+    message = "puts the language code behind the text, as in first-generation mBART"
+    remedy = r"Use mBART-50, NLLB or M2M-100 \(NLLB without legacy_behaviour"
+    with pytest.raises(RecipeError, match=f"^tokenizer: .*{message}.* {remedy}"):
         prepare(load_recipe(path))
+    for keys in ({}, {"data": {"directions": DIRECTIONS}}):  # also where language codes are missing
+        path = recipe_file(tmp_path, data, {"model": {"pretrained": str(folder)}}, keys)
+        with pytest.raises(RecipeError, match=message):
+            prepare(load_recipe(path))
+    (tmp_path / "in.txt").write_text("ja\n")
+    for command in (("generate", folder, "in.txt"), ("plot", folder, "--sentence", "ja")):
+        done = kit_here(*command)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert message in done.stderr
+        assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("name", "codes", "argument"),
+    ("name", "codes"),
     [
-        ("nllb", dict(zip(("de", "en", "fr"), CODES["nllb"], strict=True)), "forced_bos_token_id"),
-        ("mbart50", dict(zip(("de", "en", "fr"), CODES["mbart50"], strict=True)), "forced_bos_token_id"),
-        ("mbart", dict(zip(("de", "en", "fr"), CODES["mbart50"], strict=True)), "decoder_start_token_id"),
+        ("nllb", dict(zip(("de", "en", "fr"), CODES["nllb"], strict=True))),
+        ("mbart50", dict(zip(("de", "en", "fr"), CODES["mbart50"], strict=True))),
     ],
 )
 def test_every_example_has_the_languages_of_its_direction(
-    name: str, codes: dict[str, str], argument: str, tmp_path: Path, data: Path
+    name: str, codes: dict[str, str], tmp_path: Path, data: Path
 ) -> None:
     keys = {"tokenizer": {"language_codes": codes}, "data": {"directions": DIRECTIONS}}
     prepared = prepare(load_recipe(fine_tuning(tmp_path, data, FAMILIES[name](), keys)))
@@ -287,14 +304,14 @@ def test_every_example_has_the_languages_of_its_direction(
         assert examples.target[row].tolist() == stock["labels"][0].tolist()
         if row % 4:  # searching again takes most of the time, and the rows of a direction follow each other
             continue
-        first = {argument: tokenizer.convert_tokens_to_ids(codes[text["target_language"]])}
+        first = tokenizer.convert_tokens_to_ids(codes[text["target_language"]])
         written = model.generate(
             input_ids=stock["input_ids"], attention_mask=stock["attention_mask"],
-            num_beams=2, max_new_tokens=6, **first,
+            num_beams=2, max_new_tokens=6, forced_bos_token_id=first,
         )  # fmt: skip
         tokens = written[0, 1:].tolist()
         assert found[row].tokens == tokens[: len(found[row].tokens)]
-        assert (tokens[0] if argument == "forced_bos_token_id" else int(written[0, 0])) == first[argument]
+        assert tokens[0] == first
 
     # the saved tokenizer knows the names, and must be told which
     tokenizers.save(tmp_path / "saved")
@@ -456,7 +473,7 @@ def test_a_direction_that_was_never_trained_can_be_evaluated(multilingual: Path)
 
 @given(st.lists(st.text("abc ", max_size=30), min_size=1, max_size=5), st.integers(8, 20))
 @settings(max_examples=25, deadline=None)
-@pytest.mark.parametrize("name", ["mbart", "nllb", "bart", "marian"])
+@pytest.mark.parametrize("name", ["mbart50", "nllb", "bart", "marian"])
 def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str], limit: int) -> None:
     family = FAMILIES[name]()
     section = TranslationTokenizer(**family.recipe.get("tokenizer", {}))
@@ -471,7 +488,7 @@ def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str
             assert short[:-behind] == one[: len(short) - behind]
 
 
-@pytest.mark.parametrize("name", ["marian", "bart", "mbart", "nllb", "t5", "own"])
+@pytest.mark.parametrize("name", ["marian", "bart", "mbart50", "nllb", "t5", "own"])
 def test_what_is_too_long_for_the_model_is_left_out_of_training_and_cut_elsewhere(name: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()

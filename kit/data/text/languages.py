@@ -1,9 +1,9 @@
 """How a model is told what to read and what to write: the one place that knows languages.
 
 Models trained here on several directions have a tag such as <2en> in front of the source, which names the language to
-write (Johnson et al., 2017). mBART, NLLB and M2M have codes: their tokenizers put one beside the source, and output
-begins with that of the target, either as a forced first token or, in the first mBART, as what the decoder starts from.
-All other models are told nothing but, on request, a prefix of plain text ("summarize: ", ">>fra<< ").
+write (Johnson et al., 2017). mBART-50, NLLB and M2M have codes: their tokenizers put one in front of the source, and
+output begins with that of the target. The first mBART, which has them behind the text, is rejected. All other
+models are told nothing but, on request, a prefix of plain text ("summarize: ", ">>fra<< ").
 
 What a model needs is saved with its tokenizer: its classes keep `src_lang` and `tgt_lang`, and the notes below stand
 beside them in tokenizer_config.json.
@@ -81,10 +81,6 @@ class Languages:
         """The token that every output in this language begins with, if there is one."""
         return None
 
-    def start_token(self, target: str | None) -> int | None:
-        """The token that the decoder starts from, if it depends on the language."""
-        return None
-
 
 class Tags(Languages):
     """Those of a model trained here: a tag in front of the source names the target."""
@@ -107,6 +103,8 @@ class Codes(Languages):
     """Those of a tokenizer that has a code for each language."""
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase"):
+        if problem := codes_problem(tokenizer):
+            raise RunError(problem)
         self._tokenizer = tokenizer
         self.ids = code_ids(tokenizer)
         self.tokens = set(self.ids.values())
@@ -146,19 +144,8 @@ class Codes(Languages):
         finally:
             tokenizer.tgt_lang = before
 
-    @property
-    def starts_with_code(self) -> bool:
-        """Whether targets are encoded with their code at the end, from where the model takes it as its start."""
-        any_code = next(iter(self.ids))
-        with self.writing(any_code):
-            ids = self._tokenizer(text_target="")["input_ids"]
-        return bool(ids) and ids[-1] == self.ids[any_code]
-
     def forced_first_token(self, target: str | None) -> int | None:
-        return None if self.starts_with_code else self.ids[self.code("target", target)]
-
-    def start_token(self, target: str | None) -> int | None:
-        return self.ids[self.code("target", target)] if self.starts_with_code else None
+        return self.ids[self.code("target", target)]
 
 
 def languages_of(tokenizer: "PreTrainedTokenizerBase") -> Languages:
@@ -171,6 +158,16 @@ def languages_of(tokenizer: "PreTrainedTokenizerBase") -> Languages:
 def takes_codes(tokenizer: "PreTrainedTokenizerBase") -> bool:
     """Whether this is one of the classes that encode by language (mBART, mBART-50, NLLB, M2M)."""
     return hasattr(tokenizer, "set_tgt_lang_special_tokens")
+
+
+def codes_problem(tokenizer: "PreTrainedTokenizerBase") -> str | None:
+    """Why kit rejects a tokenizer with codes: it does not put them in front of the text; None if it does."""
+    if tokenizer("")["input_ids"][-1:] == [tokenizer.eos_token_id]:
+        return None
+    return (
+        f"{described(tokenizer)} puts the language code behind the text, as in first-generation mBART, which kit does "
+        "not support. Use mBART-50, NLLB or M2M-100 (NLLB without legacy_behaviour in tokenizer_config.json)"
+    )
 
 
 def chosen_codes(tokenizer: "PreTrainedTokenizerBase") -> tuple[str, str] | None:
@@ -231,6 +228,8 @@ def set_language_codes(
                 f"data.directions is missing: the model must be told which of its languages ({', '.join(tagged)}) to "
                 "write, also where the data has one direction (data.directions: [SOURCE-TARGET])."
             )
+    elif problem := codes_problem(tokenizer):
+        raise RecipeError(f"tokenizer: {problem}.")
     elif directions:
         named = {name: (section.language_codes or {}).get(name, name) for pair in directions for name in pair}
         for name, code in named.items():

@@ -109,8 +109,7 @@ class Tokenizers:
     def _targets(self, texts: Iterable[str]) -> list[list[int]]:
         end = end_id(self.target)
         encoded = self._ids(self.target, "text_target", texts)
-        # the first mBART has the code of the language behind the end
-        return [ids if end in ids[-2:] else [*ids, end] for ids in encoded]
+        return [ids if ids[-1:] == [end] else [*ids, end] for ids in encoded]
 
     @staticmethod
     def _ids(tokenizer: "PreTrainedTokenizerBase", side: str, texts: Iterable[str]) -> list[list[int]]:
@@ -130,21 +129,10 @@ class Tokenizers:
             behind += 1
         return [one if len(one) <= limit else one[: limit - behind] + one[len(one) - behind :] for one in ids]
 
-    def forced_first_token(self, language: str | None = None) -> int | None:
-        """The token that outputs in a language (or the default) begin with, where the model needs that."""
-        return self.languages.forced_first_token(language)
-
-    def start_token(self, language: str | None = None) -> int | None:
-        """The token that the decoder starts from, where that depends on the language."""
-        return self.languages.start_token(language)
-
     def search_tokens(self, language: str | None = None) -> dict[str, Any]:
-        """What SearchSettings must say for outputs in a language: nothing for most models."""
-        found = {
-            "forced_bos_token_id": self.forced_first_token(language),
-            "decoder_start_token_id": self.start_token(language),
-        }
-        return {name: token for name, token in found.items() if token is not None}
+        """What SearchSettings must say for outputs in a language (or the default): nothing for most models."""
+        first = self.languages.forced_first_token(language)
+        return {} if first is None else {"forced_bos_token_id": first}
 
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
         """The text of each sequence of target ids up to the first EOS, without special tokens.

@@ -36,8 +36,8 @@ class TranslationTokenizer(TokenizerSection):
     """Put the end marker after the source too, so that the encoder sees where it ends."""
 
     source_language: str | None = None
-    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART), de
-    (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
+    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART-50),
+    de (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
 
     target_language: str | None = None
     """Code of the target's language, with which output begins then."""

@@ -16,7 +16,7 @@ from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan
-from kit.data.text.languages import PREFIX, TAGGED, Codes, set_language_codes
+from kit.data.text.languages import PREFIX, TAGGED, set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.decoding.search import SearchSettings
 from kit.errors import DataError, RecipeError
@@ -287,15 +287,9 @@ def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
             f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only {known}: "
             "use the model's own tokenizer by leaving tokenizer.pretrained out"
         )
-    starts_with_code = isinstance(tokenizers.languages, Codes) and tokenizers.languages.starts_with_code
-    if starts_with_code and model.config.model_type != "mbart":
-        raise RecipeError(
-            "the tokenizer puts the code of the target language behind the text, as only mBART reads it: write "
-            '"legacy_behaviour": false into its tokenizer_config.json'
-        )
     tokens = tokenizers.search_tokens() if tokenizers.default_target_language else {}
     model.generation_config = SearchSettings(**tokens).generation_config(model)
-    if model.generation_config.decoder_start_token_id is None and not starts_with_code:
+    if model.generation_config.decoder_start_token_id is None:
         raise RecipeError(
             "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
             "config.json"
