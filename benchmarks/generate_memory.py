@@ -41,9 +41,9 @@ class Measured:
 
 
 def make_model(folder: Path) -> None:
-    from kit.evaluation.evaluator import search_settings
     from kit.pretrained.loading import export_model
     from kit.runs.prepare import prepare
+    from kit.tasks.families.seq2seq.evaluation import search_settings
     from kit.tasks.translation.recipe import TranslationRecipe
 
     prepared = prepare(TranslationRecipe.model_validate(RECIPE))

@@ -10,8 +10,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from kit.diagnostics.cost import PeakMemory
 from kit.system.machine import keep_freed_memory
-from kit.training.cost import PeakMemory
 
 
 class Side:

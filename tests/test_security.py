@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 from conftest import RunKit
-from support.cards import RESULTS, body, inline, recipe
+from support.cards import RESULTS, body, inline, recipe, write_card
 from support.hub_server import TOKEN, HubServer
 
 import kit.sharing.folder
 from kit import load_recipe
-from kit.cards.card import write_card
 from kit.errors import HubError, KitError, RunError
 from kit.hub import download as places
 from kit.runs.revisions import recipe_of

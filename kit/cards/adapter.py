@@ -5,32 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kit.cards.markdown import code_block, quoted
-from kit.cards.metadata import PIPELINE_TAGS
 from kit.cards.provenance import short_path
 
 if TYPE_CHECKING:
     from kit.recipe.base import Recipe
 
-PEFT_CLASSES = {
-    "translation": "AutoModelForSeq2SeqLM",
-    "causal_lm": "AutoModelForCausalLM",
-    "instruction_tuning": "AutoModelForCausalLM",
-    "classification": "AutoModelForSequenceClassification",
-    "tagging": "AutoModelForTokenClassification",
-    "question_answering": "AutoModelForQuestionAnswering",
-}
-"""transformers' class of the base models of each task's adapters."""
-
 
 def adapter_use(recipe: Recipe) -> str:
     """How an adapter is loaded, with kit and without."""
-    auto = PEFT_CLASSES[recipe.task]
+    auto = recipe.auto_class
     place = quoted(short_path(recipe.model.pretrained or ""))
     lines = [
         "import kit",
         "",
         'model = "model"  # the folder that holds adapter_config.json, or the id of this adapter on the Hub',
-        f"use = kit.pipeline({quoted(PIPELINE_TAGS[recipe.task])}, model)",
+        f"use = kit.pipeline({quoted(recipe.pipeline_tag)}, model)",
         "",
         "# or without kit; model_config.json has the labels of the head (a base model of kit: trust_remote_code=True)",
         "from peft import PeftModel",

@@ -13,16 +13,6 @@ from kit.cards.metadata import metadata
 from kit.cards.provenance import data_notes, data_sentence, data_table, shared_recipe, summary, training
 from kit.cards.tables import figure_titles, figures_of, figures_table, group_tables, results_table
 from kit.recipe.catalog import model_cards_folder
-from kit.tasks.captioning.recipe import CaptioningRecipe
-from kit.tasks.dialogue.recipe import DialogueRecipe
-from kit.tasks.families.labeling.card import of_fine_tuning
-from kit.tasks.families.labeling.recipe import FineTuningRecipe
-from kit.tasks.families.language_modeling.card import of_instruction_tuning, of_language_model
-from kit.tasks.families.seq2seq.card import of_captioning, of_dialogue, of_translation
-from kit.tasks.forecasting.card import of_forecasting
-from kit.tasks.forecasting.recipe import ForecastingRecipe
-from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
-from kit.tasks.translation.recipe import TranslationRecipe
 
 if TYPE_CHECKING:
     from kit.recipe.base import Recipe
@@ -32,13 +22,15 @@ def write_card(
     run_folder: Path,
     recipe: Recipe,
     results: Mapping[str, Any],
-    template: str = "seq2seq",
+    template: str,
+    sections: Mapping[str, Any],
     place: str | None = None,
     merged: bool = False,
 ) -> str:
     """The text of README.md for a run and its model: metadata for the Hub, then Markdown. An adapter is `merged` once
     its model is a plain one.
 
+    `template` names a file in model_cards/, and `sections` are the values that only cards of the task have.
     `results` is what results.json holds; examples and pictures are taken from the run folder where they are there.
     `place` is the id of the model on the Hub, for the card that goes there.
     Pictures are linked as `plots/NAME.png`: a folder that gets the card needs a copy of `plots/`. All that comes from
@@ -79,25 +71,8 @@ def write_card(
         attentions=[picture for picture in pictures if "attention" in picture["title"]],
         recipe_block=code_block(shared_recipe(recipe), "yaml"),
         versions_table=figures_table(figures_of(results, "versions"), ("package", "version")),
-        **_of_family(recipe, results, run_folder),
+        **sections,
     )
-
-
-def _of_family(recipe: Recipe, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
-    """What only the cards of one family of tasks say."""
-    if isinstance(recipe, TranslationRecipe):
-        return of_translation(recipe, results, run_folder)
-    if isinstance(recipe, CaptioningRecipe):
-        return of_captioning(recipe, results, run_folder)
-    if isinstance(recipe, FineTuningRecipe):
-        return of_fine_tuning(recipe, results, run_folder)
-    if isinstance(recipe, InstructionTuningRecipe):
-        return of_instruction_tuning(recipe, run_folder)
-    if isinstance(recipe, DialogueRecipe):
-        return of_dialogue(recipe, results, run_folder)
-    if isinstance(recipe, ForecastingRecipe):
-        return of_forecasting(recipe, results, run_folder)
-    return of_language_model(recipe, run_folder)
 
 
 def _name(run_folder: Path, place: str | None) -> str:

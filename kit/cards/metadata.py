@@ -16,23 +16,6 @@ if TYPE_CHECKING:
 
     from kit.recipe.base import Recipe
 
-PIPELINE_TAGS = {
-    "translation": "translation",
-    "masked_lm": "fill-mask",
-    "causal_lm": "text-generation",
-    "instruction_tuning": "text-generation",
-    "classification": "text-classification",
-    "tagging": "token-classification",
-    "question_answering": "question-answering",
-    "captioning": "image-to-text",
-    "dialogue": "text-generation",
-    "forecasting": "time-series-forecasting",
-}
-"""What the Hub calls each task."""
-
-FAMILY_TAGS = {"translation": ("seq2seq",), "dialogue": ("seq2seq", "conversational")}
-"""Tags beside it."""
-
 
 def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: bool) -> ModelCardData:
     from huggingface_hub import ModelCardData
@@ -44,7 +27,7 @@ def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: boo
         language=recipe.hub.language or None,
         license=recipe.hub.license,
         library_name="peft" if adapter else "transformers",
-        pipeline_tag=PIPELINE_TAGS[recipe.task],
+        pipeline_tag=recipe.pipeline_tag,
         tags=_tags(recipe),
         datasets=recipe.hub.datasets or ([data] if data else None),
         base_model=hub_id(recipe.model.pretrained),
@@ -58,7 +41,7 @@ def _tags(recipe: Recipe) -> list[str]:
     own = [recipe.model.type] if recipe.model.type else []
     if recipe.peft.method is not None:
         own = [recipe.peft.method]
-    return list(dict.fromkeys(["seq2seq-kit", *FAMILY_TAGS.get(recipe.task, ()), *own, *recipe.hub.tags]))
+    return list(dict.fromkeys(["seq2seq-kit", *recipe.hub_tags, *own, *recipe.hub.tags]))
 
 
 def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult]:
@@ -75,7 +58,7 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
             signature = figures.get(f"{name}_signature")
             found.append(
                 EvalResult(
-                    task_type=PIPELINE_TAGS[recipe.task],
+                    task_type=recipe.pipeline_tag,
                     dataset_type=hub_id(recipe.data.path) or path,
                     dataset_name=path,
                     dataset_config=recipe.data.name,

@@ -47,8 +47,8 @@ def verify(
     """Prove on your own model what you rely on: save = load, cache = no cache, beam = exhaustive search, …"""
     from rich.console import Console
 
-    from kit.runs.verify import table
     from kit.runs.verify import verify as run_checks
+    from kit.verify.proof import table
 
     checks = run_checks(target)
     Console().print(table(checks))

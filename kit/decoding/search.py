@@ -8,9 +8,9 @@ from torch import Tensor
 from transformers import GenerationConfig, PreTrainedModel
 
 from kit.decoding.beam_search import beam_search
+from kit.decoding.inputs import source_of
 from kit.errors import KitError
 from kit.pretrained.positions import position_limit
-from kit.training.objective import source_of
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from kit.data.batching.ragged import RaggedTokens
 from kit.data.rows import filter_rows
 from kit.data.statistics import Duplicates, LengthStats, Overlap, UnknownTokens, count_unknown, find_duplicates
 from kit.data.text.tokenizer import NoTokenizers
+from kit.diagnostics.cost import Cost, estimate
 from kit.diagnostics.tables import render
 from kit.recipe.base import Recipe
 from kit.runs.prepare import Prepared, prepare
@@ -24,7 +25,6 @@ from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.task import Captioning
 from kit.tasks.translation.recipe import TranslationRecipe
 from kit.tasks.translation.task import Translation, encode_pairs
-from kit.training.cost import Cost, estimate
 
 EXAMPLES = 3
 UNKNOWN_WORTH_A_WARNING = 0.01

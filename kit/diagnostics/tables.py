@@ -11,8 +11,8 @@ from rich.text import Text
 
 if TYPE_CHECKING:
     from kit.data.statistics import ExampleTexts
+    from kit.diagnostics.cost import Cost
     from kit.diagnostics.dry_run import Inspection, ShownSide, SplitFacts
-    from kit.training.cost import Cost
 
 WIDEST_TEXT = 400
 """Longest text that is shown, in columns of the terminal."""

@@ -9,13 +9,13 @@ from typing import Any
 
 from kit.decoding.search import SearchSettings
 from kit.errors import KitError
-from kit.inference.plot import Question, draw_sentence
 from kit.tasks.captioning.images import picture_cost
 from kit.tasks.captioning.inference import Captioner, is_captioner
 from kit.tasks.captioning.plots import draw_caption
 from kit.tasks.dialogue.inference import Responder, draw_history, history_of, load_translator
 from kit.tasks.families.language_modeling.inference import Completer, goes_on_with_text
 from kit.tasks.families.seq2seq.inference import LINES_AT_ONCE, Output, Translator
+from kit.tasks.families.seq2seq.plots import Question, draw_sentence
 
 Writer = Callable[..., Iterator[list[Output]]]
 """From lines, with `bad_lines` and `progress`, to the outputs of each line, in order."""

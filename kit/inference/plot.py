@@ -1,63 +1,22 @@
 """Pictures of a run: its training curves, and where its model looks."""
 
-import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
-
-from kit.decoding.search import SearchSettings
 from kit.errors import KitError, RunError, did_you_mean
 from kit.evaluation.compare import read_predictions
 from kit.inference.plot_images import plot_pictures, reads_pictures, which_head
-from kit.plots.attention import attention_figure
-from kit.plots.attention_weights import KINDS, Attention, Kind, attention_of
 from kit.plots.curves import draw_curves, save_picture
 from kit.runs.folder import RunFolder
 from kit.tasks.dialogue.inference import Responder, draw_history, history_of, load_translator
-from kit.tasks.families.seq2seq.inference import UNREADABLE, Translator
+from kit.tasks.families.seq2seq.attention_weights import KINDS
+from kit.tasks.families.seq2seq.plots import Maps, Question, ask, draw_maps, first_question, parse_number
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    pass
 
 CHOICES = ("curves", *KINDS, "all")
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the model is to look at: a sentence, with the output to read instead of the model's own."""
-
-    sentence: str
-    target: str | None = None
-    source_language: str | None = None
-    target_language: str | None = None
-
-
-@dataclass(frozen=True)
-class Maps:
-    """Which maps of a kind of attention to draw; layers and heads are counted from 1."""
-
-    layer: int | str | None = None  # a number, "all", or by default the last
-    head: int | str = "all"  # a number, "all" or "mean"
-
-    @classmethod
-    def of(cls, layer: str | None, head: str | None) -> "Maps":
-        """From what a user writes."""
-        return cls(
-            None if layer is None else _number("--layer", layer, ("all",)),
-            "all" if head is None else _number("--head", head, ("all", "mean")),
-        )
-
-    def file_name(self, kind: Kind) -> str:
-        """A name for each choice, so that none takes the place of another."""
-        parts = ["attention" if kind == "cross" else f"{kind}_attention"]
-        if self.layer is not None:
-            parts.append("all_layers" if self.layer == "all" else f"layer_{self.layer}")
-        if self.head != "all":
-            parts.append("mean" if self.head == "mean" else f"head_{self.head}")
-        return "_".join(parts) + ".png"
 
 
 def plot(
@@ -131,7 +90,7 @@ def _plot_captioner(
         raise KitError("--target needs --image, the picture that it is about")
     file = output if output is not None and _is_file(output) else None
     folder = output if output is not None and file is None else RunFolder(Path(run)).plots if _is_run(run) else Path()
-    head = None if details["--head"] is None else _number("--head", details["--head"], ("all", "mean"))
+    head = None if details["--head"] is None else parse_number("--head", details["--head"], ("all", "mean"))
     asked = kind is not None or file is not None or any(value is not None for value in details.values())
     curves = draw_curves(RunFolder(Path(run)).metrics_file, folder) if _is_run(run) and not asked else []
     try:
@@ -142,28 +101,6 @@ def _plot_captioner(
             raise
         say(f"no picture of attention: {problem}")
         return curves
-
-
-def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
-    """The first row of a split with anything to read in its source."""
-    for row in rows:
-        if not UNREADABLE.fullmatch(row["source"]):
-            if "turns" in row:  # a dialogue, as `history_of` reads it
-                return Question(json.dumps(row["turns"], ensure_ascii=False))
-            languages = (row["source_language"], row["target_language"]) if "direction" in row else (None, None)
-            return Question(row["source"], None, *languages)
-    return None
-
-
-def draw_sentence(
-    translator: Translator, question: Question, path: Path, settings: SearchSettings | None = None
-) -> bool:
-    """Draw the cross-attention of the last layer, a map for each head; false if the model has none."""
-    attention = _ask(translator, question, settings)
-    if "cross" not in attention.weights:
-        return False
-    save_picture(_figure(attention, "cross", Maps(), question), path)
-    return True
 
 
 def _plot_curves(folder: RunFolder, output: Path | None) -> list[Path]:
@@ -181,7 +118,7 @@ def _plot_attention(
     if isinstance(translator, Responder):
         return [_plot_history(translator, run, question, kind, maps, output)]
     question = question or _first_example(run)
-    attention = _ask(translator, question)
+    attention = ask(translator, question)
     if not attention.weights:
         raise RunError(f"the model of {run} has no attention: it sees the source through a fixed state only")
     kinds = [one for one in attention.weights if kind in (one, "all")]
@@ -190,7 +127,7 @@ def _plot_attention(
         model_type = translator.model.config.model_type
         raise RunError(f"--kind {kind}: the model of {run} ({model_type}) has no such attention, only {there}")
     # all of them are made before the first is written, so that a layer that one kind lacks leaves nothing behind
-    figures = [(_figure(attention, one, maps, question), maps.file_name(one)) for one in kinds]
+    figures = [(draw_maps(attention, one, maps, question), maps.file_name(one)) for one in kinds]
     if output is not None and _is_file(output):
         return [save_picture(figures[0][0], output)]
     folder = output or (RunFolder(Path(run)).plots if _is_run(run) else Path())
@@ -212,65 +149,6 @@ def _plot_history(
     if drawn is None:
         raise RunError(f"the model of {run} has no attention: it sees the turns through a fixed state only")
     return drawn
-
-
-def _ask(translator: Translator, question: Question, settings: SearchSettings | None = None) -> Attention:
-    return attention_of(
-        translator, question.sentence, question.target, settings, question.source_language, question.target_language
-    )
-
-
-def _figure(attention: Attention, kind: Kind, maps: Maps, question: Question) -> "Figure":
-    """The picture of the chosen maps; KitError if the model does not have them."""
-    weights, title, captions = _choose(attention.weights[kind], kind, maps)
-    if question.target is not None:
-        title += " · the output was given"
-    if attention.cut is not None:
-        title += f" · cut after {attention.cut} tokens"
-    columns = {"cross": attention.source, "encoder": attention.source, "decoder": attention.written}[kind]
-    rows = attention.source if kind == "encoder" else attention.output
-    names = (
-        "attends to output so far" if kind == "decoder" else "attends to source",
-        "source" if kind == "encoder" else "output",
-    )
-    return attention_figure(weights, columns, rows, title, names=names, captions=captions, causal=kind == "decoder")
-
-
-def _choose(weights: Tensor, kind: Kind, maps: Maps) -> tuple[Tensor, str, list[str] | None]:
-    """The chosen part of (layers, heads, …), what to call it, and captions for several maps that are not heads."""
-    layers, heads = weights.shape[:2]
-    title, captions = KINDS[kind], None
-    layer = layers if maps.layer is None or (maps.layer == "all" and layers == 1) else maps.layer
-    head = 1 if maps.head in ("all", "mean") and heads == 1 else maps.head
-    if isinstance(layer, int):
-        _check("--layer", layer, layers, f"the {'encoder' if kind == 'encoder' else 'decoder'} has")
-        weights = weights[layer - 1]
-        title += f" · layer {layer} of {layers}" if layers > 1 else ""
-    if isinstance(head, int):
-        _check("--head", head, heads, "each layer has")
-        weights = weights.select(-3, head - 1)
-        title += f" · head {head} of {heads}" if heads > 1 else ""
-    elif head == "mean":
-        weights = weights.mean(-3)
-        title += f" · mean of {heads} heads"
-    if layer == "all" and weights.dim() == 3:
-        captions = [f"layer {number}" for number in range(1, layers + 1)]
-    return weights, title, captions
-
-
-def _number(option: str, text: str, words: tuple[str, ...]) -> int | str:
-    if text in words:
-        return text
-    if not text.isdecimal():
-        expected = " or ".join(["a number", *(f'"{word}"' for word in words)])
-        raise KitError(f'{option} "{text}": expected {expected}.{did_you_mean(text, words)}')
-    return int(text)
-
-
-def _check(option: str, number: int, count: int, owner: str) -> None:
-    if not 1 <= number <= count:
-        what = option.removeprefix("--") + "s" * (count > 1)
-        raise KitError(f"{option} {number}: {owner} {count} {what}, counted from 1")
 
 
 def _is_run(run: str | Path) -> bool:

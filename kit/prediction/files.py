@@ -12,9 +12,9 @@ from typing import IO, Any, TextIO
 
 from kit.errors import DataError, RunError
 from kit.prediction.bad_lines import FAILED, NOT_UTF8, BadLines, longer_than, reason
+from kit.prediction.output import Output
 from kit.system.console import Reporter
 from kit.system.files import TEMPORARY_PREFIX
-from kit.tasks.families.seq2seq.inference import Output
 
 LONGEST_LINE = 2**20
 """Most bytes of a line that are kept."""

@@ -28,15 +28,6 @@ from kit.system.files import read_json
 MODEL_CONFIG = "model_config.json"
 """File of an adapter's folder with the configuration of the model that it belongs to."""
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
-TASK_TYPES = {
-    "classification": "SEQ_CLS",
-    "tagging": "TOKEN_CLS",
-    "question_answering": "QUESTION_ANS",
-    "causal_lm": "CAUSAL_LM",
-    "instruction_tuning": "CAUSAL_LM",
-    "translation": "SEQ_2_SEQ_LM",
-}
-"""What peft calls each task."""
 AUTO_CLASSES: dict[str, Any] = {
     "SEQ_CLS": AutoModelForSequenceClassification,
     "TOKEN_CLS": AutoModelForTokenClassification,
@@ -59,15 +50,15 @@ def adapter_config_file(place: str | Path) -> Path | None:
 
 
 def add_adapter(
-    model: PreTrainedModel, section: PeftSection, task: str, base: str, heads: Sequence[str]
+    model: PreTrainedModel, section: PeftSection, task_type: str, base: str, heads: Sequence[str]
 ) -> PreTrainedModel:
     """A model with a new adapter; only its weights and `heads`, parts by their names, are to be trained.
 
     `base` is where the pretrained weights are from. Raises RecipeError where a name fits nothing that can be adapted.
     """
-    saved = modules_to_save(model, section, TASK_TYPES[task], heads)
+    saved = modules_to_save(model, section, task_type, heads)
     targets = target_modules(model, section, saved)
-    how: dict[str, Any] = {"task_type": TASK_TYPES[task], "target_modules": targets, "modules_to_save": saved or None}
+    how: dict[str, Any] = {"task_type": task_type, "target_modules": targets, "modules_to_save": saved or None}
     # weights of the other orientation, as in GPT-2
     turned = any(isinstance(model.get_submodule(name), Conv1D) for name in targets)
     model.add_adapter(peft_config(section, model, how | {"fan_in_fan_out": turned}))

@@ -18,8 +18,17 @@ class Recipe(Section):
     mapping: ClassVar[str | None] = None
     """Name of transformers' mapping of model types that suit it."""
 
-    takes_adapters: ClassVar[bool] = False
-    """Whether peft.method suits the task."""
+    pipeline_tag: ClassVar[str] = ""
+    """The Hub's name of the task."""
+
+    hub_tags: ClassVar[tuple[str, ...]] = ()
+    """Further tags of the task on the Hub."""
+
+    auto_class: ClassVar[str] = ""
+    """Name of the Auto class of transformers that loads models of the task."""
+
+    peft_task_type: ClassVar[str | None] = None
+    """PEFT's name of the task; None if adapters do not suit it."""
 
     task: str
     """What the model learns to do."""
@@ -70,7 +79,7 @@ class Recipe(Section):
     def of_pretrained_models(self) -> Iterator[tuple[str, str]]:
         """What makes no sense on new weights, or not with adapters."""
         method = self.peft.method
-        if method is not None and not self.takes_adapters:
+        if method is not None and self.peft_task_type is None:
             yield "peft.method", f"{method} does not work with task: {self.task}: leave the section peft out."
         given = {"peft.method": method, "train.freeze": self.train.freeze, "train.layer_decay": self.train.layer_decay}
         for key, value in given.items():

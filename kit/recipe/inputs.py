@@ -9,7 +9,7 @@ from pydantic import ConfigDict, PositiveInt
 
 from kit.errors import did_you_mean
 from kit.recipe.model_settings import show
-from kit.recipe.section import Section, Seed, exactly_one
+from kit.recipe.section import Fraction, Section, Seed, exactly_one
 
 
 class ModelSection(Section):
@@ -78,6 +78,42 @@ class TokenizerSection(Section):
         idle = {}
         if self.train == "unigram":
             idle["min_frequency"] = "with tokenizer.train: unigram, which chooses tokens by likelihood"
+        return idle
+
+
+class Seq2SeqTokenizerSection(TokenizerSection):
+    """How text becomes numbers: a tokenizer trained on the training data, or one that exists."""
+
+    of_training: ClassVar[tuple[str, ...]] = (*TokenizerSection.of_training, "bpe_dropout", "end_of_source")
+
+    shared: bool = True
+    """One vocabulary for source and target (true), or one for each side (false)."""
+
+    bpe_dropout: Fraction = 0.0
+    """Leave out each merge with this probability while training, so that words are seen in many cuts; 0.1 is usual, and
+    helps where data are few and training is long. Evaluation cuts as ever."""
+
+    end_of_source: bool = True
+    """Put the end marker after the source too, so that the encoder sees where it ends."""
+
+    source_language: str | None = None
+    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART-50),
+    de (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
+
+    target_language: str | None = None
+    """Code of the target's language, with which output begins then."""
+
+    language_codes: dict[str, str] | None = None
+    """Code of each language of data.directions (de: deu_Latn), where a pretrained tokenizer has other names."""
+
+    @property
+    def one_vocabulary(self) -> bool:
+        return self.shared
+
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.pretrained is None and self.train != "bpe":
+            idle["bpe_dropout"] = f"with tokenizer.train: {self.train} (only bpe has merges)"
         return idle
 
 

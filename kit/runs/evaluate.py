@@ -5,10 +5,11 @@ from pathlib import Path
 from accelerate import Accelerator
 
 from kit.errors import DataError, RunError, did_you_mean
+from kit.evaluation.evaluation import Evaluation
 from kit.hub.download import resolve_folder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
-from kit.tasks.base import Encoded, Evaluation
+from kit.tasks.base import Encoded
 from kit.tasks.registry import create_task, load_recipe
 
 

@@ -4,8 +4,8 @@ import json
 import shutil
 from typing import Any
 
-from kit.cards.card import write_card
 from kit.errors import KitError
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import greater_is_better
 from kit.plots.curves import draw_curves
 from kit.pretrained.adapters import parameter_counts
@@ -14,7 +14,7 @@ from kit.runs.prepare import Prepared
 from kit.system.console import Reporter
 from kit.system.files import write_text
 from kit.system.machine import describe_hardware, package_versions, peak_memory_mb
-from kit.tasks.base import Evaluation, Task
+from kit.tasks.base import Task
 from kit.training.loop import Loop
 
 
@@ -141,7 +141,7 @@ def leave_behind(
         prepared.task.draw(folder.model, prepared.splits, split, evaluation, folder.plots)
     except KitError as error:  # a model that learned nothing can have nothing to show: the run is finished all the same
         reporter.print(f"no picture of the model: {error}")
-    card = write_card(folder.path, prepared.recipe, results, prepared.task.card)
+    card = prepared.task.write_card(folder.path, results)
     write_text(folder.card, card)
     write_text(folder.model / "README.md", card)
     shutil.copytree(folder.plots, folder.model / "plots", dirs_exist_ok=True)  # the card shows them

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.cards.card import write_card
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RunError
 from kit.models import register_models
@@ -112,7 +111,7 @@ def logits(model: PreTrainedModel, text: str, tokenizers: Tokenizers) -> list[Te
 def describe(run: RunFolder, output: Path) -> None:
     """Put the card of a run beside its merged model, with the pictures that it shows."""
     recipe = run.recipe()
-    card = write_card(run.path, recipe, run.results(), create_task(recipe).card, merged=True)
+    card = create_task(recipe).write_card(run.path, run.results(), merged=True)
     write_text(output / "README.md", card)
     if run.plots.is_dir():
         shutil.copytree(run.plots, output / "plots", dirs_exist_ok=True)

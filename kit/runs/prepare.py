@@ -126,5 +126,6 @@ def build_model(task: Task[Any], tokenizers: Tokenizers) -> PreTrainedModel:
                 f"with `kit merge {pretrained} --output FOLDER`"
             )
         torch.manual_seed(task.recipe.train.seed)
-        return add_adapter(model, section, task.recipe.task, model_place(pretrained), task.new_parts)
+        assert task.recipe.peft_task_type is not None  # the recipe rejects peft.method where there is none
+        return add_adapter(model, section, task.recipe.peft_task_type, model_place(pretrained), task.new_parts)
     return model

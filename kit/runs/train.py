@@ -19,6 +19,7 @@ from kit.runs.revisions import pinned, with_pins_of
 from kit.system.console import Reporter
 from kit.system.machine import keep_freed_memory
 from kit.training import sharding
+from kit.training.launch import EXPECTED_PROCESSES
 from kit.training.layer_swaps import suit
 from kit.training.loop import Loop
 from kit.training.metrics_log import MetricsLog, check_trackers
@@ -26,7 +27,6 @@ from kit.training.objective import SamplingSchedule
 from kit.training.optim import build_optimizer, build_schedule
 from kit.training.out_of_memory import memory_told
 
-EXPECTED_PROCESSES = "KIT_PROCESSES"
 REFUSED = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
 
 

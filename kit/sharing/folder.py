@@ -10,7 +10,6 @@ from pathlib import Path
 
 from huggingface_hub import ModelCard
 
-from kit.cards.card import write_card
 from kit.cards.provenance import shared_recipe
 from kit.errors import HubError, RunError
 from kit.hub.names import parse_repo_id
@@ -72,7 +71,7 @@ def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
     if source.recipe is not None:
         (target / "recipe.yaml").write_text(shared_recipe(source.recipe), encoding="utf-8")
         results = RunFolder(source.path).results()
-        card = write_card(source.path, source.recipe, results, create_task(source.recipe).card, place=repo)
+        card = create_task(source.recipe).write_card(source.path, results, place=repo)
         (target / "README.md").write_text(card, encoding="utf-8")
         plots = source.path / "plots"
         if plots.is_dir():

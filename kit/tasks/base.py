@@ -2,7 +2,7 @@
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
@@ -14,6 +14,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from kit.cards.card import write_card
 from kit.data.batching.contiguous import EpochPlan
 from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import RaggedTokens
@@ -22,8 +23,11 @@ from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamCounts, StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
+from kit.evaluation.evaluation import Evaluation
 from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
+from kit.verify.proof import Proof
+from kit.verify.subject import Subject
 
 MakeBatch = Callable[[np.ndarray, np.random.Generator], Batch]
 """From what the plan gives for a micro-batch to tensors; what is random in them comes from the generator."""
@@ -59,19 +63,14 @@ class Shown:
     real: Tensor
 
 
-@dataclass(frozen=True)
-class Evaluation:
-    """Figures of a split and the predictions they were computed from, in the order of the data."""
-
-    figures: dict[str, Any]
-    rows: list[dict[str, Any]]
-
-
 class Task(ABC, Generic[E]):
     """What a recipe of this task does at each station."""
 
-    card: ClassVar[str]
-    """Template of the model card, in model_cards/."""
+    card_template: ClassVar[str]
+    """Name of the template of the model card, in model_cards/."""
+
+    proofs: ClassVar[Sequence[Proof]]
+    """What `kit verify` proves about models of this task."""
 
     new_parts: Sequence[str] = ()
     """Names of parts of the model that has been built that a pretrained one has no weights for, such as its head."""
@@ -222,3 +221,18 @@ class Task(ABC, Generic[E]):
     def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
         """Pictures of a finished model that go beside its training curves."""
         return None
+
+    @abstractmethod
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        """Values of the card's template that only this task has."""
+
+    def write_card(
+        self, run_folder: Path, results: Mapping[str, Any], place: str | None = None, merged: bool = False
+    ) -> str:
+        """The model card of a run; `place` is its id on the Hub."""
+        sections = self.card_sections(results, run_folder)
+        return write_card(run_folder, self.recipe, results, self.card_template, sections, place, merged)
+
+    @abstractmethod
+    def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
+        """The model of a folder, or a new one of the recipe, with examples of its data; and what these examples are."""

@@ -23,6 +23,12 @@ from kit.system.files import read_json
 from kit.system.machine import available_cores
 from kit.system.redaction import redact
 
+EXPECTED_PROCESSES = "KIT_PROCESSES"
+"""Environment variable with the number of processes that `kit train --processes` starts."""
+
+SHARDED_ENVIRONMENT = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
+"""The environment in which Accelerate shards weights among the processes."""
+
 LAUNCHER = "KIT_LAUNCHER"
 TOLD = "KIT_TOLD"
 """Names the folder where a process of a group leaves its error for the launcher."""
@@ -51,13 +57,14 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-    from kit.runs.train import EXPECTED_PROCESSES
-    from kit.training.sharding import ASKED_FOR
-
     gpus = torch.cuda.device_count()
     if gpus and processes > gpus:
         raise KitError(f"--processes {processes}: there are {gpus} GPUs, and each process needs one")
-    os.environ |= {EXPECTED_PROCESSES: str(processes), LAUNCHER: str(os.getpid()), **(ASKED_FOR if shard else {})}
+    os.environ |= {
+        EXPECTED_PROCESSES: str(processes),
+        LAUNCHER: str(os.getpid()),
+        **(SHARDED_ENVIRONMENT if shard else {}),
+    }
     if not gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes)))

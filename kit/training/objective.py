@@ -9,12 +9,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
+from kit.decoding.inputs import Batch, source_of
 from kit.models.recurrent import shift_right
-
-Batch = dict[str, Tensor]
-
-SOURCE = ("input_ids", "attention_mask", "pixel_values", "pixel_mask")
-"""What of a batch an encoder reads."""
 
 
 @dataclass(frozen=True)
@@ -125,11 +121,6 @@ class Seq2SeqObjective(Objective):
             reduction="sum",
             label_smoothing=label_smoothing,
         )
-
-
-def source_of(batch: Batch) -> Batch:
-    """What the encoder reads of a batch."""
-    return {name: batch[name] for name in SOURCE if name in batch}
 
 
 def decoder_inputs(model: PreTrainedModel, labels: Tensor) -> Tensor:

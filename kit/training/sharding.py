@@ -26,8 +26,6 @@ from kit.recipe.base import Recipe
 if TYPE_CHECKING:
     from kit.training.objective import Objective
 
-ASKED_FOR = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-"""What `kit train --shard` sets, and what `accelerate launch` makes of a configuration file for FSDP2."""
 
 NOT_HONOURED = {
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",

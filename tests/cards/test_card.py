@@ -8,9 +8,8 @@ import pytest
 from huggingface_hub import ModelCard
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.cards import RESULTS, body, inline, parse, recipe, tables
+from support.cards import RESULTS, body, inline, parse, recipe, tables, write_card
 
-from kit.cards.card import write_card
 from kit.cards.markdown import code_block, escape, table
 from kit.recipe.base import Recipe
 from kit.recipe.catalog import model_cards_folder, shipped_recipes

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from kit.data.builtin import load_builtin
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError, RunError
-from kit.tasks.translation.recipe import TranslationTokenizer
+from kit.recipe.inputs import Seq2SeqTokenizerSection
 
 KINDS = ("word", "char", "bpe", "wordpiece", "unigram")
 LETTERS = "ab ▁çé中日ñ.,!?'\"()<>/#_-€s\tunkpd\u3000\u2028İＡ1"
@@ -27,9 +27,9 @@ START, PAD, END, UNKNOWN = range(4)
 SPECIAL = ["</s>", "<s>", "<unk>", "<pad>", "##a", " ", "a"]
 
 
-def section(kind: str, **keys) -> TranslationTokenizer:
+def section(kind: str, **keys) -> Seq2SeqTokenizerSection:
     frequency = {} if kind == "unigram" else {"min_frequency": 1}
-    return TranslationTokenizer(**({"train": kind, "vocab_size": 400, **frequency} | keys))
+    return Seq2SeqTokenizerSection(**({"train": kind, "vocab_size": 400, **frequency} | keys))
 
 
 def normal(tokenizers: Tokenizers, text: str) -> str:
@@ -133,9 +133,9 @@ def test_unknown_characters_are_unknown_and_nothing_else():
 
 def test_frequency_and_size_are_kept():
     texts = ["often often often rare"] * 2 + ["once"]
-    often = train_tokenizers(TranslationTokenizer(train="word", min_frequency=3), texts, [])
+    often = train_tokenizers(Seq2SeqTokenizerSection(train="word", min_frequency=3), texts, [])
     assert set(often.source.get_vocab()) == {"<s>", "<pad>", "</s>", "<unk>", "▁often"}
-    chars = train_tokenizers(TranslationTokenizer(train="char", min_frequency=2), ["aab"], [])
+    chars = train_tokenizers(Seq2SeqTokenizerSection(train="char", min_frequency=2), ["aab"], [])
     assert set(chars.source.get_vocab()) == {"<s>", "<pad>", "</s>", "<unk>", "a"}
     for kind in KINDS:
         assert len(train_tokenizers(section(kind, vocab_size=150), SENTENCES, []).source) <= 150
@@ -152,10 +152,10 @@ def test_two_vocabularies_know_only_their_own_side(kind):
 def test_training_is_the_same_in_every_process():
     code = (
         "import hashlib, sys; from kit.data.builtin import load_builtin; "
-        "from kit.tasks.translation.recipe import TranslationTokenizer; "
+        "from kit.recipe.inputs import Seq2SeqTokenizerSection; "
         "from kit.data.text.vocabulary import train_vocabulary; "
         "texts = load_builtin('dates', sizes={'train': 4000})['train']['source'].to_pylist(); "
-        "sections = [TranslationTokenizer(train=kind, vocab_size=1500) for kind in sys.argv[1:]]; "
+        "sections = [Seq2SeqTokenizerSection(train=kind, vocab_size=1500) for kind in sys.argv[1:]]; "
         "trained = [train_vocabulary(section, texts, 'source').to_str() for section in sections]; "
         "print([hashlib.sha256(one.encode()).hexdigest() for one in trained])"
     )

@@ -22,13 +22,13 @@ from rich.console import Console
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown, unknown_id
 from kit.diagnostics import dry_run as inspection_module
+from kit.diagnostics.cost import Cost, Memory, PeakMemory, estimate, representative_micro_batches
 from kit.diagnostics.dry_run import Inspection, count_parameters, find_warnings, inspect_recipe, render
 from kit.diagnostics.tables import visible
 from kit.errors import DataError
 from kit.recipe.base import Recipe
 from kit.runs.prepare import prepare
 from kit.tasks.translation.recipe import TranslationRecipe
-from kit.training.cost import Cost, Memory, PeakMemory, estimate, representative_micro_batches
 
 LONG = "ab" * 10
 TRAIN = [

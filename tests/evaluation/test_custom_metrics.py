@@ -11,10 +11,10 @@ from typing import Any, get_args
 import datasets
 import evaluate
 import pytest
+from support.cards import write_card
 
 import kit
 from kit import load_metric, load_recipe, register_metric
-from kit.cards.card import write_card
 from kit.cards.markdown import escape
 from kit.errors import KitError, RecipeError
 from kit.evaluation.compare import compare_runs

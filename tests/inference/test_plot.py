@@ -19,9 +19,15 @@ from kit.errors import KitError
 from kit.inference.plot import Question, first_question, plot
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfig
-from kit.plots.attention_weights import MOST_TOKENS, Attention, attention_of, attention_weights, readable
 from kit.plots.fonts import SPECIAL_NAMES
 from kit.pretrained.pipelines import register
+from kit.tasks.families.seq2seq.attention_weights import (
+    MOST_TOKENS,
+    Attention,
+    attention_of,
+    attention_weights,
+    readable,
+)
 from kit.tasks.families.seq2seq.task import vocabulary_settings
 
 register()
@@ -130,7 +136,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
         figures[path] = figure
         return path
 
-    monkeypatch.setattr("kit.inference.plot.save_picture", keep)
+    monkeypatch.setattr("kit.tasks.families.seq2seq.plots.save_picture", keep)
     return figures
 
 

@@ -13,9 +13,10 @@ from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, att
 from kit.models.attention import SCORES, Attention, AttentionMemory, register_score
 from kit.models.configuration_rnn_seq2seq import CONTEXT_DESTINATIONS
 from kit.recipe.model_settings import model_fields
-from kit.runs.verify import PROOFS, forward, generation, learning
 from kit.training.objective import SamplingSchedule, Seq2SeqObjective
+from kit.verify import forward, generation, learning
 from kit.verify.proof import Check
+from kit.verify.seq2seq import PROOFS
 from kit.verify.subject import Subject, logits_of, random_batch
 
 CELLS = ("rnn", "lstm", "gru")

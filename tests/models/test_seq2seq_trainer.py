@@ -11,7 +11,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTraining
 
 from kit.data.text.tokenizer import Tokenizers, train_tokenizers
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
-from kit.tasks.translation.recipe import TranslationTokenizer
+from kit.recipe.inputs import Seq2SeqTokenizerSection
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven")
 
@@ -26,7 +26,7 @@ def texts() -> tuple[list[str], list[str]]:
 
 @pytest.fixture(scope="module")
 def tokenizers(texts: tuple[list[str], list[str]]) -> Tokenizers:
-    return train_tokenizers(TranslationTokenizer(train="word", min_frequency=1), *texts)
+    return train_tokenizers(Seq2SeqTokenizerSection(train="word", min_frequency=1), *texts)
 
 
 @pytest.fixture(scope="module")

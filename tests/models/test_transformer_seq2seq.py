@@ -17,8 +17,8 @@ from kit.models import (
     TransformerSeq2SeqForConditionalGeneration,
     register_models,
 )
-from kit.runs.verify import verify_model
 from kit.verify.marian import as_marian
+from kit.verify.seq2seq import verify_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,

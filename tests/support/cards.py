@@ -1,13 +1,21 @@
 """A recipe with results for the tests of model cards, and the card's Markdown as tokens."""
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from kit.recipe.base import Recipe
+from kit.tasks.registry import create_task
 from kit.tasks.translation.recipe import TranslationRecipe
+
+
+def write_card(run: Path, recipe: Recipe, results: Mapping[str, Any]) -> str:
+    """The card that the task of a recipe writes."""
+    return create_task(recipe).write_card(run, results)
 
 
 def recipe(**changes: Any) -> Recipe:

@@ -12,15 +12,15 @@ from hypothesis import strategies as st
 
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.text.tokenizer import Tokenizers, train_tokenizers
+from kit.recipe.inputs import Seq2SeqTokenizerSection
 from kit.tasks.translation.bpe_dropout import CutAnew, Segmenter
-from kit.tasks.translation.recipe import TranslationTokenizer
 
 TEXTS = ["the lower and the lowest of the widest", "a newer, newest (new) widening", "Löwe und Löwin, wider"] * 4
 
 
 @pytest.fixture(scope="module")
 def tokenizers() -> Tokenizers:
-    return train_tokenizers(TranslationTokenizer(vocab_size=70, min_frequency=1), TEXTS, TEXTS)
+    return train_tokenizers(Seq2SeqTokenizerSection(vocab_size=70, min_frequency=1), TEXTS, TEXTS)
 
 
 @given(text=st.text(alphabet="lowernstd aiLöü,().\u2581x ", max_size=40))

@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.cards import write_card
 
 from kit.data import splits as kit_splits
 from kit.data.splits import Splits
@@ -316,7 +317,6 @@ def test_an_inspection_shows_directions(folder, tiny_recipe):
 
 
 def test_the_card_names_the_directions(folder, tiny_recipe, tmp_path):
-    from kit.cards.card import write_card
 
     own = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
     card = write_card(tmp_path, load_recipe(tiny_recipe, own), {})

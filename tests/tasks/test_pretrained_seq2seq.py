@@ -24,12 +24,12 @@ from kit.data.text.languages import set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.decoding.search import SearchSettings
 from kit.errors import RecipeError, RunError
-from kit.evaluation.evaluator import by_language, evaluate_split, predict
 from kit.pretrained.loading import export_model
 from kit.pretrained.positions import position_limit
+from kit.recipe.inputs import Seq2SeqTokenizerSection
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.verify import verify
-from kit.tasks.translation.recipe import TranslationTokenizer
+from kit.tasks.families.seq2seq.evaluation import by_language, evaluate_split, predict
 from kit.training.objective import Seq2SeqObjective
 
 PAIRS = [
@@ -352,10 +352,10 @@ def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
     tokenizer = tokenizer_class(str(tmp_path / "vocab.json"), str(tmp_path / "model"))
     with pytest.raises(RecipeError, match="source_language is missing"):
-        set_language_codes(tokenizer, TranslationTokenizer(), [])
+        set_language_codes(tokenizer, Seq2SeqTokenizerSection(), [])
     with pytest.raises(RecipeError, match='no code "deu_Latn"'):
-        set_language_codes(tokenizer, TranslationTokenizer(source_language="deu_Latn", target_language="en"), [])
-    set_language_codes(tokenizer, TranslationTokenizer(source_language="de", target_language="en"), [])
+        set_language_codes(tokenizer, Seq2SeqTokenizerSection(source_language="deu_Latn", target_language="en"), [])
+    set_language_codes(tokenizer, Seq2SeqTokenizerSection(source_language="de", target_language="en"), [])
     tokenizers = Tokenizers(tokenizer, tokenizer)
     german, english, french = (tokenizer.get_lang_id(code) for code in ("de", "en", "fr"))
     assert tokenizers.encode_source(["ein hund"]) == [[german, 4, 5, 2]]
@@ -476,7 +476,7 @@ def test_a_direction_that_was_never_trained_can_be_evaluated(multilingual: Path)
 @pytest.mark.parametrize("name", ["mbart50", "nllb", "bart", "marian"])
 def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str], limit: int) -> None:
     family = FAMILIES[name]()
-    section = TranslationTokenizer(**family.recipe.get("tokenizer", {}))
+    section = Seq2SeqTokenizerSection(**family.recipe.get("tokenizer", {}))
     set_language_codes(family.tokenizer, section, [])
     tokenizers = Tokenizers(family.tokenizer, family.tokenizer)
     for encode in (tokenizers.encode_source, tokenizers.encode_target):

@@ -14,11 +14,11 @@ from transformers import pipeline
 from kit import train
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.errors import DataError, RecipeError
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import compute_metrics
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import FinishedRun
-from kit.tasks.base import Evaluation
 from kit.tasks.families.labeling.objectives import TaggingObjective
 
 ROWS = [

@@ -18,6 +18,7 @@ from transformers import BertConfig, BertForMaskedLM
 from kit import KitError, load_recipe, train
 from kit.recipe.catalog import recipes_folder
 from kit.training import sharding
+from kit.training.launch import SHARDED_ENVIRONMENT
 from kit.training.loop import Loop
 
 OTHERS = ("translation", "masked_lm", "classification")
@@ -27,7 +28,7 @@ SAME = ["train.dtype=float64", "train.micro_batches=4", "train.ema_decay=0.9", "
 
 def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
     """Train with divided weights, and write down what this process held of them."""
-    os.environ |= sharding.ASKED_FOR
+    os.environ |= SHARDED_ENVIRONMENT
     plain, held = Loop._step, {}
 
     def watched(self: Loop, *arguments: Any) -> Any:
@@ -98,7 +99,7 @@ def test_what_does_not_work_together_is_refused(
     tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], processes: int, variables: dict[str, str],
     message: str,
 ) -> None:  # fmt: skip
-    for name, value in {**sharding.ASKED_FOR, **variables}.items():
+    for name, value in {**SHARDED_ENVIRONMENT, **variables}.items():
         monkeypatch.setenv(name, value)
     recipe = load_recipe(tiny_recipe, ["train.micro_batches=2", *overrides])
     accelerator: Any = SimpleNamespace(num_processes=processes)

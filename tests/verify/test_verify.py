@@ -17,13 +17,15 @@ from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, reg
 from kit.models.attention import AdditiveAttention
 from kit.models.recurrent import RecurrentCache, RecurrentCacheLayer
 from kit.models.rnn_decoder import RNNDecoder
-from kit.runs.verify import PROOFS, Check, Subject, learning, table, verify, verify_model
+from kit.recipe.inputs import Seq2SeqTokenizerSection
+from kit.runs.verify import verify
 from kit.tasks.registry import load_recipe
-from kit.tasks.translation.recipe import TranslationTokenizer
 from kit.training.objective import Batch, Seq2SeqObjective
+from kit.verify import learning
 from kit.verify.generation import scatter
-from kit.verify.proof import equal_within, largest
-from kit.verify.subject import random_batch, small_batch, tiny_config
+from kit.verify.proof import Check, equal_within, largest, table
+from kit.verify.seq2seq import PROOFS, verify_model
+from kit.verify.subject import Subject, random_batch, small_batch, tiny_config
 
 Model = RNNSeq2SeqForConditionalGeneration
 
@@ -281,7 +283,7 @@ def test_a_model_is_left_as_it_was() -> None:
 
 def test_tokenizers_that_do_not_fit_are_found() -> None:
     words = ["a b c d e f g h"]
-    tokenizers = train_tokenizers(TranslationTokenizer(train="word", min_frequency=1), words, words)
+    tokenizers = train_tokenizers(Seq2SeqTokenizerSection(train="word", min_frequency=1), words, words)
     size = len(tokenizers.source)
     assert failures(built(vocab_size=size), tokenizers=tokenizers) == set()
     assert failures(built(vocab_size=size - 1), tokenizers=tokenizers) == {"tokenizers"}
@@ -332,7 +334,7 @@ def test_a_run_is_proved_with_its_weights_and_its_data_where_it_still_is(recipe_
     (run / "recipe.yaml").write_text(load_recipe(recipe_file).to_yaml(), encoding="utf-8")
     with pytest.raises(RunError, match="has no model yet"):
         verify(run)
-    tokenizers = train_tokenizers(TranslationTokenizer(train="char", min_frequency=1), ["abcd"], ["abcd"])
+    tokenizers = train_tokenizers(Seq2SeqTokenizerSection(train="char", min_frequency=1), ["abcd"], ["abcd"])
     register_models()
     model = built(vocab_size=len(tokenizers.source))
     model.save_pretrained(run / "model")

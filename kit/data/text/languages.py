@@ -19,7 +19,7 @@ from kit.errors import RecipeError, RunError, did_you_mean
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kit.tasks.translation.recipe import TranslationTokenizer
+    from kit.recipe.inputs import Seq2SeqTokenizerSection
 
 TAGGED = "target_languages"
 """Note of tokenizers trained here: languages that have a tag."""
@@ -206,7 +206,7 @@ def nearest(language: str, known: Sequence[str]) -> str:
 
 
 def set_language_codes(
-    tokenizer: "PreTrainedTokenizerBase", section: "TranslationTokenizer", directions: Sequence[Sequence[str]]
+    tokenizer: "PreTrainedTokenizerBase", section: "Seq2SeqTokenizerSection", directions: Sequence[Sequence[str]]
 ) -> None:
     """Note in the source's tokenizer what a recipe says about languages; RecipeError if the tokenizer cannot do that.
 

@@ -24,8 +24,7 @@ from kit.system.redaction import redact
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kit.recipe.inputs import TokenizerSection
-    from kit.tasks.translation.recipe import TranslationTokenizer
+    from kit.recipe.inputs import Seq2SeqTokenizerSection, TokenizerSection
 
 TARGET_FOLDER = "target_tokenizer"
 GENERAL_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
@@ -206,7 +205,7 @@ def end_id(tokenizer: "PreTrainedTokenizerBase") -> int:
     return token
 
 
-def train_tokenizers(section: "TranslationTokenizer", sources: Iterable[str], targets: Iterable[str]) -> Tokenizers:
+def train_tokenizers(section: "Seq2SeqTokenizerSection", sources: Iterable[str], targets: Iterable[str]) -> Tokenizers:
     """Train one tokenizer for both sides, or one for each. The same text gives the same ids in every process."""
     # Some kinds read the text twice.
     sources, targets = reusable(sources), reusable(targets)

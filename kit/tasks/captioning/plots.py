@@ -13,9 +13,9 @@ from PIL import Image
 
 from kit.decoding.search import SearchSettings, search
 from kit.errors import DataError, RunError
-from kit.plots.attention_weights import eager_attention, readable
 from kit.plots.curves import save_picture
 from kit.plots.fonts import MISSING_NOTE, label_of, script_of
+from kit.tasks.families.seq2seq.attention_weights import eager_attention, readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

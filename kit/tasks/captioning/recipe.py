@@ -7,9 +7,8 @@ from annotated_types import Gt, Lt
 from pydantic import PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection
-from kit.tasks.translation.recipe import TranslationEval
+from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
 CaptionMetric = Annotated[
     Literal["bleu", "chrf", "cider", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"],
@@ -59,7 +58,7 @@ class CaptioningData(DataSection):
             yield "streaming", "pictures are read from disk as they are needed anyway. Leave it out."
 
 
-class CaptioningEval(TranslationEval):
+class CaptioningEval(Seq2SeqEval):
     """Evaluation: when, by which metrics, and how captions are searched for."""
 
     metrics: list[CaptionMetric] = []  # type: ignore[assignment]  # noqa: RUF012
@@ -80,10 +79,12 @@ class CaptioningEval(TranslationEval):
             yield "group_by", "a picture has no length: name columns of the data."
 
 
-class CaptioningRecipe(Recipe):
+class CaptioningRecipe(Seq2SeqRecipe):
     """From a picture to text."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_captioner",)
+    pipeline_tag: ClassVar[str] = "image-to-text"
+    auto_class: ClassVar[str] = "AutoModelForImageTextToText"
 
     task: Literal["captioning"]
     """Say in words what is in a picture."""

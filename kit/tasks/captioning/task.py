@@ -1,5 +1,6 @@
 """Captioning: from a picture to a text that says what is in it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,8 @@ from datasets import Dataset
 from torch import nn
 from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
 
+from kit.cards.markdown import quoted, table
+from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import IMAGE_BYTES
@@ -19,17 +22,19 @@ from kit.data.splits import Splits
 from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.errors import DataError, RecipeError, RunError
-from kit.evaluation.evaluator import evaluate_writing
+from kit.evaluation.evaluation import Evaluation
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.pretrained.loading import load_config, load_model
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, Shown
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.plots import draw_caption
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
+from kit.tasks.families.seq2seq.card import results_note
+from kit.tasks.families.seq2seq.evaluation import evaluate_writing
 from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
@@ -69,7 +74,9 @@ class Captioned:
 class Captioning(Writing[Captioned]):
     """What a recipe of this task does at each station on the way of the data."""
 
-    card: ClassVar[str] = "captioner"
+    card_template: ClassVar[str] = "captioner"
+    example_name: ClassVar[str] = "images"
+    input_name: ClassVar[str] = "images"
     recipe: CaptioningRecipe
 
     def __init__(self, recipe: Recipe):
@@ -212,6 +219,21 @@ class Captioning(Writing[Captioned]):
         few = rows.select([place * len(rows) // number for place in range(number)])
         pictures = Pictures(few, root_of(self.recipe.data), captioner.reader)
         return [pictures[place] for place in range(number)]
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        examples = [(row["source"], " / ".join(row["target"]), row["prediction"]) for row in rows]
+        return {
+            "pipeline": quoted(self.recipe.pipeline_tag),
+            "results_note": results_note(self.recipe, results),
+            "examples_split": split,
+            "examples_table": table(("picture", "right captions", "output"), examples) if examples else "",
+            "max_new_tokens": self.recipe.eval.max_new_tokens,
+            "background": self.recipe.model.settings.get("background", "#ffffff"),
+        }
+
+    def batch_of(self, examples: Captioned, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
+        return examples.batch(indices)
 
 
 def described(rows: Dataset) -> list[dict[str, Any]]:

@@ -51,7 +51,9 @@ class CausalLMRecipe(LanguageModelRecipe):
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-    takes_adapters: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "text-generation"
+    auto_class: ClassVar[str] = "AutoModelForCausalLM"
+    peft_task_type: ClassVar[str | None] = "CAUSAL_LM"
 
     task: Literal["causal_lm"]
     """Predict the next token: GPT's pretraining, and recurrent language models."""

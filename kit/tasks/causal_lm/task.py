@@ -1,8 +1,9 @@
 """Causal language models: predict the next token of documents that are packed into full blocks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import log
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +13,8 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from kit.cards.markdown import quoted
+from kit.cards.tables import predicted_rows
 from kit.data.batching.contiguous import ContiguousPlan, EpochPlan
 from kit.data.batching.packing import CausalBlocks, document_positions
 from kit.data.batching.plan import Plan
@@ -22,9 +25,12 @@ from kit.data.splits import Splits
 from kit.data.streaming.plan import StreamPlan
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
+from kit.evaluation.evaluation import Evaluation
 from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, Shown
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
+from kit.tasks.families.language_modeling.card import sections
+from kit.tasks.families.language_modeling.proofs import causal_batch
 from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity, summed_over
 from kit.training.lm_objectives import CarryingLMObjective, CausalLMObjective
 from kit.training.objective import Batch, Objective
@@ -237,6 +243,18 @@ class CausalLM(LanguageModel[TextBlocks]):
 
     def shown(self, row: dict[str, Any]) -> str:
         return f"{row['prompt']}│{row['prediction']}"
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        examples = [(row["prompt"], row["prediction"]) for row in rows]
+        note = "Loss is in nats a token; perplexity is its exponential."
+        return sections(self.recipe, split, ("beginning", "what the model writes"), examples, quoted("The "), note)
+
+    def proof_batch(
+        self, examples: TextBlocks, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None
+    ) -> Batch:
+        rows, pad = self.texts(examples)["text"], tokenizers.source.pad_token_id
+        return causal_batch([rows[int(index)] for index in indices], 0 if pad is None else pad, limit)
 
 
 def in_streams(examples: TextBlocks, plan: ContiguousPlan, indices: np.ndarray) -> Batch:

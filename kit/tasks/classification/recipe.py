@@ -109,6 +109,9 @@ class ClassificationRecipe(FineTuningRecipe):
     """Give a text, or a pair of texts, a label, several labels or a number."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
+    pipeline_tag: ClassVar[str] = "text-classification"
+    auto_class: ClassVar[str] = "AutoModelForSequenceClassification"
+    peft_task_type: ClassVar[str | None] = "SEQ_CLS"
 
     task: Literal["classification"]
     """Tell the label of a text or of a pair of texts."""

@@ -1,6 +1,8 @@
 """Classification: a text or a pair of texts, and its label, its labels or a number."""
 
-from collections.abc import Iterable
+import json
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,19 +12,23 @@ import torch
 from accelerate import Accelerator
 from datasets import Dataset
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForSequenceClassification, Pipeline, PreTrainedConfig, PreTrainedModel
 
+from kit.cards.markdown import clean, quoted
+from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import Plan
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
 from kit.pretrained.padding import padding_problem
 from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, Evaluation
+from kit.tasks.base import Encoded
 from kit.tasks.classification.recipe import ClassificationRecipe
+from kit.tasks.families.labeling.card import joined, sections
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
 from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
@@ -57,6 +63,8 @@ class Classification(FineTuning[Classified]):
     """What a recipe of this task does at each station on the way of the data."""
 
     auto_class: ClassVar[Any] = AutoModelForSequenceClassification
+    of_tokens: ClassVar[bool] = False
+    pipeline_arguments: ClassVar[Mapping[str, Any]] = {"top_k": None, "truncation": True}
     recipe: ClassificationRecipe
     class_weights: Tensor | None = None
 
@@ -302,6 +310,49 @@ class Classification(FineTuning[Classified]):
             draw_reliability(
                 [(row["score"], row["label"] == row["prediction"]) for row in rows], plots / "reliability.png"
             )
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        first = rows[0] if rows else {}
+        texts = {column: clean(first.get(column, "…")) for column in self.columns}
+        call = quoted(texts["text"]) if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+        headings = (*self.columns, "label", "prediction")
+        examples = [[joined(row[heading]) for heading in headings] for row in rows]
+        note = "Correlations are out of 1, and so are all others but loss and squared error."
+        return sections(self.recipe, split, headings, examples, f"{call}, truncation=True", note)
+
+    def restore_weights(self, splits: Splits) -> None:
+        if self.recipe.data.class_weights is not None:
+            self.class_weights = self.find_weights(self.label_array(splits.datasets["train"], "train"))
+
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
+        smoothing = self.recipe.train.label_smoothing_factor
+        kind, total, count = self.recipe.data.problem_type, 0.0, 0.0
+        weights = None if self.class_weights is None else self.class_weights.tolist()
+        for scores, label in zip(output["logits"].tolist(), batch["labels"].tolist(), strict=True):
+            if kind == "regression":
+                total, count = total + (scores[0] - label) ** 2, count + 1
+            elif kind == MULTI:
+                for score, there in zip(scores, label, strict=True):
+                    sign = 1 if there else -1
+                    total, count = total + math.log1p(math.exp(-sign * score)), count + 1
+            else:
+                each = weights or [1.0] * len(scores)
+                log_sum = math.log(math.fsum(map(math.exp, scores)))
+                losses = [weight * (log_sum - score) for weight, score in zip(each, scores, strict=True)]
+                total += (1 - smoothing) * losses[label] + smoothing * math.fsum(losses) / len(losses)
+                count += each[label]
+        return total / count
+
+    def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
+        scores = {item["label"]: item["score"] for item in pipe({name: row[name] for name in self.columns})}
+        best = max(scores, key=lambda label: scores[label])
+        if self.recipe.data.problem_type == "regression":
+            return {"prediction": scores[best]}
+        if self.recipe.data.problem_type == MULTI:
+            likely = [label for label in self.labels or () if scores[label] > LIKELY]
+            return {"prediction": likely, "score": [scores[label] for label in likely]}
+        return {"prediction": best, "score": scores[best]}
 
 
 def as_list(labels: str | list[str]) -> list[str]:

@@ -6,9 +6,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection
-from kit.tasks.translation.recipe import TranslationEval
+from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
 Metric = Annotated[
     Literal["bleu", "chrf", "rougeL", "exact_match", "token_accuracy", "distinct_1", "distinct_2"],
@@ -91,7 +90,7 @@ class DialogueData(DataSection):
             yield "streaming", "dialogues are taken apart in memory. Leave it out."
 
 
-class DialogueEval(TranslationEval):
+class DialogueEval(Seq2SeqEval):
     """Evaluation: when, by which metrics, and how replies are searched for."""
 
     metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
@@ -105,10 +104,13 @@ class DialogueEval(TranslationEval):
     """Report metrics for groups too: by a column of the data, or by "length" (of all turns before the reply)."""
 
 
-class DialogueRecipe(Recipe):
+class DialogueRecipe(Seq2SeqRecipe):
     """Answer in a dialogue."""
 
     own_types: ClassVar[tuple[str, ...]] = ("hred", "rnn_seq2seq", "transformer_seq2seq")
+    pipeline_tag: ClassVar[str] = "text-generation"
+    hub_tags: ClassVar[tuple[str, ...]] = ("seq2seq", "conversational")
+    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
     task: Literal["dialogue"]
     """Reply to what has been said, turn by turn; hred reads turns apart, other models one after the other."""

@@ -4,8 +4,9 @@ A hierarchical model reads each turn by itself; any other, the baseline, reads t
 end marker. With `data.max_turns: 1` either sees the last turn alone.
 """
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,25 +17,28 @@ from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
+from kit.cards.markdown import clean, table
+from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits, load_splits
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.errors import DataError
-from kit.evaluation.evaluator import evaluate_split
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, Shown
 from kit.tasks.dialogue.data import Conversations, in_replies
 from kit.tasks.dialogue.inference import Responder, draw_history
 from kit.tasks.dialogue.recipe import DialogueRecipe
-from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
-from kit.tasks.translation.task import suit_tokenizers
+from kit.tasks.families.seq2seq.card import results_note
+from kit.tasks.families.seq2seq.evaluation import evaluate_split
+from kit.tasks.families.seq2seq.task import Writing, suit_tokenizers, vocabulary_settings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 EMPTY, POSITIONS = "empty", "positions"
@@ -44,7 +48,7 @@ EMPTY, POSITIONS = "empty", "positions"
 class Dialogue(Writing[Conversations]):
     """What a recipe of this task does at each station on the way of the data."""
 
-    card: ClassVar[str] = "dialogue"
+    card_template: ClassVar[str] = "dialogue"
     recipe: DialogueRecipe
 
     def __init__(self, recipe: Recipe):
@@ -221,6 +225,28 @@ class Dialogue(Writing[Conversations]):
     def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
         """The attention of the first example, drawn by the exported model: one that cannot be loaded is noticed."""
         draw_history(Responder(model_folder), splits.datasets[split][0]["turns"], plots / "attention.png")
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        examples = [(" / ".join(row["turns"]), row["target"], row["prediction"]) for row in rows]
+        turns = [clean(turn) for turn in rows[0]["turns"]] if rows else ["…"]
+        max_turns = self.recipe.data.max_turns
+        note = results_note(self.recipe, results, "Exact match, token accuracy and distinct-n")
+        if self.recipe.data.answer is not None:
+            note += "  \nRight answers are the share of replies, out of 1, that have the answer in them, word for word."
+        return {
+            "results_note": note,
+            "examples_split": split,
+            "examples_table": table(("turns", "right reply", "reply"), examples) if examples else "",
+            "example": json.dumps(turns, ensure_ascii=False),
+            "reading": f"The model reads the last {max_turns} of them."
+            if max_turns
+            else "The model reads all of them.",
+            "max_new_tokens": self.recipe.eval.max_new_tokens,
+        }
+
+    def batch_of(self, examples: Conversations, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
+        return examples.batch(indices, tokenizers.source.pad_token_id)
 
 
 def encode_histories(

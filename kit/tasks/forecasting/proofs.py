@@ -2,20 +2,17 @@
 
 import copy
 import math
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kit.data.text.tokenizer import NoTokenizers
 from kit.tasks.forecasting.objective import ForecastObjective
-from kit.tasks.forecasting.task import Forecasting
 from kit.training.objective import Batch
 from kit.verify.forward import saved_and_loaded
 from kit.verify.learning import MICRO_BATCHES, accumulated, reached, step_gradients
 from kit.verify.proof import Outcome, Proof, equal_within, largest, proof
-from kit.verify.subject import EXAMPLES, Subject
+from kit.verify.subject import Subject
 
 TOLERANCE = 1e-9
 """Relative, in float64."""
@@ -25,22 +22,6 @@ FUTURE = ("future_values", "future_mask")
 
 def is_forecaster(subject: Subject) -> bool:
     return subject.model.config.model_type == "rnn_forecaster"
-
-
-def subject_of(task: Forecasting, model_folder: Path | None) -> tuple[Subject, str]:
-    """A new model of a recipe, or that of a run, with some windows of validation; and which they are."""
-    splits = task.load()
-    if model_folder is None:
-        windows = task.encode(splits, NoTokenizers()).splits["validation"]
-        model = task.build_model(NoTokenizers())
-    else:
-        model = task.load_model(model_folder)
-        windows = task.encode_split(splits.datasets["validation"], NoTokenizers(), model.config)
-    few = torch.arange(max(MICRO_BATCHES, min(EXAMPLES, len(windows)))) % len(windows)
-    batch = {
-        name: part.double() if part.is_floating_point() else part for name, part in windows.batch(few.numpy()).items()
-    }
-    return Subject(model, batch, task.recipe.train.seed), f"{len(few)} windows of validation"
 
 
 def inputs_of(batch: Batch) -> Batch:

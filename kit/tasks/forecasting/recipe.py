@@ -107,6 +107,8 @@ class ForecastingRecipe(Recipe):
     """Tell how sequences of numbers go on."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_forecaster",)
+    pipeline_tag: ClassVar[str] = "time-series-forecasting"
+    auto_class: ClassVar[str] = "AutoModel"
 
     task: Literal["forecasting"]
     """Tell how sequences of numbers go on, with or without other numbers that are known."""

@@ -4,6 +4,7 @@ Errors are those of predictions that the model goes on from itself, over the who
 beside them stand those of the last value and of a linear autoregression on the same windows.
 """
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,6 +15,8 @@ from accelerate.utils import gather_object
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, PreTrainedModel
 
+from kit.cards.markdown import code
+from kit.cards.tables import figures_of
 from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.checks import Splits, check_fingerprints
@@ -24,17 +27,23 @@ from kit.data.splits import choose_training_rows
 from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import DataError, RecipeError
+from kit.evaluation.evaluation import Evaluation
 from kit.pretrained.loading import export_model, load_config, load_model
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown, Task
+from kit.system.files import read_json
+from kit.tasks.base import Encoded, MakeBatch, Shown, Task
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
 from kit.tasks.forecasting.objective import ForecastObjective
 from kit.tasks.forecasting.plots import draw_errors, draw_forecast
+from kit.tasks.forecasting.proofs import PROOFS
 from kit.tasks.forecasting.recipe import ForecastingRecipe
 from kit.tasks.forecasting.series import Array, Windows, as_rows, from_rows, read_series, windows_of
 from kit.tasks.forecasting.splits import hold_out_series
 from kit.training.objective import Batch, Objective
+from kit.verify.learning import MICRO_BATCHES
+from kit.verify.proof import Proof
+from kit.verify.subject import EXAMPLES, Subject
 
 SETTINGS = "forecasting"
 """Field of the model's configuration that tells how files are read for it."""
@@ -44,7 +53,8 @@ BASELINES = ("persistence", "linear")
 class Forecasting(Task[Windows]):
     """What a recipe of this task does at each station on the way of the data."""
 
-    card: ClassVar[str] = "forecasting"
+    card_template: ClassVar[str] = "forecasting"
+    proofs: ClassVar[Sequence[Proof]] = PROOFS
     recipe: ForecastingRecipe
     training_windows: Windows | None = None
     """Once the training data is encoded: what a new model is as wide as, and takes its normalisation from."""
@@ -258,6 +268,41 @@ class Forecasting(Task[Windows]):
         scales = None if output.scales is None else output.scales[0].numpy()
         names = value_names(data.targets, windows.value_size)
         draw_forecast(windows.arrays(few)[0][0], output.predictions[0].numpy(), scales, names, plots / "forecast.png")
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        figures = next((figures_of(results, split) for split in SPLITS if results.get(split)), {})
+        config = run_folder / "model" / "config.json"
+        sizes = read_json(config, "a model configuration") if config.is_file() else {}
+        order = figures.get("linear_order")
+        note = (
+            f"Errors are in the units of the data, over all {self.recipe.data.horizon} steps of the horizon, each "
+            f"predicted from the predictions before it. The linear autoregression reads the last {order} steps; its "
+            "order was chosen on the validation split."
+        )
+        return {
+            "results_note": note,
+            "context_columns": ", ".join(f"`{code(name)}`" for name in self.recipe.data.context),
+            "history": self.recipe.data.history,
+            "horizon": self.recipe.data.horizon,
+            "value_size": sizes.get("value_size", len(self.recipe.data.targets)),
+            "context_size": sizes.get("context_size", len(self.recipe.data.context)),
+            "uncertainty": ", and how sure it is" if self.recipe.model.settings.get("loss") == "gaussian" else "",
+        }
+
+    def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
+        splits = self.load()
+        if model_folder is None:
+            windows = self.encode(splits, NoTokenizers()).splits["validation"]
+            model = self.build_model(NoTokenizers())
+        else:
+            model = self.load_model(model_folder)
+            windows = self.encode_split(splits.datasets["validation"], NoTokenizers(), model.config)
+        indices = torch.arange(max(MICRO_BATCHES, min(EXAMPLES, len(windows)))) % len(windows)
+        batch = {
+            name: tensor.double() if tensor.is_floating_point() else tensor
+            for name, tensor in windows.batch(indices.numpy()).items()
+        }
+        return Subject(model, batch, self.recipe.train.seed), f"{len(indices)} windows of validation"
 
 
 @torch.inference_mode()

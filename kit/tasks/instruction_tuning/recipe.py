@@ -68,7 +68,9 @@ class InstructionTuningRecipe(Recipe):
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
-    takes_adapters: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "text-generation"
+    auto_class: ClassVar[str] = "AutoModelForCausalLM"
+    peft_task_type: ClassVar[str | None] = "CAUSAL_LM"
 
     task: Literal["instruction_tuning"]
     """Answer prompts: fine-tuning of a causal model with the loss on the answers alone."""

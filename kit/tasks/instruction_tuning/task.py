@@ -1,5 +1,7 @@
 """Instruction tuning: a causal model learns to answer prompts, from the answers alone."""
 
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -19,22 +21,30 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from kit.cards.markdown import code
+from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
-from kit.errors import DataError, RecipeError
+from kit.errors import DataError, RecipeError, RunError
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import compute_metrics
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown, Task
+from kit.tasks.base import Encoded, MakeBatch, Shown, Task
+from kit.tasks.families.language_modeling.card import sections
+from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
 from kit.tasks.families.language_modeling.task import PLAIN, perplexity, summed_over, vocabulary_settings
 from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
 from kit.training.lm_objectives import AnswerObjective
 from kit.training.objective import Batch, Objective
+from kit.verify.learning import MICRO_BATCHES
+from kit.verify.proof import Proof
+from kit.verify.subject import EXAMPLES, Subject
 
 
 @dataclass(frozen=True)
@@ -87,7 +97,9 @@ class Answered:
 class InstructionTuning(Task[Answered]):
     """What a recipe of this task does at each station on the way of the data."""
 
-    card: ClassVar[str] = "language_model"
+    card_template: ClassVar[str] = "language_model"
+    # overfitting would need a rate for large pretrained models
+    proofs: ClassVar[Sequence[Proof]] = tuple(proof for proof in PROOFS if proof is not overfitting)
     recipe: InstructionTuningRecipe
 
     def __init__(self, recipe: Recipe):
@@ -283,3 +295,35 @@ class InstructionTuning(Task[Answered]):
 
     def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
         export_model(folder, model, tokenizers, self.search(tokenizers.source))
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        data = self.recipe.data
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        headings = ("prompt", "answer", "prediction")
+        prompt = data.written(rows[0]["prompt"] if rows else "…")
+        note = (
+            "Loss is that of the tokens of answers and of their end, in nats; exact match is out of 1. Answers are "
+            f"written by greedy search. A prompt is read as `{code(json.dumps(data.template))}`."
+        )
+        # not cleaned: the end of the line may be a part of the template
+        example = f"{json.dumps(prompt, ensure_ascii=False)}, return_full_text=False"
+        examples = [[row[name] for name in headings] for row in rows]
+        return sections(self.recipe, split, headings, examples, example, note)
+
+    def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
+        splits = self.load()
+        if model_folder is None:
+            tokenizers = self.build_tokenizers(splits)
+            model = self.build_model(tokenizers)
+        else:
+            tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
+        name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
+        rows = splits.datasets[name]
+        rows = rows.select(range(min(EXAMPLES, len(rows))))
+        examples, limit = self.encode_split(rows, tokenizers, model.config), position_limit(model.config)
+        short = np.flatnonzero(examples.lengths <= (limit or np.inf) - GENERATED_TOKENS)
+        if not len(short):
+            raise RunError(f"none of the first {len(rows)} examples of {name} leaves the model room to write on")
+        indices = np.resize(short, max(MICRO_BATCHES, len(short)))
+        subject = Subject(model, examples.batch(indices), self.recipe.train.seed, tokenizers)
+        return subject, f"{len(short)} examples of {name}"

@@ -50,6 +50,8 @@ class MaskedLMRecipe(LanguageModelRecipe):
     """Fill in what is masked, as BERT learns."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
+    pipeline_tag: ClassVar[str] = "fill-mask"
+    auto_class: ClassVar[str] = "AutoModelForMaskedLM"
 
     task: Literal["masked_lm"]
     """Fill in masked tokens, and tell whether two segments belong together: BERT's pretraining."""

@@ -1,8 +1,9 @@
 """Masked language models: fill in masked tokens of packed blocks or of pairs of segments, as BERT learns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -12,6 +13,8 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
+from kit.cards.markdown import quoted
+from kit.cards.tables import predicted_rows
 from kit.data.batching.packing import pack_masked_rows
 from kit.data.batching.plan import Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
@@ -23,8 +26,10 @@ from kit.data.streaming.plan import StreamPlan
 from kit.data.text.sentences import split_sentences, splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
+from kit.evaluation.evaluation import Evaluation
 from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, Shown
+from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity, summed_over
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
@@ -308,6 +313,18 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             for found, wanted in zip(row["prediction"], row["target"], strict=True)
         ]
         return f"{row['text'][:200]} → {', '.join(words[:8])}"
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        examples = [(row["text"], " ".join(row["target"]), " ".join(row["prediction"])) for row in rows]
+        note = "The loss is that of masked tokens, in nats, plus that of pairs where there are any."
+        example = quoted("The [MASK] statement")
+        return sections(self.recipe, split, ("text", "masked", "filled in"), examples, example, note)
+
+    def proof_batch(
+        self, examples: MaskedExamples, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None
+    ) -> Batch:
+        return examples.batch(indices, np.random.default_rng(0))
 
 
 def one_line(text: str) -> str:

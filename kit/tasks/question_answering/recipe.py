@@ -94,6 +94,9 @@ class QuestionAnsweringRecipe(FineTuningRecipe):
     """Find the part of a text that answers a question."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES"
+    pipeline_tag: ClassVar[str] = "question-answering"
+    auto_class: ClassVar[str] = "AutoModelForQuestionAnswering"
+    peft_task_type: ClassVar[str | None] = "QUESTION_ANS"
 
     task: Literal["question_answering"]
     """Find the part of a text that answers a question, or tell that there is none."""

@@ -3,8 +3,9 @@
 Windows and the choice of answers are those of the pipeline, so that what is measured is what users get.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,13 +13,17 @@ import pyarrow as pa
 import torch
 from accelerate import Accelerator
 from datasets import Dataset
+from torch import Tensor
 from transformers import (
     AutoModelForQuestionAnswering,
+    Pipeline,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
+from kit.cards.markdown import quoted
+from kit.cards.tables import figures_of, predicted_rows
 from kit.data.batching.plan import Plan
 from kit.data.columns import note_once
 from kit.data.formats.squad import SCHEMA, locate_answer
@@ -26,16 +31,19 @@ from kit.data.rows import ColumnView, to_dataset
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, Window, find_answers
 from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, Evaluation
+from kit.tasks.base import Encoded
+from kit.tasks.families.labeling.card import joined, sections
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
 from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
 from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from kit.tasks.question_answering.windows import label_question
 from kit.training.objective import Batch, Objective
+from kit.verify.learning import cross_entropy_by_hand
 
 LOST, NOT_THERE = "windows", "answers"
 """Names of the filters that leave out questions whose answer no window has whole, or is not in the text."""
@@ -80,6 +88,9 @@ class QuestionAnswering(FineTuning[Windows]):
     """What a recipe of this task does at each station on the way of the data."""
 
     auto_class: ClassVar[Any] = AutoModelForQuestionAnswering
+    zero_gradients: ClassVar[Mapping[str, str]] = {
+        r"\bbias$": "what is added to all tokens alike cancels in the softmax over them"
+    }
     recipe: QuestionAnsweringRecipe
     in_training = False
     """Whether the threshold for no answer is still to be found."""
@@ -299,6 +310,39 @@ class QuestionAnswering(FineTuning[Windows]):
         found = row["prediction"] or "(no answer)"
         mark = "=" if row["prediction"] in (row["answers"] or [""]) else "≠"
         return f"{row['question'][:200]} → {found} {mark} {right}"
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        first = rows[0] if rows else {}
+        call = f"question={quoted(first.get('question', '…'))}, context={quoted(first.get('context', '…'))}"
+        examples = [
+            [row["question"], joined(list(dict.fromkeys(row["answers"]))), row["prediction"] or "(none)"]
+            for row in rows
+        ]
+        note = "Figures of answers are out of 100."
+        threshold = figures_of(results, "validation").get("null_threshold")
+        if isinstance(threshold, float):
+            note += f" No answer is given where its score exceeds that of the best one by more than {threshold:.4g}, a "
+            note += "threshold that was chosen on the validation split."
+        return sections(self.recipe, split, ("question", "answers", "prediction"), examples, call, note) | {
+            "own_pipeline": True,
+            "length_note": "Long texts are read in windows, each on its own; an answer is always a part of the text.",
+        }
+
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
+        """The mean loss of where answers start and end, among the tokens that are no padding."""
+        smoothing = self.recipe.train.label_smoothing_factor
+        total = 0.0
+        for side in ("start", "end"):
+            for row, mask in enumerate(batch["attention_mask"].bool()):
+                logits = output[f"{side}_logits"][row][mask]
+                position = batch[f"{side}_positions"][row]
+                total += cross_entropy_by_hand(logits[None, None], position[None, None], smoothing)
+        return total / (2 * len(batch["attention_mask"]))
+
+    def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
+        answer = dict(pipe(question=row["question"], context=row["context"]))
+        return {"prediction": answer.pop("answer"), **answer}
 
 
 def unpadded(output: dict[str, torch.Tensor], batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]]:

@@ -63,6 +63,9 @@ class TaggingRecipe(FineTuningRecipe):
     """Give each word a tag."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"
+    pipeline_tag: ClassVar[str] = "token-classification"
+    auto_class: ClassVar[str] = "AutoModelForTokenClassification"
+    peft_task_type: ClassVar[str | None] = "TOKEN_CLS"
 
     task: Literal["tagging"]
     """Tell the tag of each word: names, parts of speech."""

@@ -1,6 +1,7 @@
 """Tagging: a tag for each word, learned on the parts that a tokenizer makes of words, and judged on whole words."""
 
-from collections.abc import Iterable
+import json
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,11 +13,14 @@ from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
 from transformers import (
     AutoModelForTokenClassification,
+    Pipeline,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
 
+from kit.cards.markdown import clean
+from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.columns import note_once
@@ -25,16 +29,19 @@ from kit.data.splits import Splits
 from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, split_tag
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_confusion, draw_types
 from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, Evaluation
+from kit.tasks.base import Encoded
+from kit.tasks.families.labeling.card import sections
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
 from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
 from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.training.objective import Batch, Objective
+from kit.verify.learning import cross_entropy_by_hand
 
 Sentences = list[list[str]]
 
@@ -84,6 +91,7 @@ class Tagging(FineTuning[Tagged]):
     """What a recipe of this task does at each station on the way of the data."""
 
     auto_class: ClassVar[Any] = AutoModelForTokenClassification
+    pipeline_arguments: ClassVar[Mapping[str, Any]] = {"ignore_labels": []}
     recipe: TaggingRecipe
 
     def __init__(self, recipe: Recipe):
@@ -306,6 +314,28 @@ class Tagging(FineTuning[Tagged]):
             scores = entity_measure([row["prediction"] for row in rows], [row["tags"] for row in rows], "f1")
             if scores["by_type"]:
                 draw_types(scores["by_type"], plots / "types.png")
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        words = [clean(word) for word in (rows[0] if rows else {}).get("tokens", ["…"])]
+        call = f"{json.dumps(words, ensure_ascii=False)}, is_split_into_words=True"
+        examples = [[" ".join(row[name]) for name in ("tokens", "tags", "prediction")] for row in rows]
+        note = "Figures are those of whole words, or of spans of words, out of 1."
+        return sections(self.recipe, split, ("words", "tags", "prediction"), examples, call, note)
+
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
+        smoothing = self.recipe.train.label_smoothing_factor
+        summed = cross_entropy_by_hand(output["logits"], batch["labels"], smoothing)
+        return summed / int((batch["labels"] != IGNORE_INDEX).sum())
+
+    def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
+        """The tag of each word, that of its first token."""
+        words, tags = row["tokens"], dict[int, str]()
+        (entities,) = pipe(words, is_split_into_words=True) if words else ([],)
+        starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
+        for entity in entities:
+            tags.setdefault(int(np.searchsorted(starts, entity["start"], side="right")) - 1, entity["entity"])
+        return {"prediction": [tags.get(index, self.no_tag) for index in range(len(words))]}
 
 
 def best_tags(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:

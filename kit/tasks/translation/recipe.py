@@ -4,56 +4,12 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
-from pydantic import NonNegativeInt, PositiveInt
+from pydantic import PositiveInt
 
 from kit.errors import did_you_mean
-from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.base import Recipe
-from kit.recipe.inputs import DataSection, TokenizerSection
+from kit.recipe.inputs import DataSection, Seq2SeqTokenizerSection
 from kit.recipe.model_settings import show
-from kit.recipe.section import Fraction
-from kit.recipe.training import EvalSection
-
-Metric = Annotated[
-    Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"],
-    or_registered("text"),
-]
-
-
-class TranslationTokenizer(TokenizerSection):
-    """How text becomes numbers: a tokenizer trained on the training data, or one that exists."""
-
-    of_training: ClassVar[tuple[str, ...]] = (*TokenizerSection.of_training, "bpe_dropout", "end_of_source")
-
-    shared: bool = True
-    """One vocabulary for source and target (true), or one for each side (false)."""
-
-    bpe_dropout: Fraction = 0.0
-    """Leave out each merge with this probability while training, so that words are seen in many cuts; 0.1 is usual, and
-    helps where data are few and training is long. Evaluation cuts as ever."""
-
-    end_of_source: bool = True
-    """Put the end marker after the source too, so that the encoder sees where it ends."""
-
-    source_language: str | None = None
-    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART-50),
-    de (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
-
-    target_language: str | None = None
-    """Code of the target's language, with which output begins then."""
-
-    language_codes: dict[str, str] | None = None
-    """Code of each language of data.directions (de: deu_Latn), where a pretrained tokenizer has other names."""
-
-    @property
-    def one_vocabulary(self) -> bool:
-        return self.shared
-
-    def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
-        if self.pretrained is None and self.train != "bpe":
-            idle["bpe_dropout"] = f"with tokenizer.train: {self.train} (only bpe has merges)"
-        return idle
+from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
 
 class TranslationData(DataSection):
@@ -146,55 +102,25 @@ class TranslationData(DataSection):
         return super().needing_all_data() + [name for name, there in given.items() if there]
 
 
-class TranslationEval(EvalSection):
-    """Evaluation: when, by which metrics, and how output is searched for."""
-
-    metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
-    """What is computed on decoded output, besides loss and perplexity."""
-
-    select_by: Metric | Literal["loss"] = "loss"
-    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
-
-    num_beams: PositiveInt = 1
-    """Width of the beam search of the final evaluation and of the saved model; 1 is greedy."""
-
-    num_beams_while_training: PositiveInt = 1
-    """Width of the beam search of evaluations during training; 1, greedy, is the fastest."""
-
-    length_penalty: float = 1.0
-    """Exponent of the length that a beam's score is divided by: above 0 favours longer output, below 0
-    shorter; 1 is the mean log-probability of a token."""
-
-    max_new_tokens: PositiveInt = 128
-    """Longest output, in tokens; what is not finished by then is cut."""
-
-    early_stopping: bool | Literal["never"] = False
-    """When beam search ends: true with num_beams finished outputs, false when better ones are unlikely, never
-    when better ones are impossible."""
-
-    no_repeat_ngram_size: NonNegativeInt = 0
-    """No sequence of this many tokens occurs twice in an output; 0 allows all."""
-
-    group_by: list[str] = []  # noqa: RUF012
-    """Report metrics for groups too: by a column of the data, such as language, or by "length" (source)."""
-
-
-class TranslationRecipe(Recipe):
+class TranslationRecipe(Seq2SeqRecipe):
     """From one text to another."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
-    takes_adapters: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "translation"
+    hub_tags: ClassVar[tuple[str, ...]] = ("seq2seq",)
+    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
+    peft_task_type: ClassVar[str | None] = "SEQ_2_SEQ_LM"
 
     task: Literal["translation"]
     """From one text to another: translation, summarization, text to code."""
 
-    tokenizer: TranslationTokenizer = TranslationTokenizer()
+    tokenizer: Seq2SeqTokenizerSection = Seq2SeqTokenizerSection()
     """How text becomes numbers."""
 
     data: TranslationData
     """The text: where it is and what to use of it."""
 
-    eval: TranslationEval = TranslationEval()
+    eval: Seq2SeqEval = Seq2SeqEval()
     """Evaluation: when, by which metrics, and how output is searched for."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,7 @@
 """Translation, in the widest sense: from one text to another."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,26 +12,29 @@ from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
+from kit.cards.markdown import clean, quoted, table
+from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan
-from kit.data.text.languages import PREFIX, TAGGED, set_language_codes
+from kit.data.text.languages import PREFIX, set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
-from kit.decoding.search import SearchSettings
 from kit.errors import DataError, RecipeError
-from kit.evaluation.evaluator import evaluate_split
-from kit.inference.plot import draw_sentence, first_question
+from kit.evaluation.evaluation import Evaluation
 from kit.pipelines.text_to_text import PIPELINES
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, Evaluation, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, Shown
+from kit.tasks.families.seq2seq.card import results_note
+from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.inference import Translator
-from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
+from kit.tasks.families.seq2seq.plots import draw_sentence, first_question
+from kit.tasks.families.seq2seq.task import Writing, suit_tokenizers, vocabulary_settings
 from kit.tasks.translation.bpe_dropout import CutAnew
 from kit.tasks.translation.directions import DirectionSteps
 from kit.tasks.translation.recipe import TranslationRecipe
@@ -50,7 +55,7 @@ class EncodedPairs(Encoded[TokenPairs]):
 class Translation(Writing[TokenPairs]):
     """What a recipe of this task does at each station on the way of the data."""
 
-    card: ClassVar[str] = "seq2seq"
+    card_template: ClassVar[str] = "seq2seq"
     recipe: TranslationRecipe
 
     def __init__(self, recipe: Recipe):
@@ -244,6 +249,32 @@ class Translation(Writing[TokenPairs]):
         if question := first_question(splits.datasets[split]):
             draw_sentence(translator, question, plots / "attention.png")
 
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        data, section = self.recipe.data, self.recipe.eval
+        split, rows = predicted_rows(run_folder, section.examples)
+        examples = [
+            (row["source"], row["target"] if isinstance(row["target"], str) else row["target"][0], row["prediction"])
+            for row in rows
+        ]
+        example = clean(examples[0][0]) if examples else "…"
+        # the first example is in the first direction
+        task = f"translation_{data.directions[0].replace('-', '_to_')}" if data.directions else self.recipe.pipeline_tag
+        return {
+            "pipeline": quoted(task),
+            "results_note": results_note(self.recipe, results),
+            "examples_split": split,
+            "examples_table": table(("source", "reference", "output"), examples) if examples else "",
+            "example": quoted(example),
+            "told_by_tokenizer": data.directions is None,
+            "prefixed_example": json.dumps((data.source_prefix or "") + example, ensure_ascii=False),
+            "shared_vocabulary": self.recipe.tokenizer.shared,
+            "max_new_tokens": section.max_new_tokens,
+            "length_limit": f"; it was trained on texts of up to {data.max_length} tokens" if data.max_length else "",
+        }
+
+    def batch_of(self, examples: TokenPairs, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
+        return examples.batch(indices, tokenizers.source.pad_token_id)
+
 
 def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> TokenPairs:
     """Source and target of every row as token ids, in the row's languages where the model is told them.
@@ -271,26 +302,3 @@ def row_directions(dataset: Dataset, tokenizers: Tokenizers) -> list[tuple[str |
     if not tokenizers.languages.by_row or "target_language" not in dataset.column_names:
         return [(None, None)] * len(dataset)
     return list(zip(ColumnView(dataset, "source_language"), ColumnView(dataset, "target_language"), strict=True))
-
-
-def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-    """Make a pretrained model fit its tokenizers: word vectors for new language tags, and a search with the tokens that
-    the target language needs and nothing else of what the model was published with.
-
-    Raises RecipeError where the two cannot belong together.
-    """
-    known, needed = model.get_input_embeddings().num_embeddings, len(tokenizers.source)
-    if known < needed and needed - len(tokenizers.source.init_kwargs.get(TAGGED, ())) <= known:
-        model.resize_token_embeddings(needed)
-    elif known < needed:
-        raise RecipeError(
-            f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only {known}: "
-            "use the model's own tokenizer by leaving tokenizer.pretrained out"
-        )
-    tokens = tokenizers.search_tokens() if tokenizers.default_target_language else {}
-    model.generation_config = SearchSettings(**tokens).generation_config(model)
-    if model.generation_config.decoder_start_token_id is None:
-        raise RecipeError(
-            "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
-            "config.json"
-        )

@@ -1,7 +1,7 @@
 """The recipe keys that classification, tagging and question answering share."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
 from annotated_types import Gt
 
@@ -40,7 +40,8 @@ class LabelledData(DataSection):
 class FineTuningRecipe(Recipe):
     """What the three kinds of recipes have in common."""
 
-    takes_adapters: ClassVar[bool] = True
+    data: LabelledData
+    """The data: where it is and what to use of it."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

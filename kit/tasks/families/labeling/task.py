@@ -2,7 +2,7 @@
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -13,7 +13,7 @@ from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
 from kit.data.batching.ragged import RaggedTokens
@@ -24,13 +24,15 @@ from kit.pretrained.loading import export_model, load_config, load_model, new_or
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, Task
-from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective
+from kit.tasks.families.labeling.proofs import PROOFS, LabeledSubject
+from kit.tasks.families.labeling.recipe import FineTuningRecipe
 from kit.tasks.families.language_modeling.task import vocabulary_settings
-from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
-from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.training.objective import Batch
+from kit.verify.learning import MICRO_BATCHES
+from kit.verify.proof import Proof
+from kit.verify.subject import EXAMPLES, Subject
 
 NO_LIMIT = 1_000_000
 """A tokenizer that says it takes more tokens than this does not know a limit."""
@@ -66,11 +68,18 @@ L = TypeVar("L", bound=LabelledExamples)
 class FineTuning(Task[L]):
     """A task that puts a head on an encoder and learns from labels."""
 
-    card: ClassVar[str] = "fine_tuned"
+    card_template: ClassVar[str] = "fine_tuned"
+    proofs: ClassVar[Sequence[Proof]] = PROOFS
+    of_tokens: ClassVar[bool] = True
+    """Whether the model predicts for each token."""
+    zero_gradients: ClassVar[Mapping[str, str]] = {}
+    """Parameters whose gradient can be zero by its nature, with the reason."""
+    pipeline_arguments: ClassVar[Mapping[str, Any]] = {}
+    """Arguments with which the pipeline of the task reports everything."""
     auto_class: ClassVar[Any]
     """transformers' class that builds and loads models of this task."""
 
-    recipe: ClassificationRecipe | TaggingRecipe | QuestionAnsweringRecipe
+    recipe: FineTuningRecipe
 
     labels: list[str] | None = None
     """Names of the labels, in the model's order, once the training data is encoded; None where there are none."""
@@ -200,6 +209,36 @@ class FineTuning(Task[L]):
         if limit is not None:
             tokenizers.source.model_max_length = limit  # where pipelines cut with truncation=True
         export_model(folder, model, tokenizers, pipelines=self.pipelines)
+
+    def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
+        splits = self.load()
+        if model_folder is None:
+            tokenizers = self.build_tokenizers(splits)
+            self.encode(splits, tokenizers)  # finds the labels
+            model = self.build_model(tokenizers)
+        else:
+            tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
+        rows = splits.datasets["validation"]
+        rows = rows.select(range(min(EXAMPLES, len(rows))))
+        examples = self.encode_split(rows, tokenizers, model.config)
+        self.restore_weights(splits)
+        indices = np.arange(max(MICRO_BATCHES, min(EXAMPLES, len(examples)))) % len(examples)
+        subject = LabeledSubject(
+            model, examples.batch(indices), self.recipe.train.seed,
+            task=self, rows=rows, folder=model_folder, tokenizers=tokenizers,
+        )  # fmt: skip
+        return subject, f"{len(indices)} examples of validation"
+
+    def restore_weights(self, splits: Splits) -> None:
+        """Compute again what the loss needs of the training data and no model folder has."""
+
+    @abstractmethod
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
+        """The loss of a batch in plain arithmetic, for the proofs."""
+
+    @abstractmethod
+    def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
+        """The prediction of the task's pipeline for a row, in the form of `predict`."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from kit.verify.proof import Outcome, Proof, equal_within, largest, proof
 from kit.verify.subject import EXAMPLES, LONGEST, Subject
 
 EXTRA_PADDING = 3
-WRITTEN = 6
+GENERATED_TOKENS = 6
 """Tokens that are generated for each beginning."""
 
 
@@ -47,7 +47,7 @@ def causal_batch(rows: list[np.ndarray], pad: int, limit: int | None) -> Batch:
 
     Of `limit` positions some are left to what is written.
     """
-    longest = LONGEST if limit is None else max(4, min(LONGEST, limit - WRITTEN))
+    longest = LONGEST if limit is None else max(4, min(LONGEST, limit - GENERATED_TOKENS))
     rows = [row[: max(3, min(longest, len(row)) - 2 * number)] for number, row in enumerate(rows[:EXAMPLES])]
     longest = max(map(len, rows)) - 1
     batch = {
@@ -142,7 +142,7 @@ def cached_logits(subject: Subject) -> Outcome:
 @proof("batched writing", "beginnings of many lengths are completed as each alone", is_causal)
 def batched_generation(subject: Subject) -> Outcome:
     model, (ids, mask) = subject.exact, left_padded(subject.batch)
-    how: dict[str, Any] = {"max_new_tokens": WRITTEN, "min_new_tokens": WRITTEN, "do_sample": False}
+    how: dict[str, Any] = {"max_new_tokens": GENERATED_TOKENS, "min_new_tokens": GENERATED_TOKENS, "do_sample": False}
     how["pad_token_id"] = model.generation_config.pad_token_id or 0
     with torch.no_grad():
         together = model.generate(input_ids=ids, attention_mask=mask, **how)[:, ids.shape[1] :]

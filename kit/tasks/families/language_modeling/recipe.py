@@ -75,6 +75,9 @@ class TextData(DataSection):
 class LanguageModelRecipe(Recipe):
     """What recipes of masked and of causal language models have in common."""
 
+    data: TextData
+    """The text: where it is and what to use of it."""
+
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         for name, plain in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):

@@ -30,10 +30,12 @@ from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
 from kit.tasks.base import Encoded, Task
-from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.documents import load_documents
-from kit.tasks.masked_lm.recipe import MaskedLMRecipe
-from kit.training.objective import Objective
+from kit.tasks.families.language_modeling.proofs import PROOFS
+from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe
+from kit.training.objective import Batch, Objective
+from kit.verify.proof import Proof
+from kit.verify.subject import EXAMPLES, Subject
 
 PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
 """How documents are encoded: nothing is added, and text that looks like a special token is text."""
@@ -63,11 +65,12 @@ B = TypeVar("B", bound=Blocks)
 class LanguageModel(Task[B]):
     """A task that learns from documents alone."""
 
-    card: ClassVar[str] = "language_model"
+    card_template: ClassVar[str] = "language_model"
     auto_class: ClassVar[Any]
     """transformers' class that builds and loads models of this task."""
 
-    recipe: CausalLMRecipe | MaskedLMRecipe
+    recipe: LanguageModelRecipe
+    proofs: ClassVar[Sequence[Proof]] = PROOFS
 
     def load(self) -> Splits:
         data = self.recipe.data
@@ -184,6 +187,24 @@ class LanguageModel(Task[B]):
 
     def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
         export_model(folder, model, tokenizers)
+
+    def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
+        splits = self.load()
+        if model_folder is None:
+            tokenizers = self.build_tokenizers(splits)
+            model = self.build_model(tokenizers)
+        else:
+            tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
+        name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
+        examples = self.encode_documents(splits.datasets[name], tokenizers, name)
+        indices = np.arange(min(EXAMPLES, len(examples)))
+        batch = self.proof_batch(examples, indices, tokenizers, position_limit(model.config))
+        subject = Subject(model, batch, self.recipe.train.seed, tokenizers)
+        return subject, f"{len(indices)} blocks of {name}"
+
+    @abstractmethod
+    def proof_batch(self, examples: B, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None) -> Batch:
+        """A batch of these examples for proofs, with no more than `limit` tokens each."""
 
 
 def vocabulary_settings(kind: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:

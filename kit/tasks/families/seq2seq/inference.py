@@ -17,6 +17,7 @@ from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.decoding.search import Hypothesis, SearchSettings, saved_settings, search
 from kit.errors import DataError, KitError
 from kit.prediction.bad_lines import FAILED, NOTHING, BadLines, Fault, in_halves, longer_than
+from kit.prediction.output import EMPTY, Output
 from kit.pretrained.loading import load_seq2seq, model_place
 from kit.pretrained.positions import encode_within, position_limit
 
@@ -28,18 +29,6 @@ CHARACTERS_PER_TOKEN = 16
 """More than any language has on average: what is beyond need not be cut into tokens, which takes time and memory."""
 
 UNREADABLE = regex.compile(r"[\s\p{Cc}\p{Cf}\p{Cs}\ufffd]*")
-
-
-@dataclass(frozen=True)
-class Output:
-    """One hypothesis for one line."""
-
-    text: str
-    score: float
-    finished: bool
-
-
-EMPTY = Output("", 0.0, True)
 
 
 @dataclass

@@ -1,25 +1,38 @@
 """What tasks have in common whose models write a text by search: translation, dialogue, captioning."""
 
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 from transformers import PreTrainedModel
 
 from kit.data.batching.plan import Plan
+from kit.data.splits import Splits
+from kit.data.text.languages import TAGGED
 from kit.data.text.tokenizer import Tokenizers
-from kit.evaluation.evaluator import search_settings
+from kit.decoding.search import SearchSettings
+from kit.errors import KitError, RecipeError
 from kit.pretrained.loading import export_model
+from kit.pretrained.positions import position_limit
 from kit.tasks.base import E, Task
-from kit.tasks.captioning.recipe import CaptioningRecipe
-from kit.tasks.dialogue.recipe import DialogueRecipe
-from kit.tasks.translation.recipe import TranslationRecipe
-from kit.training.objective import Seq2SeqObjective
+from kit.tasks.families.seq2seq.evaluation import search_settings
+from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
+from kit.training.objective import Batch, Seq2SeqObjective
+from kit.verify.proof import Proof
+from kit.verify.seq2seq import PROOFS
+from kit.verify.subject import EXAMPLES, Subject, random_batch, small_batch
 
 
 class Writing(Task[E]):
     """A task whose model learns from right texts and writes its own."""
 
-    recipe: TranslationRecipe | DialogueRecipe | CaptioningRecipe
+    recipe: Seq2SeqRecipe
+    proofs: ClassVar[Sequence[Proof]] = PROOFS
+    example_name: ClassVar[str] = "examples"
+    input_name: ClassVar[str] = "tokens"
+    """What messages call an example, and what a model reads."""
 
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
         train = self.recipe.train
@@ -38,6 +51,35 @@ class Writing(Task[E]):
         generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).generation_config(model)
         export_model(folder, model, tokenizers, generation, self.pipelines, self.image_processor(model))
 
+    def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
+        """The model with a few examples of the validation split, or of random inputs if the data cannot be had."""
+        seed = self.recipe.train.seed
+        if model_folder is None:
+            splits = self.load()
+            tokenizers = self.build_tokenizers(splits)
+            model = self.build_model(tokenizers)
+            batch, origin = self.proof_batch(splits, tokenizers, model)
+        else:
+            tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
+            try:
+                batch, origin = self.proof_batch(self.load(), tokenizers, model)
+            except KitError as error:
+                batch, origin = random_batch(model, seed), f"random {self.input_name}, because {error}"
+        return Subject(model, small_batch(batch, position_limit(model.config)), seed, tokenizers), origin
+
+    def proof_batch(self, splits: Splits, tokenizers: Tokenizers, model: PreTrainedModel) -> tuple[Batch, str]:
+        """The first examples of the validation split, or of the first split, and what they are."""
+        name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
+        rows = splits.datasets[name]
+        rows = rows.select(range(min(EXAMPLES, len(rows))))
+        examples: Any = self.encode_split(rows, tokenizers, model.config)
+        indices = np.arange(len(examples))[:EXAMPLES]
+        return self.batch_of(examples, indices, tokenizers), f"{len(rows)} {self.example_name} of {name}"
+
+    @abstractmethod
+    def batch_of(self, examples: E, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
+        """These examples as tensors."""
+
 
 def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
     """What the tokenizers decide about a new model."""
@@ -51,3 +93,26 @@ def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
         "eos_token_id": target.eos_token_id,
         "decoder_start_token_id": target.bos_token_id,
     }
+
+
+def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+    """Make a pretrained model fit its tokenizers: word vectors for new language tags, and a search with the tokens that
+    the target language needs and nothing else of what the model was published with.
+
+    Raises RecipeError where the two cannot belong together.
+    """
+    known, needed = model.get_input_embeddings().num_embeddings, len(tokenizers.source)
+    if known < needed and needed - len(tokenizers.source.init_kwargs.get(TAGGED, ())) <= known:
+        model.resize_token_embeddings(needed)
+    elif known < needed:
+        raise RecipeError(
+            f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only {known}: "
+            "use the model's own tokenizer by leaving tokenizer.pretrained out"
+        )
+    tokens = tokenizers.search_tokens() if tokenizers.default_target_language else {}
+    model.generation_config = SearchSettings(**tokens).generation_config(model)
+    if model.generation_config.decoder_start_token_id is None:
+        raise RecipeError(
+            "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
+            "config.json"
+        )

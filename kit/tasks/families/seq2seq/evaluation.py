@@ -16,10 +16,10 @@ from kit.data.batching.plan import length_sorted_batches
 from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import Hypothesis, SearchSettings, search
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.groups import by_group
 from kit.evaluation.metrics import compute_metrics
-from kit.tasks.base import Evaluation
-from kit.tasks.translation.recipe import TranslationEval
+from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
 from kit.training.objective import Batch, Seq2SeqObjective
 
 
@@ -113,7 +113,7 @@ def evaluate_split(
     examples: TokenPairs,
     texts: Dataset,
     tokenizers: Tokenizers,
-    section: TranslationEval,
+    section: Seq2SeqEval,
     num_beams: int,
     accelerator: Accelerator,
 ) -> Evaluation:
@@ -147,7 +147,7 @@ def evaluate_writing(
     make_source: MakeInputs,
     described: Callable[[], list[dict[str, Any]]],
     tokenizers: Tokenizers,
-    section: TranslationEval,
+    section: Seq2SeqEval,
     num_beams: int,
     accelerator: Accelerator,
 ) -> Evaluation:
@@ -190,7 +190,7 @@ def by_language(
     return {language: replace(settings, **needed) for language, needed in tokens.items()}
 
 
-def search_settings(section: TranslationEval, num_beams: int) -> SearchSettings:
+def search_settings(section: Seq2SeqEval, num_beams: int) -> SearchSettings:
     """The search that a recipe asks for."""
     return SearchSettings(
         num_beams=num_beams,

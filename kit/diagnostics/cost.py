@@ -16,10 +16,10 @@ from torch.optim import Optimizer
 from kit.data.batching.plan import length_sorted_batches, micro_batch_rng
 from kit.data.batching.ragged import TokenPairs
 from kit.data.streaming.plan import StreamPlan
-from kit.evaluation.evaluator import by_language, predict, search_settings, teacher_forced_loss
 from kit.runs.prepare import Prepared
 from kit.tasks.base import Encoded
-from kit.tasks.translation.recipe import TranslationEval
+from kit.tasks.families.seq2seq.evaluation import by_language, predict, search_settings, teacher_forced_loss
+from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
 from kit.training.layer_swaps import suit
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.training.optim import build_optimizer
@@ -241,7 +241,7 @@ def estimate_evaluations(
     section, steps, splits = prepared.recipe.eval, prepared.total_steps, prepared.encoded.splits
     evaluations = -(-steps // section.steps) if section.steps else 1
     finally_evaluated = [split for name, split in splits.items() if name != "train"]
-    if not isinstance(section, TranslationEval) or not isinstance(objective, Seq2SeqObjective):
+    if not isinstance(section, Seq2SeqEval) or not isinstance(objective, Seq2SeqObjective):
         per_token = seconds_per_token / 3
         tokens = evaluations * int(splits["validation"].lengths.sum())
         return evaluations, per_token * (tokens + sum(int(split.lengths.sum()) for split in finally_evaluated))
@@ -283,7 +283,7 @@ def estimate_other_writing(
 
 def time_evaluation(
     prepared: Prepared,
-    section: TranslationEval,
+    section: Seq2SeqEval,
     objective: Seq2SeqObjective,
     accelerator: Accelerator,
     num_beams: int,
