@@ -137,6 +137,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
         return path
 
     monkeypatch.setattr("kit.tasks.families.seq2seq.plots.save_picture", keep)
+    monkeypatch.setattr("kit.inference.plot.save_picture", keep)
     return figures
 
 
