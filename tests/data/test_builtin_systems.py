@@ -1,4 +1,4 @@
-"""Built-in scenes, dialogues and pendulums: equal seeds give equal data, splits share nothing, answers are right."""
+"""Built-in shapes, dialogues and pendulums: seeds reproduce data, splits are disjoint, answers are right."""
 
 import io
 import math
@@ -27,7 +27,7 @@ def scenes() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.fixture(scope="module")
-def talks() -> dict[str, list[dict[str, Any]]]:
+def conversations() -> dict[str, list[dict[str, Any]]]:
     return {split: table.to_pylist() for split, table in dialogues.generate(FEW).items()}
 
 
@@ -35,7 +35,7 @@ def talks() -> dict[str, list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("name", ["shapes", "dialogues", "pendulum"])
-def test_the_seed_decides(name: str) -> None:
+def test_equal_seeds_give_equal_data(name: str) -> None:
     sizes = {"train": 40, "validation": 10, "test": 10}
     first, again, other = (load_builtin(name, sizes=sizes, seed=seed) for seed in (1, 1, 2))
     assert {split: table.num_rows for split, table in first.items()} == sizes
@@ -47,9 +47,9 @@ def test_the_seed_decides(name: str) -> None:
         load_builtin(name, languages=["en"])
 
 
-def test_some_sizes_may_be_left_to_their_defaults() -> None:
-    found = pendulum.generate({"train": 3, "test": 2})
-    assert {split: table.num_rows for split, table in found.items()} == {"train": 3, "validation": 200, "test": 2}
+def test_sizes_that_are_not_given_have_defaults() -> None:
+    tables = pendulum.generate({"train": 3, "test": 2})
+    assert {split: table.num_rows for split, table in tables.items()} == {"train": 3, "validation": 200, "test": 2}
 
 
 # ---- shapes ----------------------------------------------------------------------------------------------------------
@@ -61,17 +61,17 @@ def kinds(caption: str) -> frozenset[tuple[str, str]]:
     return frozenset({(parts[2], parts[3]), (parts[6], parts[7])})
 
 
-def test_no_combination_is_in_two_splits_and_every_word_in_all(scenes: dict[str, list[dict[str, Any]]]) -> None:
-    found = {split: {kinds(row["caption"]) for row in rows} for split, rows in scenes.items()}
-    assert not found["train"] & found["test"]
-    assert not found["train"] & found["validation"]
-    assert not found["validation"] & found["test"]
+def test_combinations_are_in_one_split_and_words_in_all(scenes: dict[str, list[dict[str, Any]]]) -> None:
+    combinations_of = {split: {kinds(row["caption"]) for row in rows} for split, rows in scenes.items()}
+    assert not combinations_of["train"] & combinations_of["test"]
+    assert not combinations_of["train"] & combinations_of["validation"]
+    assert not combinations_of["validation"] & combinations_of["test"]
     for seed in range(20):
-        dealt = shapes.combinations_of_splits(seed)
-        assert sum(map(len, dealt.values())) == 300
-        for combinations in dealt.values():
+        assigned = shapes.combinations_of_splits(seed)
+        assert sum(map(len, assigned.values())) == 300
+        for combinations in assigned.values():
             words = {word for pair in combinations for kind in pair for word in kind}
-            assert words == {*shapes.COLOURS, *shapes.FORMS}
+            assert words == {*shapes.COLORS, *shapes.FORMS}
 
 
 def test_relations_and_sizes_are_balanced(scenes: dict[str, list[dict[str, Any]]]) -> None:
@@ -84,31 +84,31 @@ def test_relations_and_sizes_are_balanced(scenes: dict[str, list[dict[str, Any]]
     assert len({row["caption"] for row in scenes["train"]}) > 550
 
 
-def named(pixel: tuple[int, ...]) -> str:
-    """The colour that a pixel is nearest to."""
-    return min(shapes.COLOURS, key=lambda name: math.dist(shapes.COLOURS[name], pixel))
+def nearest_color(pixel: tuple[int, ...]) -> str:
+    """The color nearest to a pixel."""
+    return min(shapes.COLORS, key=lambda name: math.dist(shapes.COLORS[name], pixel))
 
 
-def test_pictures_show_what_captions_say(scenes: dict[str, list[dict[str, Any]]]) -> None:
+def test_images_match_their_captions(scenes: dict[str, list[dict[str, Any]]]) -> None:
     widths = {"small": 10, None: 18, "large": 26}
     for row in scenes["test"]:
         parts = CAPTION.fullmatch(row["caption"])
         assert parts is not None
-        picture = Image.open(io.BytesIO(row["image"]["bytes"]))
-        assert picture.size == (64, 64)
+        image = Image.open(io.BytesIO(row["image"]["bytes"]))
+        assert image.size == (64, 64)
         boxes = row["boxes"]
-        for (left, top, right, bottom), size, colour, form in zip(
+        for (left, top, right, bottom), size, color, form in zip(
             boxes, parts.group(1, 5), parts.group(2, 6), parts.group(3, 7), strict=True
         ):
             assert abs(right - left - widths[size]) <= 1
             assert abs(bottom - top - widths[size]) <= 1
             assert 0 <= left < right <= 64
             assert 0 <= top < bottom <= 64
-            assert named(picture.getpixel(((left + right) // 2, (top + bottom) // 2))) == colour
-            inside = np.array(picture.crop((left, top, right, bottom)), dtype=float)
-            ground = np.array(picture.getpixel((0, 0) if left > 2 or top > 2 else (63, 63)), dtype=float)
-            to_colour, to_ground = (np.linalg.norm(inside - x, axis=-1) for x in (shapes.COLOURS[colour], ground))
-            lit = to_colour < to_ground
+            assert nearest_color(image.getpixel(((left + right) // 2, (top + bottom) // 2))) == color
+            inside = np.array(image.crop((left, top, right, bottom)), dtype=float)
+            background = np.array(image.getpixel((0, 0) if left > 2 or top > 2 else (63, 63)), dtype=float)
+            to_color, to_background = (np.linalg.norm(inside - x, axis=-1) for x in (shapes.COLORS[color], background))
+            lit = to_color < to_background
             share = {"square": 1, "circle": math.pi / 4, "cross": 5 / 9, "triangle": 1 / 2}[form]
             assert lit.mean() == pytest.approx(share, abs=0.1)
             assert (lit[-2, 2] and not lit[2, 2]) == (form == "triangle")
@@ -120,7 +120,7 @@ def test_pictures_show_what_captions_say(scenes: dict[str, list[dict[str, Any]]]
         assert far[relation] >= 1.9 * min(abs(right), abs(down))
 
 
-def test_datasets_decode_the_pictures() -> None:
+def test_datasets_decodes_the_images() -> None:
     rows = Dataset(shapes.generate({"train": 2, "validation": 1, "test": 1})["train"])
     assert rows[0]["image"].size == (64, 64)
     assert rows[0]["boxes"] == rows[:1]["boxes"][0]
@@ -128,27 +128,27 @@ def test_datasets_decode_the_pictures() -> None:
 
 # ---- dialogues -------------------------------------------------------------------------------------------------------
 
-TOLD = re.compile(r"(?:sorry, )?(?:my|i have my|remember my) (\w+) (?:is )?on (.+?)(?: instead)?\.")
+STATEMENT = re.compile(r"(?:sorry, )?(?:my|i have my|remember my) (\w+) (?:is )?on (.+?)(?: instead)?\.")
 ASKED = re.compile(r"when is my (\w+)\?|please move my \w+ to the day of my (\w+)\.")
 
 
 def answer_of(turns: list[str]) -> str:
-    """What a careful listener answers."""
-    told = {}
+    """The answer that follows from the turns."""
+    date_of = {}
     for turn in turns[:-1:2]:
-        statement = TOLD.fullmatch(turn)
+        statement = STATEMENT.fullmatch(turn)
         assert statement is not None, turn
-        told[statement[1]] = statement[2]
+        date_of[statement[1]] = statement[2]
     asked = ASKED.fullmatch(turns[-1])
     assert asked is not None, turns[-1]
-    return told[asked[1] or asked[2]]
+    return date_of[asked[1] or asked[2]]
 
 
-def test_the_answer_follows_from_the_turns(talks: dict[str, list[dict[str, Any]]]) -> None:
-    for rows in talks.values():
+def test_the_answer_follows_from_the_turns(conversations: dict[str, list[dict[str, Any]]]) -> None:
+    for rows in conversations.values():
         for row in rows:
-            if row["kind"] == dialogues.TOLD:
-                assert TOLD.fullmatch(row["turns"][-1])
+            if row["kind"] == dialogues.STATEMENT:
+                assert STATEMENT.fullmatch(row["turns"][-1])
                 assert row["response"] == f"{row['answer']}."
                 assert row["response"] in dialogues.REPLIES
             else:
@@ -158,7 +158,7 @@ def test_the_answer_follows_from_the_turns(talks: dict[str, list[dict[str, Any]]
             assert set(row["turns"][1:-1:2]) <= set(dialogues.REPLIES)
 
 
-def test_the_last_turn_says_nothing_about_the_answer() -> None:
+def test_the_last_turn_does_not_reveal_the_answer() -> None:
     rows = dialogues.generate({"train": 3, "validation": 3, "test": 6000})["test"].to_pylist()
     assert {row["kind"]: 0 for row in rows}.keys() == set(dialogues.KINDS)
     by_last_turn: dict[str, Counter[str]] = {}
@@ -166,32 +166,32 @@ def test_the_last_turn_says_nothing_about_the_answer() -> None:
         assert row["answer"] not in row["turns"][-1]
         by_last_turn.setdefault(row["turns"][-1], Counter())[row["answer"]] += 1
     guessed = sum(answers.most_common(1)[0][1] for answers in by_last_turn.values())
-    assert guessed / len(rows) < 0.12  # knowing the most frequent answer to each last turn by heart
+    assert guessed / len(rows) < 0.12  # of a model that memorizes the most frequent answer to each last turn
     for kind in dialogues.KINDS:
-        some = [row for row in rows if row["kind"] == kind]
-        assert len(some) == 2000
-        places = Counter()
-        for row in some:
+        same_kind = [row for row in rows if row["kind"] == kind]
+        assert len(same_kind) == 2000
+        positions = Counter()
+        for row in same_kind:
             event = next(filter(None, ASKED.fullmatch(row["turns"][-1]).group(1, 2)))  # type: ignore[union-attr]
-            places[max(i for i, turn in enumerate(row["turns"][:-1]) if event in turn)] += 1
-        assert len(places) >= 2  # what counts has been said at various times
+            positions[max(i for i, turn in enumerate(row["turns"][:-1]) if event in turn)] += 1
+        assert len(positions) >= 2  # the decisive turn is at various positions
 
 
-def test_dates_are_of_one_split_only_and_balanced(talks: dict[str, list[dict[str, Any]]]) -> None:
+def test_dates_are_in_one_split_and_balanced(conversations: dict[str, list[dict[str, Any]]]) -> None:
     dates = {}
-    for split, rows in talks.items():
+    for split, rows in conversations.items():
         dates[split] = {date for row in rows for turn in row["turns"] for date in re.findall(r"\d+ \w+", turn)}
         for kind in dialogues.KINDS:
             asked = Counter(row["answer"] for row in rows if row["kind"] == kind)
             assert max(asked.values()) - min(asked.values()) <= 1
-        kinds = [*dialogues.KINDS, *([dialogues.TOLD] if split == "train" else [])]
+        kinds = [*dialogues.KINDS, *([dialogues.STATEMENT] if split == "train" else [])]
         assert Counter(row["kind"] for row in rows) == dict.fromkeys(kinds, len(rows) // len(kinds))
     assert all(dates.values())
     assert not dates["train"] & dates["test"]
     assert not dates["train"] & dates["validation"]
     assert not dates["validation"] & dates["test"]
     parts = [{part for date in dates[split] for part in date.split()} for split in ("train", "test")]
-    assert parts[1] <= parts[0]  # each day and each month of the test has been seen, but not together
+    assert parts[1] <= parts[0]  # each day and each month of the test was seen, but not in combination
 
 
 # ---- pendulum --------------------------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def columns(table: pa.Table) -> tuple[np.ndarray, np.ndarray]:
     return np.array(table["values"].to_pylist()), np.array(table["context"].to_pylist())
 
 
-def test_measurements_have_their_shapes_and_stay_below_the_top() -> None:
+def test_measurements_have_the_right_shapes_and_never_go_over_the_top() -> None:
     tables = pendulum.generate({"train": 50, "validation": 20, "test": 20}, steps=30)
     for table in tables.values():
         values, context = columns(table)
@@ -210,10 +210,10 @@ def test_measurements_have_their_shapes_and_stay_below_the_top() -> None:
         assert np.abs(values[..., 0]).max() < np.pi + 0.1
         assert 1 < values[..., 1].std() < 2.5
     lengths = [length for table in tables.values() for length in table["length"].to_pylist()]
-    assert len(set(lengths)) == len(lengths) == 90  # no pendulum twice
+    assert len(set(lengths)) == len(lengths) == 90  # all pendulums are distinct
 
 
-def test_without_drive_and_damping_energy_stays_and_small_swings_have_their_period() -> None:
+def test_undamped_pendulums_conserve_energy_and_small_swings_have_the_right_period() -> None:
     length = np.array([0.5, 1.0, 1.5])
     start = np.stack([np.array([1.5, -1.0, 0.01]), np.array([0.0, 2.0, 0.0])], axis=-1)
     states = pendulum.swing(start, np.zeros((3, 100)), length, np.zeros(3))
@@ -226,7 +226,7 @@ def test_without_drive_and_damping_energy_stays_and_small_swings_have_their_peri
     np.testing.assert_allclose(states[2, :, 0], 0.01 * np.cos(np.sqrt(pendulum.GRAVITY / 1.5) * time), atol=1e-5)
 
 
-def test_runge_and_kutta_are_of_fourth_order() -> None:
+def test_runge_kutta_is_of_fourth_order() -> None:
     def error(steps: int) -> float:
         state = np.array([1.0])
         for _ in range(steps):
@@ -236,23 +236,25 @@ def test_runge_and_kutta_are_of_fourth_order() -> None:
     assert error(4) / error(8) == pytest.approx(16, rel=0.2)
 
 
-def test_damping_slows_and_drive_pushes() -> None:
+def test_damping_decays_and_a_constant_drive_deflects() -> None:
     start = np.array([[1.0, 0.0]] * 2)
     states = pendulum.swing(start, np.zeros((2, 200)), np.ones(2), np.array([0.0, 0.5]))
     assert np.abs(states[0, -30:, 0]).max() > 0.99
     assert np.abs(states[1, -30:, 0]).max() < 0.02
     rest = pendulum.swing(np.zeros((1, 2)), np.full((1, 400), 2.0), np.ones(1), np.full(1, 0.6))
-    assert rest[0, -1, 0] == pytest.approx(math.asin(2.0 / pendulum.GRAVITY), abs=1e-2)  # where the drive holds it
+    assert rest[0, -1, 0] == pytest.approx(
+        math.asin(2.0 / pendulum.GRAVITY), abs=1e-2
+    )  # the angle at which drive and gravity balance
 
 
-def test_the_context_of_a_step_is_the_drive_that_led_to_it() -> None:
-    """A step computed from the measurement before it and its own context is the next measurement, up to noise."""
+def test_the_context_of_a_step_is_the_drive_before_it() -> None:
+    """Integrating from the previous measurement with the context of the step gives the next one, up to noise."""
     table = pendulum.generate({"train": 40, "validation": 1, "test": 1})["train"]
     values, context = columns(table)
     length, damping = (np.array(table[name].to_pylist()) for name in ("length", "damping"))
     for t in (1, 20, 50):
         for drive, fits in ((context[:, t], True), (context[:, t] + 1, False)):
-            found = pendulum.swing(values[:, t - 1], drive, length, damping)[:, 0]
-            assert (np.abs(found - values[:, t]).max() < 0.08) == fits
+            predicted = pendulum.swing(values[:, t - 1], drive, length, damping)[:, 0]
+            assert (np.abs(predicted - values[:, t]).max() < 0.08) == fits
     changes = (np.abs(np.diff(context[..., 0], axis=1)) > 0.1).mean()
     assert 0.05 < changes < 0.2  # a drive is held for some steps

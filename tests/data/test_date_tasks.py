@@ -143,7 +143,7 @@ def test_a_size_that_cannot_be_met_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     few = {split: days[:5] for split, days in days_of_splits(0).items()}
     monkeypatch.setattr("kit.data.builtin.date_tasks.days_of_splits", lambda seed: few)
     most = len({style.write(day) for style in formats("de") for day in few["test"]})
-    with pytest.raises(DataError, match=rf"data\.sizes\.test: 999 rows asked for, but .* hardly more than {most} for"):
+    with pytest.raises(DataError, match=rf"data\.sizes\.test: 999 rows requested, but .* hardly more than {most} for"):
         load_builtin("date_tags", languages=["de"], sizes={"train": 9, "validation": 9, "test": 999})
 
 

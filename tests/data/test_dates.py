@@ -141,7 +141,7 @@ def test_languages_can_be_chosen():
         ({"languages": []}, r"data\.languages: the list is empty"),
         ({"sizes": {"tain": 5}}, r'data\.sizes: .*"tain"\. Did you mean "train"\?'),
         ({"sizes": {"train": 0}}, r"data\.sizes\.train: expected at least 1"),
-        ({"sizes": {"test": 10**6}, "languages": ["de"]}, r"data\.sizes\.test: 1000000 rows asked for, but .* 1 lang"),
+        ({"sizes": {"test": 10**6}, "languages": ["de"]}, r"data\.sizes\.test: 1000000 rows requested, but .* 1 lang"),
     ],
 )
 def test_mistakes_are_named(arguments, message):

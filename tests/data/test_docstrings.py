@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit.data.builtin import docstrings, load_builtin
-from kit.data.builtin.docstrings import COLUMNS, LONGEST_TEXT, documented, in_two, rows_of, signature
+from kit.data.builtin.docstrings import COLUMNS, MAX_TEXT_LENGTH, documented_rows, rows_of, signature, split_summary
 from kit.data.splits import load_splits
 from kit.errors import DataError
 from kit.tasks.translation.recipe import TranslationData
@@ -51,7 +51,7 @@ def test_rows_are_as_promised(source, target):
         for column in (source, target):
             text = row[column]
             assert text == " ".join(text.split())
-            assert 0 < len(text) <= LONGEST_TEXT or column == "signature"
+            assert 0 < len(text) <= MAX_TEXT_LENGTH or column == "signature"
         assert row["docstring"].startswith(row["summary"])
         assert row["module"].partition(".")[0] not in ("test", "lib2to3", "site-packages")
 
@@ -64,7 +64,7 @@ def test_signatures_are_python():
 
 
 def test_rows_are_those_of_the_modules():
-    by_name = {(row["module"], row["name"]): row for row in documented(Path(sysconfig.get_path("stdlib")))}
+    by_name = {(row["module"], row["name"]): row for row in documented_rows(Path(sysconfig.get_path("stdlib")))}
     row = by_name["textwrap", "fill"]
     assert row["docstring"] == " ".join(inspect.getdoc(textwrap.fill).split())
     assert row["summary"] == "Fill a single paragraph of text, returning a new string."
@@ -148,7 +148,7 @@ def test_tests_other_packages_and_broken_files_are_left_out(tmp_path):
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'"""In {name}."""' + (" (" if name == "broken.py" else ""))
-    assert [row["module"] for row in documented(tmp_path)] == ["a", "a.b"]
+    assert [row["module"] for row in documented_rows(tmp_path)] == ["a", "a.b"]
 
 
 def test_a_python_without_sources_is_refused(tmp_path, monkeypatch):
@@ -182,7 +182,7 @@ def test_sizes_are_met_and_do_not_change_other_splits():
     assert part["validation"] == whole["validation"]
     assert {row["body"] for row in part["test"]} <= {row["body"] for row in whole["test"]}
     most = len(whole["test"])
-    with pytest.raises(DataError, match=rf"data\.sizes\.test: {most + 1} rows asked for, but .* has {most} for"):
+    with pytest.raises(DataError, match=rf"data\.sizes\.test: {most + 1} rows requested, but .* has {most} for"):
         rows("body", "summary", test=most + 1)
     assert len(rows("body", "summary", test=most)["test"]) == most
 
@@ -200,7 +200,7 @@ def test_columns_are_chosen_by_the_recipe():
 @settings(deadline=None)
 @given(st.text("aA .!?\n\t", max_size=40))
 def test_summary_and_body_together_are_the_text(text):
-    summary, body = in_two(text)
+    summary, body = split_summary(text)
     assert f"{summary} {body}".split() == text.split()
     assert bool(summary) == bool(text.strip())
 

@@ -232,7 +232,7 @@ def test_a_missing_path_says_where_it_was_looked_for(tmp_path, monkeypatch):
     assert str(tmp_path / "org/corpus") in str(caught.value)
     assert "as a Hub id it could not be loaded" in str(caught.value)
     assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match=r'no built-in data "dats"\. Did you mean "dates"\?'):
+    with pytest.raises(DataError, match=r'no built-in data set "dats"\. Did you mean "dates"\?'):
         load_splits(TranslationData(path="builtin:dats"))
 
 

@@ -9,8 +9,8 @@
     Which is earlier, 2021-03-03 or 2019-11-16?      2019-11-16      earlier    en
     Which day comes after 2021-03-31?                2021-04-01      next       en
 
-Dates are written as in `builtin:dates`, in formats that need no hint at the language; a weekday is asked for only where
-the date tells it. No day that is asked about is in two splits; each kind has equally many rows, to within one.
+Dates are written as in `builtin:dates`, in formats that need no language tag; a weekday is asked for only if the date
+states it. No day that is asked about is in two splits. The kinds have the same number of rows, within one.
 """
 
 import random
@@ -25,7 +25,7 @@ from kit.data.builtin.date_tasks import Row, fill, untagged
 from kit.data.builtin.dates import PART_OF_FIELD, DateFormat, chosen_languages, days_of_splits, formats
 
 LANGUAGES = ("de", "en", "es", "fr", "it")
-"""Those of the set, unless others are asked for."""
+"""The languages of the set, unless the recipe chooses others."""
 DEFAULT_SIZES = {"train": 8_000, "validation": 500, "test": 1_000}
 KINDS = ("iso", "write", "month", "year", "weekday", "earlier", "next")
 ENGLISH = Locale.parse("en")
@@ -39,22 +39,22 @@ def name_of(language: str) -> str:
 
 @cache
 def long_format(language: str) -> DateFormat:
-    """The way to write a date that a language has for letters and headings."""
+    """The long format of a language, as in letters and headings."""
     pattern = Locale.parse(language).date_formats["long"].pattern
     return next(style for style in formats(language) if style.pattern == pattern)
 
 
 @cache
 def with_weekday(language: str) -> tuple[DateFormat, ...]:
-    """The ways to write a date that tell the weekday."""
-    tells = (PART_OF_FIELD["E"], PART_OF_FIELD["c"])
-    return tuple(style for style in untagged(language) if any(part in tells for part, _ in style.fields))
+    """The formats that state the weekday."""
+    weekday_parts = (PART_OF_FIELD["E"], PART_OF_FIELD["c"])
+    return tuple(style for style in untagged(language) if any(part in weekday_parts for part, _ in style.fields))
 
 
-def instruction(kind: str, day: date, other: date, language: str, chance: random.Random) -> tuple[str, str]:
-    """A prompt of this kind and its answer."""
+def instruction(kind: str, day: date, other: date, language: str, rng: random.Random) -> tuple[str, str]:
+    """A prompt of a kind, and its answer."""
     styles = with_weekday(language) if kind == "weekday" else untagged(language)
-    written = chance.choice(styles).write(day)
+    written = rng.choice(styles).write(day)
     match kind:
         case "iso":
             return f"Write {written} as ISO.", day.isoformat()
@@ -74,23 +74,25 @@ def instruction(kind: str, day: date, other: date, language: str, chance: random
 def generate(
     languages: Sequence[str] | None = None, sizes: dict[str, int] | None = None, seed: int = 0
 ) -> dict[str, pa.Table]:
-    """Train, validation and test, with the columns prompt, answer, kind and language. Equal arguments give equal rows,
-    and no row is there twice."""
+    """Train, validation and test, with the columns prompt, answer, kind and language.
+
+    Equal arguments give equal rows, and all rows are distinct.
+    """
     chosen = chosen_languages(LANGUAGES if languages is None else languages, "date_instructions")
     days = days_of_splits(seed)
     sizes = DEFAULT_SIZES | (sizes or {})
     tables = {}
     for split in DEFAULT_SIZES:
-        chance = random.Random(f"date_instructions/{seed}/{split}")
+        rng = random.Random(f"date_instructions/{seed}/{split}")
 
-        def make(number: int, days: Sequence[date] = days[split], chance: random.Random = chance) -> Row:
+        def make(number: int, days: Sequence[date] = days[split], rng: random.Random = rng) -> Row:
             kind = KINDS[number % len(KINDS)]
             language = "en" if kind in ("earlier", "next") else chosen[number // len(KINDS) % len(chosen)]
-            day, other = chance.sample(days, 2)
-            prompt, answer = instruction(kind, day, other, language, chance)
+            day, other = rng.sample(days, 2)
+            prompt, answer = instruction(kind, day, other, language, rng)
             return {"prompt": prompt, "answer": answer, "kind": kind, "language": language}
 
         rows = fill(make, sizes[split], "date_instructions", split)
-        chance.shuffle(rows)
+        rng.shuffle(rows)
         tables[split] = pa.Table.from_pylist(rows)
     return tables

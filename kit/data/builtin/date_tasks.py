@@ -1,17 +1,17 @@
-"""Four sets made from the dates of `builtin:dates`, each to be judged by exactly one right answer.
+"""Four labeled sets built from the dates of `builtin:dates`, with exactly one right answer per example.
 
     builtin:date_language     text, label                     3 avril 2021 → fr
     builtin:date_pairs        text, text_pair, label          3 avril 2021 | April 3, 2021 → same
     builtin:date_tags         tokens, tags                    3 avril 2021 → B-day B-month B-year
     builtin:date_questions    context, question, answers      Anna was born on 3 avril 2021 … When was Anna born?
 
-- The language of a date is asked only where one language alone writes it so, whatever the case of its letters.
-- Half of the pairs are the same day in two ways of writing; half of the others differ in a single part.
-- Words are cut at spaces, between letters, digits and signs, and at the ends of the parts of the date.
-- A question is about one of several dates in a text in English; every third has no answer there. The rows are those
-  of SQuAD.
+- `date_language` has only dates that a single language writes that way, ignoring case.
+- Half of the pairs are the same day in two formats; half of the others differ in a single part.
+- Tokens are split at spaces, between letters, digits and symbols, and at the boundaries of the parts of the date.
+- A question is about one of several dates in an English text; every third has no answer there. The rows have the
+  structure of SQuAD.
 
-No day is in two splits. Languages, labels, and both of them together are balanced to within three rows.
+No day is in two splits. Languages, labels, and their combinations are balanced within three rows.
 """
 
 import random
@@ -53,85 +53,85 @@ EVENTS = {
 Row = dict[str, Any]
 
 
-class Maker:
-    """Makes rows from the days of a split."""
+class RowGenerator:
+    """Generates rows from the days of a split."""
 
-    def __init__(self, days: Sequence[date], languages: Sequence[str], chance: random.Random) -> None:
+    def __init__(self, days: Sequence[date], languages: Sequence[str], rng: random.Random) -> None:
         self.days = days
         self.languages = tuple(languages)
-        self.chance = chance
-        self.day = chance.choice(days)
-        # Days that have two parts in common, to find one that differs in the third.
+        self.rng = rng
+        self.day = rng.choice(days)
+        # Days by two of their parts, to find one that differs only in the third.
         self.near: dict[tuple[str, int, int], list[date]] = defaultdict(list)
         for day in days:
-            for key in alike(day):
+            for key in shared_parts(day):
                 self.near[key].append(day)
 
     def language(self, number: int) -> Row | None:
-        """A date and its language; None if another language writes it so, too."""
+        """A date and its language; None if another language writes it the same way."""
         language = self.languages[number % len(self.languages)]
-        # All that is written about a day is slow to find out, so that one day serves for a few rows.
-        if self.chance.random() < 0.25:
-            self.day = self.chance.choice(self.days)
-        text = self.chance.choice(untagged(language)).write(self.day)
-        if len(writers(self.day, self.languages)[text.casefold()]) > 1:
+        # Writing a day in all languages is slow, so one day serves for a few rows.
+        if self.rng.random() < 0.25:
+            self.day = self.rng.choice(self.days)
+        text = self.rng.choice(untagged(language)).write(self.day)
+        if len(languages_by_text(self.day, self.languages)[text.casefold()]) > 1:
             return None
         return {"text": text, "label": language}
 
     def pair(self, number: int) -> Row | None:
-        """Two dates, and whether they are the same day; None if they are the same text."""
+        """Two dates, and whether they are the same day; None if their texts are equal."""
         same = number % 2 == 1
         language = self.languages[number // 2 % len(self.languages)]
-        day = self.chance.choice(self.days)
-        other = day if same else self.another(day)
-        text = self.chance.choice(formats(language)).write(day)
-        text_pair = self.chance.choice(formats(self.chance.choice(self.languages))).write(other)
+        day = self.rng.choice(self.days)
+        other = day if same else self.other_day(day)
+        text = self.rng.choice(formats(language)).write(day)
+        text_pair = self.rng.choice(formats(self.rng.choice(self.languages))).write(other)
         if text == text_pair:
             return None
         label = "same" if same else "different"
         return {"text": text, "text_pair": text_pair, "label": label, "language": language}
 
-    def another(self, day: date) -> date:
-        """Another day: half the time one that differs in nothing but day, month or year."""
-        if self.chance.random() < 0.5:
-            keys = list(alike(day))
-            self.chance.shuffle(keys)
+    def other_day(self, day: date) -> date:
+        """Another day; with probability one half, one that differs in a single part."""
+        if self.rng.random() < 0.5:
+            keys = list(shared_parts(day))
+            self.rng.shuffle(keys)
             for key in keys:
                 if others := [near for near in self.near[key] if near != day]:
-                    return self.chance.choice(others)
-        return self.chance.choice([near for near in self.chance.sample(self.days, 2) if near != day])
+                    return self.rng.choice(others)
+        return self.rng.choice([near for near in self.rng.sample(self.days, 2) if near != day])
 
     def tags(self, number: int) -> Row:
-        """The words of a date, and which part of it they are."""
+        """The tokens of a date, and the part of it that each is."""
         language = self.languages[number % len(self.languages)]
-        style, day = self.chance.choice(formats(language)), self.chance.choice(self.days)
+        style, day = self.rng.choice(formats(language)), self.rng.choice(self.days)
         tokens, tags = [], []
         for text, kind in pieces(style, day):
             words = WORD.findall(text)
             tokens += words
-            tags += [f"{'I' if place else 'B'}-{kind}" if kind else "O" for place in range(len(words))]
+            tags += [f"{'I' if index else 'B'}-{kind}" if kind else "O" for index in range(len(words))]
         return {"tokens": tokens, "tags": tags, "language": language}
 
     def question(self, number: int) -> Row:
-        """A text about one or two people, and a question that every third time is about something not told."""
+        """A text about one or two people, and a question; every third question has no answer in the text."""
         language = self.languages[number // 3 % len(self.languages)]
-        names = self.chance.sample(PEOPLE, self.chance.choice((1, 2)))
+        names = self.rng.sample(PEOPLE, self.rng.choice((1, 2)))
         each = 3 if len(names) == 1 else 2
-        days = self.chance.sample(self.days, each * len(names))
+        days = self.rng.sample(self.days, each * len(names))
         context = ""
-        told: dict[tuple[str, str], tuple[str, int]] = {}
+        answer_of: dict[tuple[str, str], tuple[str, int]] = {}  # text and start by person and event
         for name in names:
             context += f" {name}" if context else name
-            for place, event in enumerate(self.chance.sample(list(EVENTS), each)):
-                link = "" if place == 0 else " and" if place == each - 1 else ","
+            for index, event in enumerate(self.rng.sample(list(EVENTS), each)):
+                link = "" if index == 0 else " and" if index == each - 1 else ","
                 context += f"{link} {event} on "
-                told[name, event] = self.chance.choice(untagged(language)).write(days.pop()), len(context)
-                context += told[name, event][0]
+                answer_of[name, event] = self.rng.choice(untagged(language)).write(days.pop()), len(context)
+                context += answer_of[name, event][0]
             context += "."
         impossible = number % 3 == 2
-        untold = [(name, event) for name in names for event in EVENTS if (name, event) not in told]
-        asked = self.chance.choice(untold if impossible else list(told))
-        answers = [] if impossible else [told[asked]]
+        unstated = [(name, event) for name in names for event in EVENTS if (name, event) not in answer_of]
+        asked = self.rng.choice(unstated if impossible else list(answer_of))
+        answers = [] if impossible else [answer_of[asked]]
         return {
             "title": " and ".join(names),
             "context": context,
@@ -142,53 +142,53 @@ class Maker:
         }
 
 
-def alike(day: date) -> tuple[tuple[str, int, int], ...]:
-    """What other days may have in common with one, but for a single part."""
+def shared_parts(day: date) -> tuple[tuple[str, int, int], ...]:
+    """Keys that days share if they differ in a single part: day, month or year."""
     return (("day", day.year, day.month), ("month", day.year, day.day), ("year", day.month, day.day))
 
 
 def untagged(language: str) -> list[DateFormat]:
-    """The ways to write a date that do not begin with the name of the language."""
+    """The formats that do not start with a language tag."""
     return [style for style in formats(language) if not style.template.startswith("[")]
 
 
 @lru_cache(maxsize=8)
-def writers(day: date, languages: tuple[str, ...]) -> dict[str, set[str]]:
-    """All texts of a day in lower case, and the languages that have them."""
-    found: dict[str, set[str]] = defaultdict(set)
+def languages_by_text(day: date, languages: tuple[str, ...]) -> dict[str, set[str]]:
+    """Every text of a day in lower case, with the languages that write it."""
+    languages_of: dict[str, set[str]] = defaultdict(set)
     for language in languages:
         for style in untagged(language):
-            found[style.write(day).casefold()].add(language)
-    return found
+            languages_of[style.write(day).casefold()].add(language)
+    return languages_of
 
 
 def pieces(style: DateFormat, day: date) -> list[tuple[str, str | None]]:
-    """The text of a date in pieces, each with the part of the date that it is, if it is one."""
+    """The text of a date in pieces, each with the part of the date that it is, or None for what lies between parts."""
     between = style.template.split("%s")
-    found: list[tuple[str, str | None]] = [(between[0], None)]
+    result: list[tuple[str, str | None]] = [(between[0], None)]
     for (part, names), text in zip(style.fields, between[1:], strict=True):
-        found += [(names[part(day)], KINDS.get(part)), (text, None)]
-    return found
+        result += [(names[part(day)], KINDS.get(part)), (text, None)]
+    return result
 
 
 def generate(
     name: str, languages: Sequence[str] | None = None, sizes: dict[str, int] | None = None, seed: int = 0
 ) -> dict[str, pa.Table]:
-    """Train, validation and test of one of the sets. Equal arguments give equal rows, and no row is there twice."""
+    """Train, validation and test of one of the sets. Equal arguments give equal rows, and all rows are distinct."""
     chosen = chosen_languages(LANGUAGES if languages is None else languages, name)
     days = days_of_splits(seed)
     sizes = DEFAULT_SIZES | (sizes or {})
     tables = {}
     for split in DEFAULT_SIZES:
-        maker = Maker(days[split], chosen, random.Random(f"{name}/{seed}/{split}"))
+        rows_of = RowGenerator(days[split], chosen, random.Random(f"{name}/{seed}/{split}"))
         make = {
-            "date_language": maker.language,
-            "date_pairs": maker.pair,
-            "date_tags": maker.tags,
-            "date_questions": maker.question,
+            "date_language": rows_of.language,
+            "date_pairs": rows_of.pair,
+            "date_tags": rows_of.tags,
+            "date_questions": rows_of.question,
         }[name]
         rows = fill(make, sizes[split], name, split)
-        maker.chance.shuffle(rows)
+        rows_of.rng.shuffle(rows)
         if name == "date_questions":
             rows = [{"id": f"{split}-{number}", **row} for number, row in enumerate(rows)]
         tables[split] = pa.Table.from_pylist(rows)
@@ -196,7 +196,7 @@ def generate(
 
 
 def fill(make: Callable[[int], Row | None], size: int, name: str, split: str) -> list[Row]:
-    """`size` rows, no two of them the same. Raises DataError if there are not as many."""
+    """`size` distinct rows. Raises DataError if there are fewer."""
     rows: dict[str, Row] = {}
     failed = 0
     while len(rows) < size:
@@ -206,7 +206,7 @@ def fill(make: Callable[[int], Row | None], size: int, name: str, split: str) ->
             failed = 0
         elif (failed := failed + 1) == 1000:
             raise DataError(
-                f"data.sizes.{split}: {size} rows asked for, but builtin:{name} has hardly more than {len(rows)} for "
-                "this split and these languages. Ask for fewer, or for more languages."
+                f"data.sizes.{split}: {size} rows requested, but builtin:{name} has hardly more than {len(rows)} for "
+                "this split and these languages. Request fewer rows, or more languages."
             )
     return list(rows.values())

@@ -5,15 +5,14 @@
     2021年4月3日(土)               2021-04-03   ja
     [en] 4/3/21                   2021-04-03   en
 
-The names and the order of the parts come from CLDR through Babel, in the Gregorian calendar, with ASCII digits.
+Names and formats come from CLDR through Babel, in the Gregorian calendar, with ASCII digits.
 Every source has exactly one right answer:
 
-- The days are those of 1950-2049, so a year of two digits means one year.
-- A format in which nothing but numbers tells the day from the month ("4/3/21") starts with the language in brackets.
+- The days are those of 1950-2049, so two digits identify a year.
+- A format in which only the order distinguishes day and month ("4/3/21") starts with the language in brackets.
 
-Sources are what a person types: the marks that CLDR puts around numbers to steer right-to-left display are left out,
-and its non-breaking spaces are plain ones. No day is in two splits, so a model must have learned the parts of a date
-to write a new one.
+Sources are what a person types: CLDR's bidirectional control characters are removed, and its non-breaking spaces are
+plain spaces. No day is in two splits, so a model must learn the parts of a date to write a new one.
 """
 
 import random
@@ -42,7 +41,7 @@ SHARE_OF_DAYS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
 DISPLAY_ONLY = {0x200E: None, 0x200F: None, 0x061C: None, 0x00A0: " ", 0x202F: " "}
 FIELD = re.compile(r"%\((\w+)\)s")
-# What a field of a CLDR pattern depends on. A pattern with any other field is not a plain date.
+# The value that a field of a CLDR pattern depends on. A pattern with any other field is not a plain date.
 PART_OF_FIELD: dict[str, Callable[[date], int]] = {
     "d": lambda day: day.day,
     "M": lambda day: day.month,
@@ -52,7 +51,7 @@ PART_OF_FIELD: dict[str, Callable[[date], int]] = {
     "y": lambda day: day.year,
     "G": lambda day: day.year,
 }
-# Days that together show every month, weekday, day of the month and year there is.
+# Days that together cover every month, weekday, day of the month and year.
 SAMPLE_DAYS = [date(2000, 1, 1) + timedelta(days=n) for n in range(366)] + [
     date(year, 1, 1) for year in range(FIRST_DAY.year, LAST_DAY.year + 1)
 ]
@@ -68,16 +67,16 @@ class DateFormat:
     fields: tuple[tuple[Callable[[date], int], dict[int, str]], ...]
 
     def write(self, day: date) -> str:
-        """The date as text; equal to what Babel writes but for the marks and spaces named above and the tag."""
+        """The date as text: what Babel writes, except for the characters named above and the language tag."""
         return self.template % tuple(names[part(day)] for part, names in self.fields)
 
 
 @cache
 def formats(language: str) -> tuple[DateFormat, ...]:
-    """Every distinct way in which CLDR writes day, month and year in a language, with or without the weekday."""
+    """Every distinct CLDR format of day, month and year in a language, with or without the weekday."""
     locale = Locale.parse(language)
     patterns = [locale.date_formats[width].pattern for width in ("full", "long", "medium", "short")]
-    # Skeletons with an era (G) are left out: "AD" after the year is not how people date letters, and not all are right.
+    # Skeletons with an era (G) are excluded: people do not write "AD" after the year, and some of them are wrong.
     patterns += [
         skeleton.pattern for name, skeleton in sorted(locale.datetime_skeletons.items()) if set(name) <= set("yMEcd")
     ]
@@ -87,7 +86,7 @@ def formats(language: str) -> tuple[DateFormat, ...]:
         part = PART_OF_FIELD[field[0]]
         return {part(day): DateTimeFormat(day, locale)[field].translate(DISPLAY_ONLY) for day in SAMPLE_DAYS}
 
-    found = []
+    result = []
     for pattern in dict.fromkeys(patterns):
         template = parse_pattern(pattern).format.translate(DISPLAY_ONLY)
         fields = FIELD.findall(template)
@@ -95,18 +94,18 @@ def formats(language: str) -> tuple[DateFormat, ...]:
             if needs_tag(template, fields):
                 template = f"[{language}] {template}"
             parts = tuple((PART_OF_FIELD[field[0]], names_of(field)) for field in fields)
-            found.append(DateFormat(language, pattern, FIELD.sub("%s", template), parts))
-    return tuple(found)
+            result.append(DateFormat(language, pattern, FIELD.sub("%s", template), parts))
+    return tuple(result)
 
 
 def needs_tag(template: str, fields: Sequence[str]) -> bool:
-    """Whether the month is a number, and no word such as 月 says so: then the language decides what is meant."""
+    """Whether the month is a number that no word such as 月 marks: then only the language tells it from the day."""
     month_is_number = any(field[0] in "ML" and len(field) <= 2 for field in fields)
     return month_is_number and not any(letter.isalpha() for letter in FIELD.sub("", template))
 
 
 def days_of_splits(seed: int) -> dict[str, list[date]]:
-    """Every day of the range, dealt out to the splits by seed: no day is in two of them."""
+    """Every day of the range, assigned to one of the splits by seed."""
     days = [FIRST_DAY + timedelta(days=n) for n in range((LAST_DAY - FIRST_DAY).days + 1)]
     random.Random(f"dates/{seed}/days").shuffle(days)
     first = int(len(days) * SHARE_OF_DAYS["train"])
@@ -119,7 +118,7 @@ def generate(
 ) -> dict[str, pa.Table]:
     """Train, validation and test, each with the columns source, target and language.
 
-    The languages have equally many rows (to within one), no source occurs twice in a split, and equal arguments
+    The languages have the same number of rows (within one), the sources of a split are distinct, and equal arguments
     give equal rows.
     """
     chosen = chosen_languages(LANGUAGES if languages is None else languages, "dates")
@@ -129,7 +128,7 @@ def generate(
 
 
 def chosen_languages(languages: Sequence[str], name: str) -> list[str]:
-    """The languages, each once. Raises DataError if the set of this name has not all of them."""
+    """The languages without repetitions. Raises DataError if the set lacks one of them, or if there are none."""
     for language in languages:
         if language not in LANGUAGES:
             raise DataError(
@@ -137,28 +136,30 @@ def chosen_languages(languages: Sequence[str], name: str) -> list[str]:
                 f"It has {', '.join(LANGUAGES)}."
             )
     if not languages:
-        raise DataError("data.languages: the list is empty; name at least one, or leave the key out for all.")
+        raise DataError(
+            "data.languages: the list is empty. Name at least one language, or remove the key for all of them."
+        )
     return list(dict.fromkeys(languages))
 
 
 def sample(days: Sequence[date], languages: Sequence[str], size: int, split: str, seed: int) -> pa.Table:
-    """`size` rows with distinct sources, by turns in each language, in random order."""
-    # Some formats coincide for some days (a short month name may be the long one), so that not every pair of day
-    # and format is a new text; half of them always are.
-    most = len(languages) * min(len(formats(language)) for language in languages) * len(days) // 2
-    if size > most:
+    """`size` rows with distinct sources, alternating between the languages, then shuffled."""
+    # Some formats coincide for some days (a short month name may equal the long one), so not every pair of day and
+    # format is a new text; at least half of them are.
+    max_rows = len(languages) * min(len(formats(language)) for language in languages) * len(days) // 2
+    if size > max_rows:
         raise DataError(
-            f"data.sizes.{split}: {size} rows asked for, but builtin:dates has {most} for this split with "
-            f"{len(languages)} language(s). Ask for fewer, or for more languages."
+            f"data.sizes.{split}: {size} rows requested, but builtin:dates has {max_rows} for this split with "
+            f"{len(languages)} language(s). Request fewer rows, or more languages."
         )
-    chance = random.Random(f"dates/{seed}/{split}")
+    rng = random.Random(f"dates/{seed}/{split}")
     rows: dict[str, tuple[str, str]] = {}
     while len(rows) < size:
         language = languages[len(rows) % len(languages)]
-        day = chance.choice(days)
-        rows.setdefault(chance.choice(formats(language)).write(day), (day.isoformat(), language))
+        day = rng.choice(days)
+        rows.setdefault(rng.choice(formats(language)).write(day), (day.isoformat(), language))
     order = list(rows)
-    chance.shuffle(order)
+    rng.shuffle(order)
     return pa.table(
         {
             "source": order,
