@@ -224,4 +224,4 @@ def test_any_signature_is_written_and_the_tree_stays_as_it_was(positional, named
         [*node.args.defaults, *node.args.kw_defaults], [*again.args.defaults, *again.args.kw_defaults], strict=True
     ):
         text = ast.unparse(old)
-        assert ast.unparse(new) == (text if len(text) <= docstrings.LONGEST_DEFAULT else "...")
+        assert ast.unparse(new) == (text if len(text) <= docstrings.MAX_DEFAULT_LENGTH else "...")
