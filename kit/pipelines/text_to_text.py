@@ -48,12 +48,7 @@ class TextToTextPipeline(Pipeline):
         config = self.model.config
         if not config.is_encoder_decoder:
             raise ValueError(f"{self.task} needs a model with encoder and decoder, not {type(self.model).__name__}")
-        if self._has_codes and self.tokenizer("")["input_ids"][-1:] != [self.tokenizer.eos_token_id]:
-            raise ValueError(
-                f"{self.task}: {type(self.tokenizer).__name__} puts the language code behind the text, as in "
-                "first-generation mBART, which this pipeline does not support. Use mBART-50, NLLB or M2M-100 (NLLB "
-                "without legacy_behaviour in tokenizer_config.json)"
-            )
+        self._check_codes(self.tokenizer("")["input_ids"])
         self.target_tokenizer = target_tokenizer or self._read_target_tokenizer()
         named = DIRECTION.fullmatch(self.task)
         self.direction = named.groups() if named else (None, None)
@@ -90,6 +85,15 @@ class TextToTextPipeline(Pipeline):
     def _has_codes(self) -> bool:
         """Whether the tokenizer encodes by language, as those of mBART-50, NLLB and M2M do."""
         return hasattr(self.tokenizer, "set_tgt_lang_special_tokens")
+
+    def _check_codes(self, ids: list[int]) -> None:
+        """Raise ValueError if a tokenizer with codes ends a text with one: the model starts its output from there."""
+        if self._has_codes and ids[-1:] != [self.tokenizer.eos_token_id]:
+            raise ValueError(
+                f"{self.task}: {type(self.tokenizer).__name__} puts the language code behind the text, as in "
+                "first-generation mBART, which this pipeline does not support. Use mBART-50, NLLB or M2M-100 (NLLB "
+                "without legacy_behaviour in tokenizer_config.json)"
+            )
 
     def _code(self, side: str, language: str | None) -> str | None:
         """The code of a language, or of the default of a side ("src" or "tgt")."""
@@ -194,6 +198,7 @@ class TextToTextPipeline(Pipeline):
         limit = {"max_length": self._longest_source() - len(in_front)} if truncation else {}
         with self._reading(src_lang):
             ids = self.tokenizer(self.prefix + inputs, truncation=truncation, **limit)["input_ids"]
+        self._check_codes(ids)  # not every tokenizer has a language before it is given one
         input_ids = torch.tensor([in_front + ids], dtype=torch.long)
         if input_ids.shape[1] == 0:  # an empty text without an end marker: one masked token
             pad = torch.full((1, 1), self.tokenizer.pad_token_id)

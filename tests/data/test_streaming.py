@@ -375,7 +375,7 @@ def values(table: pa.Table) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@given(rows=st.lists(st.tuples(cell, cell), min_size=1, max_size=12), takes=st.lists(st.integers(1, 5), min_size=12))
+@given(rows=st.lists(st.tuples(cell, cell), min_size=1, max_size=12), takes=st.lists(st.integers(1, 5), min_size=13))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_shard_goes_on_where_it_stopped(
     tmp_path: Path, kind: str, rows: list[tuple[str, str]], takes: list[int]

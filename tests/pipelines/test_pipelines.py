@@ -13,6 +13,7 @@ import torch
 from conftest import RunKit
 from datasets import Dataset
 from support.pretrained_models import FAMILIES, LETTERS, mbart
+from tokenizers import processors
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers import pipeline as stock_pipeline
 from transformers.pipelines.pt_utils import KeyDataset
@@ -247,6 +248,23 @@ def test_codes_behind_the_text_are_rejected(task: str, tmp_path: Path) -> None:
     folder = mbart().save(tmp_path / "model")
     with pytest.raises(ValueError, match=r"MBartTokenizer puts the language code behind the text.* Use mBART-50, NLLB"):
         pipeline(task, model=folder)
+
+
+def test_a_code_that_comes_behind_the_text_with_the_first_language_is_rejected(tmp_path: Path) -> None:
+    """As PLBart's tokenizer, which has no language until it is given one."""
+    pipe = pipeline("translation", model=FAMILIES["mbart50"]().save(tmp_path / "model"), max_new_tokens=3)
+    changed = pipe.tokenizer.set_src_lang_special_tokens
+
+    def behind(language: str) -> None:
+        changed(language)
+        code = pipe.tokenizer.convert_tokens_to_ids(language)
+        pipe.tokenizer._tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"$A </s> {language}", special_tokens=[("</s>", pipe.tokenizer.eos_token_id), (language, code)]
+        )
+
+    pipe.tokenizer.set_src_lang_special_tokens = behind
+    with pytest.raises(ValueError, match="puts the language code behind the text"):
+        pipe("ja", src_lang="de_DE", tgt_lang="en_XX")
 
 
 def test_what_a_model_says_about_tasks(tmp_path: Path) -> None:

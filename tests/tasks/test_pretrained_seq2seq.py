@@ -16,8 +16,8 @@ from accelerate import Accelerator
 from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pretrained_models import CODES, FAMILIES, Family, mbart, nllb
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
+from support.pretrained_models import CODES, FAMILIES, LETTERS, Family, mbart, nllb
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, NllbTokenizer
 
 from kit import Translator, evaluate, load_recipe, train
 from kit.data.text.languages import set_language_codes
@@ -274,6 +274,18 @@ def test_codes_behind_the_text_are_rejected(
         assert (done.returncode, done.stdout) == (2, "")
         assert message in done.stderr
         assert len(done.stderr.splitlines()) == 1
+
+
+def test_codes_that_kit_does_not_know_are_rejected(tmp_path: Path, data: Path) -> None:
+    words = ["<s>", "<pad>", "</s>", "<unk>", "▁", *LETTERS]
+    vocabulary = {word: number for number, word in enumerate(words)}
+    family = nllb()
+    family = Family(family.config, NllbTokenizer(vocab=vocabulary, extra_special_tokens=["__java__"]))
+    message = r"NllbTokenizer\) has language codes that kit does not know\. Use mBART-50"
+    with pytest.raises(RecipeError, match=message):
+        prepare(load_recipe(fine_tuning(tmp_path, data, family, {"tokenizer": {"target_language": "__java__"}})))
+    with pytest.raises(RunError, match=message):
+        Translator(tmp_path / "pretrained").translate(["ja"])
 
 
 @pytest.mark.parametrize(

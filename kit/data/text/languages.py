@@ -161,7 +161,9 @@ def takes_codes(tokenizer: "PreTrainedTokenizerBase") -> bool:
 
 
 def codes_problem(tokenizer: "PreTrainedTokenizerBase") -> str | None:
-    """Why kit rejects a tokenizer with codes: it does not put them in front of the text; None if it does."""
+    """Why kit rejects a tokenizer with codes: it does not know them, or they stand behind the text; None otherwise."""
+    if not code_ids(tokenizer):  # as of PLBart and SeamlessM4T
+        return f"{described(tokenizer)} has language codes that kit does not know. Use mBART-50, NLLB or M2M-100"
     if tokenizer("")["input_ids"][-1:] == [tokenizer.eos_token_id]:
         return None
     return (
