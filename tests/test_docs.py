@@ -218,9 +218,14 @@ def options_of_kit() -> set[str]:
     return {option for param in listed for option in (*param.opts, *param.secondary_opts)}
 
 
+def options_of_scripts() -> set[str]:
+    scripts = [*(ROOT / "recipes" / "scripts").glob("*.py"), *(ROOT / "benchmarks").glob("*.py")]
+    return {option for path in scripts for option in re.findall(r'"(--[a-z-]+)"', path.read_text(encoding="utf-8"))}
+
+
 @pytest.mark.parametrize("path", DOCUMENTS, **ids)
 def test_commands_options_and_keys_in_the_text_exist(path: Path) -> None:
-    known = options_of_kit() | OTHER_OPTIONS | {"--help"}
+    known = options_of_kit() | options_of_scripts() | OTHER_OPTIONS | {"--help"}
     sections = "train|data|model|tokenizer|eval|peft|hub"
     for where, code in inline_code(path):
         if (match := re.match(r"kit ([a-z]+)", code)) and "=" not in match[0]:
@@ -229,7 +234,7 @@ def test_commands_options_and_keys_in_the_text_exist(path: Path) -> None:
             for option in re.findall(r"(?<=\s)--[a-z][\w-]*", code):
                 assert option in own | OTHER_OPTIONS, f"{where}: kit {match[1]} has no option {option}"
         elif option := re.match(r"--[a-z][\w-]*", code):
-            assert option[0] in known, f"{where}: no command has {option[0]}"
+            assert option[0] in known, f"{where}: no command or script has {option[0]}"
         elif (key := re.match(rf"(?:{sections})\.[a-z]\w*(?=$|[=: ])", code)) and code not in FILE_NAMES:
             try:
                 explain(key[0], recipe_classes())
