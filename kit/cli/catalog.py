@@ -1,12 +1,16 @@
 """The commands about recipes and this machine: recipes, copy, explain, doctor."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from kit.errors import KitError
+
+if TYPE_CHECKING:
+    from kit.diagnostics.doctor import Finding
 
 
 def recipes(
@@ -60,11 +64,28 @@ def doctor(
     """Check versions, devices and what is missing, and that training works here."""
     from rich.console import Console
 
-    from kit.diagnostics.doctor import any_problem, diagnose, render
+    from kit.diagnostics.doctor import Check, any_problem, diagnose, render
 
     if processes is not None and not train:
         raise KitError("--processes has no meaning without --train")
-    findings = diagnose(self_check, check_hub=hub, train=train, processes=processes)
+    more: dict[str, Check] = {}
+    if self_check:
+        more["self-check"] = _self_check
+    if train:
+        more["train"] = lambda: _train_check(processes)
+    findings = diagnose(hub, more)
     Console().print(render(findings))
     if any_problem(findings):
         raise typer.Exit(1)
+
+
+def _self_check() -> "Iterable[Finding]":
+    from kit.diagnostics.self_check import self_check_findings
+
+    return self_check_findings()
+
+
+def _train_check(processes: int | None) -> "Iterable[Finding]":
+    from kit.diagnostics.train_check import train_findings
+
+    return train_findings(processes)

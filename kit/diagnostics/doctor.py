@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -19,6 +19,9 @@ from kit.diagnostics.tables import line
 from kit.system.machine import available_cores, describe_hardware, package_versions
 
 DISTRIBUTION = "seq2seq-kit"
+INVESTIGATE = "look for the cause before you trust a run on this machine"
+"""Remedy for training that gives a wrong result."""
+
 TRACKERS = ("tensorboard", "wandb", "trackio")
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
 GIGABYTE = 2**30
@@ -36,44 +39,30 @@ class Finding:
     remedy: str = ""
 
 
-def diagnose(
-    self_check: bool = True, check_hub: bool = False, train: bool = False, processes: int | None = None
-) -> list[Finding]:
-    """Look at versions, devices, disk and settings; with `self_check`, also train a tiny model on each device; with
-    `train`, also by `kit train` in one process and in several.
+Check = Callable[[], Iterable[Finding]]
 
-    The network is used only with `check_hub`, for one request to the Hub. Nothing is left behind.
+
+def diagnose(check_hub: bool = False, more: Mapping[str, Check] | None = None) -> list[Finding]:
+    """Check versions, devices, settings and disk, followed by `more` checks by topic. Nothing is kept on disk, and the
+    network is used only with `check_hub`, for one request.
+
+    A check whose package is missing is a problem, and the next one runs.
     """
-    looks: dict[str, Callable[[], Iterable[Finding]]] = {
+    checks: dict[str, Check] = {
         "versions": lambda: package_findings(supported_ranges()),
         "trackers": tracker_findings,
         "devices": device_findings,
         "hub": lambda: hub_findings(check_hub),
         "folders": lambda: folder_findings(folders()),
+        **(more or {}),
     }
-    if self_check:
-        looks["self-check"] = run_self_check
-    if train:
-        looks["train"] = lambda: run_train_check(processes)
     findings: list[Finding] = []
-    for topic, look in looks.items():
+    for topic, check in checks.items():
         try:
-            findings += look()
-        except ImportError as error:  # a doctor must not need what he finds missing
-            findings.append(Finding(topic, "problem", f"cannot be looked at: {error}", "install what is missing"))
+            findings += check()
+        except ImportError as error:
+            findings.append(Finding(topic, "problem", f"cannot be checked: {error}", "install what is missing"))
     return findings
-
-
-def run_self_check() -> Iterator[Finding]:
-    from kit.diagnostics.self_check import self_check_findings
-
-    return self_check_findings()
-
-
-def run_train_check(processes: int | None) -> Iterator[Finding]:
-    from kit.diagnostics.train_check import train_findings
-
-    return train_findings(processes)
 
 
 def any_problem(findings: Iterable[Finding]) -> bool:

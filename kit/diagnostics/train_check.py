@@ -1,103 +1,168 @@
-"""`kit doctor --train`: the same tiny training in one process, in several, and with the weights divided among them.
+"""Train the same tiny model with `kit train` in one process, in several and sharded, and compare the results.
 
-It goes through the real command line, on whatever this machine has, so that what could not be tried where kit was
-written (several GPUs, NCCL) can be tried where it is used.
+The runs go through the real command line on the devices of this machine. kit was developed without GPUs, so this is
+how several GPUs and NCCL are checked.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from kit.diagnostics.doctor import Finding
-from kit.diagnostics.self_check import GIVE_UP, RECIPE, end_with_children
-from kit.recipe.document import write_yaml
+import psutil
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from kit.diagnostics.doctor import INVESTIGATE, Finding
+from kit.recipe.catalog import shipped_recipes
 from kit.system.files import read_json_lines
 
+RECIPE = "translation/dates_rnn"
 STEPS = 8
-SAME_LOSSES = 1e-6
-"""How far the losses of two trainings in float64 may be apart: the order of a sum, over a few steps."""
+MAX_DIFFERENCE = 1e-9
+"""The runs train in float64 and differ in nothing but the order of sums, which changes about 1e-15 on a CPU."""
 
-PATIENCE = 600.0
-MODEL: dict[str, Any] = {
-    "type": "transformer_seq2seq", "hidden_size": 32, "encoder_layers": 2, "decoder_layers": 2,
-    "attention_heads": 2, "feed_forward_size": 64, "dropout": 0.1,
-}  # fmt: skip
+TIMEOUT = 600.0
+SELF_CHECK_PROCESSES, SELF_CHECK_TIMEOUT = 2, 120.0
+CPU_ONLY = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
+
+
+class TrainingFailed(Exception):
+    """`kit train` failed; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a run of `kit train` computed."""
+
+    figures: Tensor  # (steps, 2): loss and gradient norm
+    weights: Mapping[str, Tensor]  # after the last step
+    hardware: str  # the line that `kit train` prints about processes and devices
 
 
 def train_findings(processes: int | None = None) -> Iterator[Finding]:
-    """Train in one process, in several and sharded, and compare every loss."""
-    import torch
-
-    gpus = torch.cuda.device_count()
-    number = processes or (gpus or 2)
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / "check.yaml").write_text(write_yaml(check_recipe(number)), encoding="utf-8")
-        one, text = run(folder, "one")
-        if one is None:
-            yield Finding("train, 1 process", "problem", text, GIVE_UP)
-            return
-        yield Finding("train, 1 process", "ok", f"{STEPS} steps; {text}")
-        if number == 1:
-            yield Finding("train, several", "warning", "not tried: there is one GPU, and each process needs one")
-            return
-        for kind in ("whole", "sharded"):
-            topic = f"train, {number} processes{', sharded' if kind == 'sharded' else ''}"
-            more = ["--shard"] if kind == "sharded" else []
-            losses, text = run(folder, kind, "--processes", str(number), *more)
-            if losses is None:
-                yield Finding(topic, "problem", text, GIVE_UP)
-            else:
-                yield compared(topic, one, losses, text)
-
-
-def check_recipe(processes: int) -> dict[str, Any]:
-    """A training of a moment in float64, dropout on, in so many parts that each process has two."""
-    train = {
-        "max_steps": STEPS, "batch_size": max(64, 4 * processes), "micro_batches": 2 * processes, "learning_rate": 1e-2,
-        "dtype": "float64", "logging_steps": 1,
-    }  # fmt: skip
-    tokenizer = {"train": "char", "min_frequency": 1}
-    evaluation = {"steps": 0, "examples": 0}
-    return {**RECIPE, "model": MODEL, "tokenizer": tokenizer, "train": train, "eval": evaluation}
-
-
-def run(folder: Path, name: str, *arguments: str) -> tuple[list[float] | None, str]:
-    """The losses of a training by `kit train` and what it says it ran on; None and the reason, if it failed."""
-    command = [
-        sys.executable, "-m", "kit", "train", str(folder / "check.yaml"), "--output", str(folder / name), *arguments,
-    ]  # fmt: skip
-    places = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(place for place in places if place)}
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as told:
-        process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=told
-        )
+    """Train in one process, in several (default: one per GPU, or two) and sharded, and compare each with the first."""
+    number = processes or torch.cuda.device_count() or 2
+    environment = CPU_ONLY if torch.backends.mps.is_available() else {}  # mps has no float64
+    with tempfile.TemporaryDirectory() as folder:
+        topic = "train, 1 process"
         try:
-            code = process.wait(timeout=PATIENCE)
-        except subprocess.TimeoutExpired:
-            return None, f"it did not finish within {PATIENCE:.0f} s"
-        finally:
-            end_with_children(process)
-        told.seek(0)
-        said = [line.strip() for line in told if line.strip()]
-    if code:
-        return None, f"it ended with exit code {code}: {said[-1] if said else 'without a word'}"
-    entries = [entry for _, entry in read_json_lines(folder / name / "metrics.jsonl", "a metrics log")]
-    on = next((line for line in said if line.startswith("processes: ")), "")
-    return [entry["train_loss"] for entry in entries if "train_loss" in entry], on
+            expected = train(Path(folder), number, environment=environment)
+        except TrainingFailed as error:
+            yield Finding(topic, "problem", str(error), INVESTIGATE)
+            return
+        yield Finding(topic, "ok", f"{STEPS} steps; {expected.hardware}")
+        if number == 1:
+            return
+        for suffix, shard in (("", []), (", sharded", ["--shard"])):
+            topic, options = f"train, {number} processes{suffix}", ["--processes", str(number), *shard]
+            try:
+                yield compare(topic, expected, train(Path(folder), number, *options, environment=environment))
+            except TrainingFailed as error:
+                yield Finding(topic, "problem", str(error), INVESTIGATE)
 
 
-def compared(topic: str, one: list[float], several: list[float], on: str) -> Finding:
-    """Whether two trainings had the same losses, up to rounding."""
-    if len(one) != len(several):
-        return Finding(topic, "problem", f"{len(several)} steps instead of {len(one)}; {on}", GIVE_UP)
-    differences = [abs(mine - theirs) / abs(mine) for mine, theirs in zip(one, several, strict=True)]
-    text = f"losses differ from those of one process by {max(differences):.1e}; {on}"
-    if all(difference <= SAME_LOSSES for difference in differences):  # false for a loss that is not a number
+def self_check_processes() -> Finding:
+    """Compare one process with two on the CPU. Whether processes can run at all is not essential: a failure to run two
+    is a warning, a different result is a problem."""
+    number, topic = SELF_CHECK_PROCESSES, f"{SELF_CHECK_PROCESSES} processes"
+    if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
+        return Finding(topic, "warning", "not checked: this torch cannot run several processes on the CPU (no gloo)")
+    with tempfile.TemporaryDirectory() as folder:
+        expected = train(Path(folder), number, environment=CPU_ONLY, timeout=SELF_CHECK_TIMEOUT)
+        try:
+            actual = train(
+                Path(folder), number, "--processes", str(number), environment=CPU_ONLY, timeout=SELF_CHECK_TIMEOUT
+            )
+        except TrainingFailed as error:
+            return Finding(topic, "warning", f"not checked: {error}", "train with one process, or look for the cause")
+    return compare(topic, expected, actual)
+
+
+def compare(topic: str, expected: Training, actual: Training) -> Finding:
+    """Whether two runs had the same losses, gradient norms and final weights, up to rounding."""
+    if len(expected.figures) != len(actual.figures):
+        text = f"{len(actual.figures)} steps instead of {len(expected.figures)}; {actual.hardware}"
+        return Finding(topic, "problem", text, INVESTIGATE)
+    if expected.weights.keys() != actual.weights.keys():
+        missing = ", ".join(sorted(expected.weights.keys() ^ actual.weights.keys()))
+        return Finding(topic, "problem", f"weights are missing in one of the runs: {missing}", INVESTIGATE)
+    differences = [(actual.figures - expected.figures).abs() / expected.figures.abs()]
+    differences += [(actual.weights[name] - weight).abs() for name, weight in expected.weights.items()]
+    difference = float(torch.stack([tensor.max() for tensor in differences]).max())
+    text = f"losses, gradients and weights differ from those of one process by {difference:.1e}; {actual.hardware}"
+    if difference <= MAX_DIFFERENCE:  # false for NaN
         return Finding(topic, "ok", text)
-    return Finding(topic, "problem", f"{text}: more than rounding can explain", GIVE_UP)
+    return Finding(topic, "problem", f"{text}: more than rounding can explain", INVESTIGATE)
+
+
+# ---- kit train -------------------------------------------------------------------------------------------------------
+
+
+def overrides(processes: int) -> list[str]:
+    """A shipped recipe cut down to a few seconds, in float64, with dropout and two micro-batches per process."""
+    return [
+        "model={type: transformer_seq2seq, hidden_size: 32, encoder_layers: 2, decoder_layers: 2, attention_heads: 2,"
+        " feed_forward_size: 64, dropout: 0.1}",
+        "tokenizer={train: char, min_frequency: 1}",
+        "data={path: 'builtin:dates', languages: [en], sizes: {train: 512, validation: 8, test: 8}}",
+        f"train={{max_steps: {STEPS}, batch_size: {max(64, 4 * processes)}, micro_batches: {2 * processes},"
+        " learning_rate: 1e-2, dtype: float64, logging_steps: 1}",
+        "eval={steps: 0, examples: 0}",
+    ]
+
+
+def train(
+    folder: Path, processes: int, *options: str, environment: Mapping[str, str], timeout: float = TIMEOUT
+) -> Training:
+    """Run `kit train` in a new subfolder, in the micro-batches of so many processes. Raises TrainingFailed."""
+    output = Path(tempfile.mkdtemp(dir=folder))
+    recipe = str(shipped_recipes()[RECIPE])
+    printed = run_kit(["train", recipe, *overrides(processes), "--output", str(output), *options], environment, timeout)
+    entries = [entry for _, entry in read_json_lines(output / "metrics.jsonl", "a metrics log")]
+    figures = [(entry["train_loss"], entry["grad_norm"]) for entry in entries if "train_loss" in entry]
+    return Training(
+        torch.tensor(figures, dtype=torch.float64),
+        load_file(output / "checkpoints" / f"step-{STEPS}" / "model.safetensors"),
+        next((line for line in printed if line.startswith("processes: ")), ""),
+    )
+
+
+def run_kit(arguments: list[str], environment: Mapping[str, str], timeout: float) -> list[str]:
+    """Run a command of kit and return the lines of its standard error. Raises TrainingFailed."""
+    python_path = [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")]  # kit need not be installed
+    variables = {**os.environ, **environment, "PYTHONPATH": os.pathsep.join(filter(None, python_path))}
+    # not through a pipe, which a process that outlives the launcher would keep open
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kit", *arguments],
+            env=variables, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stderr,
+        )  # fmt: skip
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise TrainingFailed(f"kit train did not finish within {timeout:.0f} s") from None
+        finally:
+            kill_with_children(process)
+        stderr.seek(0)
+        lines = [line.strip() for line in stderr if line.strip()]
+    if code:
+        raise TrainingFailed(f"kit train failed with exit code {code}: {lines[-1] if lines else 'it printed nothing'}")
+    return lines
+
+
+def kill_with_children(launcher: "subprocess.Popen[bytes]") -> None:
+    """Kill a process and its descendants. The launcher puts each of its processes into its own process group, which a
+    signal to the launcher does not reach."""
+    if launcher.poll() is not None:
+        return
+    launcher.send_signal(signal.SIGSTOP)  # so that it starts no more
+    for process in psutil.Process(launcher.pid).children(recursive=True):
+        process.kill()
+    launcher.kill()
+    launcher.wait()
