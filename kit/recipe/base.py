@@ -1,4 +1,4 @@
-"""What every recipe is: the task and its sections, checked as a whole; each task has a kind with keys of its own."""
+"""The recipe and its sections, checked as a whole; each task has a subclass with its additional keys."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -10,52 +10,53 @@ from kit.recipe.training import EvalSection, HubSection, PeftSection, TrainSecti
 
 
 class Recipe(Section):
-    """A whole recipe: the task and one section for each part of a run. Each task has sections of its own kind."""
+    """A recipe: the task, and one section for each part of a run. Each task has a subclass with its own sections."""
 
     own_types: ClassVar[tuple[str, ...]] = ()
-    """Model types of kit that suit the task."""
+    """kit's model types that the task supports."""
 
     mapping: ClassVar[str | None] = None
-    """Name of transformers' mapping of model types that suit it."""
+    """Name of transformers' mapping of the model types that the task supports."""
 
     pipeline_tag: ClassVar[str] = ""
-    """The Hub's name of the task."""
+    """Pipeline tag of the task on the Hub."""
 
     hub_tags: ClassVar[tuple[str, ...]] = ()
-    """Further tags of the task on the Hub."""
+    """Additional Hub tags of the task."""
 
     auto_class: ClassVar[str] = ""
-    """Name of the Auto class of transformers that loads models of the task."""
+    """Name of transformers' Auto class that loads models of the task."""
 
     peft_task_type: ClassVar[str | None] = None
-    """PEFT's name of the task; None if adapters do not suit it."""
+    """PEFT's name of the task; None if the task does not support adapters."""
 
     task: str
     """What the model learns to do."""
 
     model: ModelSection
-    """The model: a type and its settings, or a pretrained one."""
+    """The model: a model type and its settings, or a pretrained model."""
 
     tokenizer: TokenizerSection = TokenizerSection()
-    """How text becomes numbers."""
+    """The tokenizer: trained on the training data, or an existing one."""
 
     data: DataSection
-    """The data: where it is and what to use of it."""
+    """The data: location, splits and filters."""
 
     train: TrainSection
-    """Training: how long, how many examples at a time, and how the optimizer moves."""
+    """Training: duration, batch size, optimizer and learning rate."""
 
     peft: PeftSection = PeftSection()
-    """Adapters: whether to train a few new weights beside those of a pretrained model, and which."""
+    """Adapters: whether to train one on top of a pretrained model, and of which kind."""
 
     eval: EvalSection = EvalSection()
-    """Evaluation: when, and by which metrics."""
+    """Evaluation: frequency and metrics."""
 
     hub: HubSection = HubSection()
-    """What the model card says when the model is shared."""
+    """Metadata for the model card."""
 
     measured: dict[str, int | float | str] | None = None
-    """Figures of a real run of this recipe, or `none: why` if there are none; the last section of a shipped recipe."""
+    """Results of a real run of this recipe, or `none: reason` if there are none. The last section of a shipped
+    recipe."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.train.early_stopping_patience is not None and self.eval.steps == 0:
@@ -77,7 +78,7 @@ class Recipe(Section):
             yield "measured.none", "there are figures beside the reason why there are none. Keep one of both."
 
     def of_pretrained_models(self) -> Iterator[tuple[str, str]]:
-        """What makes no sense on new weights, or not with adapters."""
+        """Mistakes in keys that need a pretrained model, or that conflict with adapters."""
         method = self.peft.method
         if method is not None and self.peft_task_type is None:
             yield "peft.method", f"{method} does not work with task: {self.task}: leave the section peft out."
@@ -89,7 +90,7 @@ class Recipe(Section):
             yield "train.freeze", "with peft.method all of the pretrained model is frozen already. Leave it out."
 
     def beyond_a_stream(self) -> Iterator[tuple[str, str]]:
-        """What needs to know all of the training data before the first step."""
+        """Mistakes in keys that need all training data before the first step."""
         if self.train.num_train_epochs is not None:
             yield (
                 "train.num_train_epochs",
@@ -97,7 +98,7 @@ class Recipe(Section):
             )
 
     def to_yaml(self) -> str:
-        """The whole recipe, defaults included, as YAML that `load_recipe` reads as an equal recipe."""
+        """The whole recipe, including defaults, as YAML that `load_recipe` reads back as an equal recipe."""
         parts = {name: getattr(self, name) for name in type(self).model_fields}
         shown = {name: part.values() if isinstance(part, Section) else part for name, part in parts.items()}
         if self.peft.method is None:
@@ -105,17 +106,18 @@ class Recipe(Section):
         return "".join(write_yaml({name: part}) for name, part in shown.items() if part is not None)
 
     def differences(self, other: "Recipe") -> list[str]:
-        """The dotted keys ("train.max_steps") whose values differ, in the order of the recipe."""
+        """The dotted keys ("train.max_steps") whose values differ, in recipe order."""
         mine, theirs = self.flat(), other.flat()
         missing = object()
         return [key for key in mine | theirs if mine.get(key, missing) != theirs.get(key, missing)]
 
     def with_values(self, section: str, **values: Any) -> "Recipe":
-        """This recipe with other values in a section; they are the program's own, so they are not checked."""
+        """A copy of this recipe with other values in a section. The values come from the program and are not
+        validated."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
     def flat(self) -> dict[str, Any]:
-        """Every value by its dotted key; `task` and `measured` stand for themselves."""
+        """Every value by its dotted key; `task` and `measured` keep their names."""
         found: dict[str, Any] = {}
         for name, part in self.model_dump().items():
             if isinstance(getattr(self, name), Section):
@@ -132,4 +134,4 @@ def sections_of(recipe_class: type[Recipe]) -> dict[str, type[Section]]:
 
 
 SECTIONS = sections_of(Recipe)
-"""The sections that every recipe has; a task's own sections have more keys."""
+"""The sections that every recipe has; the sections of a task have additional keys."""

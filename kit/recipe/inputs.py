@@ -1,4 +1,4 @@
-"""What a run starts from: the sections `model`, `tokenizer` and `data` as every task has them."""
+"""The recipe sections that describe the inputs of a run: `model`, `tokenizer` and `data`."""
 
 import codecs
 from collections.abc import Iterator, Sequence
@@ -13,7 +13,8 @@ from kit.recipe.section import Fraction, Section, Seed, exactly_one
 
 
 class ModelSection(Section):
-    """The model: `type` to train one from scratch, or `pretrained` to go on from one; then its settings.
+    """The model: `type` trains a new model from scratch, `pretrained` starts from existing weights; all other keys are
+    its settings.
 
     The settings are fields of the model's config class.
     """
@@ -21,15 +22,15 @@ class ModelSection(Section):
     model_config = ConfigDict(extra="allow")
 
     type: str | None = None
-    """A model type of kit (such as rnn_seq2seq), built anew with random weights."""
+    """Model type, such as rnn_seq2seq; the model starts from random weights."""
 
     pretrained: str | None = None
-    """A run folder, a model folder, or OWNER/NAME[@REVISION] on the Hub whose weights training goes on from; a run
-    notes the commit that it used."""
+    """Pretrained weights to start from: a run folder, a model folder, or OWNER/NAME[@REVISION] on the Hub. The run
+    records the commit that it used."""
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The fields of the model's config class that the recipe gives."""
+        """The fields of the model's config class that the recipe sets."""
         return dict(self.__pydantic_extra__ or {})
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
@@ -37,39 +38,41 @@ class ModelSection(Section):
 
 
 class TokenizerSection(Section):
-    """How text becomes numbers: a tokenizer trained on the training data, or one that exists."""
+    """The tokenizer: trained on the training data, or an existing one."""
 
     of_training: ClassVar[tuple[str, ...]] = (
         "train", "vocab_size", "min_frequency", "train_examples", "lowercase", "normalize",
     )  # fmt: skip
-    """Keys that concern tokenizers that are trained."""
+    """Keys that apply only when a tokenizer is trained."""
 
     train: Literal["word", "char", "bpe", "byte_bpe", "wordpiece", "unigram"] = "bpe"
-    """Kind of tokenizer to train. Subwords (bpe, wordpiece, unigram) know no unknown words; byte_bpe, as in GPT-2, no
-    unknown characters either, and keeps all white space; word and char are the easiest to look into."""
+    """Type of tokenizer to train. Subword tokenizers (bpe, wordpiece, unigram) split rare words; byte_bpe, as in GPT-2,
+    also covers every character and keeps all whitespace; word and char are the easiest to inspect."""
 
     pretrained: str | None = None
-    """A folder, or OWNER/NAME[@REVISION] on the Hub, of a tokenizer to use instead of training one."""
+    """Existing tokenizer to use instead of training one: a folder, or OWNER/NAME[@REVISION] on the Hub."""
 
     vocab_size: Annotated[int, Gt(4)] = 8000
-    """Largest number of tokens, the four special ones included. A few thousand suit small data."""
+    """Maximum vocabulary size, including the four special tokens. A few thousand suit small datasets."""
 
     min_frequency: PositiveInt = 2
-    """How often a word or pair must occur in the training data to become a token: 2 leaves out single typos."""
+    """Minimum number of occurrences in the training data for a word or pair to become a token; 2 excludes typos that
+    occur once."""
 
     train_examples: PositiveInt = 1_000_000
-    """Most training examples to learn the vocabulary from, spread over the data; more of them change little."""
+    """Maximum number of training examples used to train the tokenizer, spread evenly over the data; more of them rarely
+    change the vocabulary."""
 
     lowercase: bool = False
-    """Turn all text into lower case; the model's output is lower case then, too."""
+    """Lowercase all text; the model then generates lowercase text too."""
 
     normalize: Literal["nfc", "nfkc", "none"] = "nfc"
-    """Unicode normalization: nfc makes equal-looking characters equal; nfkc also unites variants such as full
-    width letters; none leaves text as it is."""
+    """Unicode normalization: nfc makes equal-looking characters equal, nfkc also merges variants such as full-width
+    letters, none leaves the text unchanged."""
 
     @property
     def one_vocabulary(self) -> bool:
-        """Whether all text of an example has the same vocabulary."""
+        """Whether all text of an example shares one vocabulary."""
         return True
 
     def without_effect(self) -> dict[str, str]:
@@ -82,29 +85,30 @@ class TokenizerSection(Section):
 
 
 class Seq2SeqTokenizerSection(TokenizerSection):
-    """How text becomes numbers: a tokenizer trained on the training data, or one that exists."""
+    """The tokenizer: trained on the training data, or an existing one."""
 
     of_training: ClassVar[tuple[str, ...]] = (*TokenizerSection.of_training, "bpe_dropout", "end_of_source")
 
     shared: bool = True
-    """One vocabulary for source and target (true), or one for each side (false)."""
+    """Share one vocabulary between source and target; false trains one for each."""
 
     bpe_dropout: Fraction = 0.0
-    """Leave out each merge with this probability while training, so that words are seen in many cuts; 0.1 is usual, and
-    helps where data are few and training is long. Evaluation cuts as ever."""
+    """Probability of skipping each BPE merge during training, so that the model sees words segmented in different ways.
+    0.1 is common and helps with small datasets and long training; evaluation never skips a merge."""
 
     end_of_source: bool = True
-    """Put the end marker after the source too, so that the encoder sees where it ends."""
+    """Append the end-of-sequence token to the source too, so that the encoder sees where it ends."""
 
     source_language: str | None = None
-    """Code of the source's language, for pretrained tokenizers that have codes: deu_Latn (NLLB), de_DE (mBART-50),
-    de (M2M). Give both codes, or neither to go on with those that a tokenizer was saved with."""
+    """Source language code, for pretrained multilingual tokenizers: deu_Latn (NLLB), de_DE (mBART-50), de (M2M). Set
+    both codes, or neither to use those saved with the tokenizer."""
 
     target_language: str | None = None
-    """Code of the target's language, with which output begins then."""
+    """Target language code, for pretrained multilingual tokenizers; the output begins with it."""
 
     language_codes: dict[str, str] | None = None
-    """Code of each language of data.directions (de: deu_Latn), where a pretrained tokenizer has other names."""
+    """Tokenizer code of each language in data.directions (de: deu_Latn), where a pretrained tokenizer uses other
+    names."""
 
     @property
     def one_vocabulary(self) -> bool:
@@ -118,107 +122,105 @@ class Seq2SeqTokenizerSection(TokenizerSection):
 
 
 OF_CELLS = ("columns", "delimiter", "quoting")
-"""Keys of the data about files whose lines are cut into cells."""
+"""Data keys for files whose lines are split into cells."""
 OF_TEXT_FILES = (*OF_CELLS, "encoding")
-"""Keys of the data that say what text files look like inside."""
+"""Data keys for the format of text files."""
 
 
 class DataSection(Section):
-    """The data: where it is, which splits to use, and what to leave out of the training data."""
+    """The data: location, splits and filters."""
 
     joins_paragraphs: ClassVar[bool] = False
     """Whether a list of texts in a text column is one text in paragraphs."""
 
     path: str
-    """A Hub id, a folder, a file, or builtin:NAME for data that kit makes itself, offline."""
+    """Hub id, folder or file, or builtin:NAME for data that kit generates offline."""
 
     name: str | None = None
     """Configuration of a Hub dataset that has several, such as a language pair."""
 
     revision: str | None = None
-    """Branch, tag or commit of a Hub dataset; a commit pins the data for good."""
+    """Branch, tag or commit of a Hub dataset; a commit pins the data permanently."""
 
     train: str = "train"
-    """Name of the training split: a split of a Hub dataset, or the beginning of a file name in a folder."""
+    """Name of the training split: a split of a Hub dataset, or the start of a file name in a folder."""
 
     validation: str | None = "validation"
-    """Name of the validation split, on which the best checkpoint is chosen. At the default, val, valid
-    and dev are found too; null uses none that the data has, and holds validation_size out of train."""
+    """Name of the validation split, which selects the best checkpoint. With the default, the names val, valid and dev
+    are accepted too. null ignores any validation split and holds out validation_size training examples instead."""
 
     test: str = "test"
-    """Name of the test split, which is looked at once, at the end."""
+    """Name of the test split, used only once, at the end."""
 
     columns: Annotated[list[str], MinLen(1)] | None = None
-    """Names of the columns, in order, of files without a header line."""
+    """Column names, in order, of files without a header line."""
 
     delimiter: Annotated[str, MinLen(1)] | None = None
-    """What separates columns in a file; by default a tab or a comma, by the file's ending."""
+    """Column delimiter; by default a tab or a comma, depending on the file extension."""
 
     quoting: bool | None = None
-    """Whether cells may stand in double quotes, and hold delimiters and line ends there, as programs write csv; false
-    takes a quotation mark for a character as any other. By default true for csv files alone."""
+    """Whether cells may be enclosed in double quotes, which lets them contain delimiters and line breaks; false treats
+    quotation marks as ordinary characters. By default true for csv files only."""
 
     encoding: str = "utf-8"
-    """Encoding of text files, as Python names it."""
+    """Encoding of text files, by its Python name."""
 
     languages: Annotated[list[str], MinLen(1)] | None = None
-    """Languages to make; built-in data only. By default all that the data has."""
+    """Languages to generate; built-in data only. By default all available languages."""
 
     sizes: dict[Literal["train", "validation", "test"], PositiveInt] | None = None
-    """Number of examples to make for each split; built-in data only."""
+    """Number of examples to generate for each split; built-in data only."""
 
     seed: Seed = 0
-    """Seed of built-in data and of the choice of held-out examples; apart from train.seed, so that several
-    training seeds see the same data."""
+    """Random seed for built-in data and for the choice of held-out examples. It is separate from train.seed, so that
+    runs with different training seeds use the same data."""
 
     validation_size: PositiveInt | None = None
-    """Number of training examples held out for validation when the data has no such split."""
+    """Number of training examples to hold out for validation if the data has no validation split."""
 
     test_size: PositiveInt | None = None
-    """Number of training examples held out for the test when the data has no such split."""
+    """Number of training examples to hold out for testing if the data has no test split."""
 
     drop_duplicates: bool = False
-    """Leave out training examples that occur before in the training data."""
+    """Drop training examples that already occurred in the training data."""
 
     max_examples: PositiveInt | None = None
-    """Use only this many training examples: for a quick trial, or to study the effect of the size."""
+    """Maximum number of training examples, for a quick trial or to study the effect of data size."""
 
     streaming: bool = False
-    """Read the training data while training, a buffer at a time, for data that is larger than memory and disk: files,
-    or a Hub dataset, best in several shards (train-00000-of-00008.jsonl). Where the data has no validation or test
-    split, they are its first rows."""
+    """Stream the training data, one buffer at a time, for files or Hub datasets larger than memory and disk; several
+    shards (train-00000-of-00008.jsonl) work best. Without a validation or test split, the first rows are held out."""
 
     buffer_size: PositiveInt = 100_000
-    """Number of rows that are read, shuffled and sorted into batches at a time; two buffers are in memory. Streaming
-    only."""
+    """Number of rows to read, shuffle and sort into batches at a time; memory holds two buffers. Streaming only."""
 
     fingerprints: dict[str, str] | None = None
-    """Fingerprint of each split, written by kit into the recipe of a run: loading other data under the same
-    path is an error then."""
+    """Fingerprint of each split, which kit writes to the recipe of a run; loading different data from the same path is
+    then an error."""
 
     @property
     def text_columns(self) -> dict[str, str]:
-        """Columns (or file suffixes) that hold text, each with the key of the recipe that asks for it."""
+        """Columns (or file suffixes) that hold text, each mapped to the recipe key that names it."""
         raise NotImplementedError
 
     @property
     def value_columns(self) -> dict[str, str]:
-        """Columns that may hold anything, such as numbers or lists, each with the key that asks for it."""
+        """Columns that may hold any value, such as numbers or lists, each mapped to the recipe key that names it."""
         return {}
 
     @property
     def roles(self) -> tuple[str, ...]:
-        """The names by which the rest of kit knows these columns; the first is what an example is recognised by."""
+        """The internal names of these columns; the first one identifies an example."""
         return (*self.text_columns.values(), *self.value_columns.values())
 
     @property
     def language_directions(self) -> Sequence[str]:
-        """The directions, such as "de-en", in which each row is an example; empty if a row is one example."""
+        """The directions, such as "de-en"; each row is one example in each of them. Empty if a row is one example."""
         return ()
 
     @property
     def held_out_by(self) -> tuple[str, ...]:
-        """Columns by which rows belong together: they are held out of the training data all, or not at all."""
+        """Columns that group rows: a group is held out of the training data as a whole, or not at all."""
         return self.roles[:1]
 
     def without_effect(self) -> dict[str, str]:
@@ -245,5 +247,5 @@ class DataSection(Section):
             yield "encoding", f"Python knows no encoding {show(self.encoding)}; the usual one is utf-8."
 
     def needing_all_data(self) -> list[str]:
-        """Keys that are given and need all of the training data at once."""
+        """Keys set in this recipe that need all training data in memory."""
         return ["drop_duplicates"] if self.drop_duplicates else []

@@ -1,4 +1,4 @@
-"""The JSON schema of recipes, for editors to check and complete."""
+"""The JSON schema of recipes, for validation and completion in editors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from kit.recipe.base import Recipe
 
 
 def recipe_schema(recipes: Mapping[str, type[Recipe]]) -> dict[str, Any]:
-    """The JSON schema of a recipe, with the settings of kit's model types, for editors to check and complete."""
+    """The JSON schema of recipes, including the settings of kit's model types."""
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "kit recipe",

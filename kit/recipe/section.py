@@ -1,4 +1,4 @@
-"""What every section of a recipe is: typed fields with descriptions, checked one by one and against each other."""
+"""The base class of recipe sections: typed fields with descriptions, validated one by one and against each other."""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ Seed = Annotated[int, Ge(0), Lt(2**32)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
 
 SAVED = {"saved": True}
-"""Validation context of the recipe of a run: names that its process had registered may be unknown in this one."""
+"""Validation context for the recipe of a run: names that were registered in that process may be unknown in this one."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +38,18 @@ class Extensible:
 
 
 class Section(BaseModel):
-    """A part of the recipe; its fields are checked one by one, then for contradictions among them."""
+    """A section of a recipe; its fields are validated one by one, then checked for contradictions."""
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
     def without_effect(self) -> dict[str, str]:
-        """Fields that do nothing beside the other values, and why; they must keep their default."""
+        """Fields that have no effect given the other values, each with the reason; they must keep their defaults."""
         return {}
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        """Key (or "", for the section as a whole) and message of each mistake that involves several fields."""
+        """Yields the key (or "" for the whole section) and the message of each mistake that involves several fields."""
         yield from ()
 
     @model_validator(mode="after")
@@ -63,7 +63,7 @@ class Section(BaseModel):
         return self
 
     def values(self) -> dict[str, Any]:
-        """What a resolved recipe says: every value but those without effect and those not given."""
+        """The values to write to a resolved recipe: all but those that have no effect or are not set."""
         idle = self.without_effect()
         fields = type(self).model_fields
         return {

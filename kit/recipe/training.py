@@ -1,4 +1,4 @@
-"""What a run does and what becomes of it: the sections `train`, `peft`, `eval` and `hub` as every task has them."""
+"""The recipe sections that describe a run and its result: `train`, `peft`, `eval` and `hub`."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -10,112 +10,115 @@ from kit.recipe.section import Fraction, Section, Seed, exactly_one
 
 
 class TrainSection(Section):
-    """Training: how long, how many examples at a time, and how the optimizer moves."""
+    """Training: duration, batch size, optimizer and learning rate."""
 
     seed: Seed = 0
-    """Seed of everything random in training: first weights, order, dropout. Another seed is another run."""
+    """Random seed of training: initial weights, data order and dropout."""
 
     max_steps: PositiveInt | None = None
-    """Number of optimizer steps; give this or num_train_epochs."""
+    """Number of optimizer steps. Set this or num_train_epochs."""
 
     num_train_epochs: PositiveFloat | None = None
-    """Number of passes over the training data, parts allowed (0.5); give this or max_steps."""
+    """Number of passes over the training data; fractions such as 0.5 are allowed. Set this or max_steps."""
 
     max_minutes: PositiveFloat | None = None
-    """Stop after this many minutes if the steps are not done by then, and evaluate what is there."""
+    """Stop training after this many minutes, even if steps remain, and run the final evaluation."""
 
     tokens_per_batch: PositiveInt | None = None
-    """Size of a step in padded tokens of the longer side, over all processes and micro-batches, so that more
-    processes change the speed and not the result. Give this or batch_size."""
+    """Number of padded tokens per step, counted on the longer side and summed over all processes and micro-batches, so
+    that more processes change the speed but not the result. Set this or batch_size."""
 
     batch_size: PositiveInt | None = None
-    """Size of a step in examples, over all processes and micro-batches. Give this or tokens_per_batch."""
+    """Number of examples per step, summed over all processes and micro-batches. Set this or tokens_per_batch."""
 
     micro_batches: PositiveInt = 1
-    """Number of parts that a step is computed in: more parts need less memory. With several processes it must
-    be at least their number."""
+    """Number of micro-batches per step (gradient accumulation); more of them need less memory. Must be at least the
+    number of processes."""
 
     optimizer: Literal["adamw", "adam", "sgd", "adafactor"] = "adamw"
-    """Optimizer: adamw suits most; adafactor needs the least memory; sgd is the plainest."""
+    """Optimizer: adamw suits most models, adafactor needs the least memory, sgd is the simplest."""
 
     learning_rate: PositiveFloat = 1e-3
-    """Highest learning rate of the schedule. 1e-3 suits small models from scratch; fine-tuning needs
-    about 5e-5."""
+    """Peak learning rate. 1e-3 suits small models trained from scratch; for fine-tuning, start with 5e-5."""
 
     weight_decay: NonNegativeFloat = 0.0
-    """How strongly weights are drawn towards zero; 0.01 is usual with adamw."""
+    """Weight decay (L2 penalty decoupled from the gradient with adamw); 0.01 is common."""
 
     adam_beta1: Fraction = 0.9
-    """Memory of Adam's mean of gradients; adam and adamw only."""
+    """Decay rate of Adam's running mean of the gradients; adam and adamw only."""
 
     adam_beta2: Fraction = 0.999
-    """Memory of Adam's mean of squared gradients; 0.98 is usual for Transformers. adam and adamw only."""
+    """Decay rate of Adam's running mean of the squared gradients; 0.98 is common for Transformers. adam and adamw
+    only."""
 
     adam_epsilon: PositiveFloat = 1e-8
-    """What keeps Adam from dividing by zero; adam and adamw only."""
+    """Constant that keeps Adam from dividing by zero; adam and adamw only."""
 
     momentum: Fraction = 0.0
-    """Memory of past gradients; sgd only, where 0.9 is usual."""
+    """Momentum; sgd only, where 0.9 is common."""
 
     lr_scheduler_type: Literal["linear", "cosine", "inverse_sqrt", "constant", "constant_with_warmup"] = "linear"
-    """How the learning rate goes on after the warm-up: down to zero (linear, cosine), slowly down without
-    an end (inverse_sqrt), or not at all."""
+    """Learning rate after the warmup: decays to zero (linear, cosine), decays slowly without reaching zero
+    (inverse_sqrt), or stays at its peak (constant_with_warmup). constant has no warmup."""
 
     warmup_steps: NonNegativeInt = 0
-    """Number of steps in which the learning rate rises from zero to learning_rate."""
+    """Number of steps over which the learning rate rises linearly from zero to learning_rate."""
 
     label_smoothing_factor: Fraction = 0.0
-    """Share of the target probability that is spread over all tokens; 0.1 is usual for translation."""
+    """Label smoothing: share of the target probability spread over all tokens or labels. 0.1 is common for
+    translation."""
 
     normalize_by: Literal["tokens", "sequences"] = "tokens"
-    """What the loss of a step is the mean over: all target tokens weigh the same, or all sequences."""
+    """Average the loss of a step over all target tokens, or first within each sequence and then over the sequences, so
+    that short and long sequences count the same."""
 
     sampling_start: NonNegativeInt = 0
-    """Number of steps of pure teacher forcing before model.scheduled_sampling sets in."""
+    """Number of steps of pure teacher forcing before model.scheduled_sampling begins."""
 
     sampling_steps: NonNegativeInt = 0
-    """Number of steps, after those of sampling_start, in which the probability that the model reads its own predictions
-    rises from zero to model.scheduled_sampling; 0 is at once."""
+    """Number of steps after sampling_start over which the probability of feeding the model its own predictions rises
+    from zero to model.scheduled_sampling; 0 applies the full probability at once."""
 
     max_grad_norm: PositiveFloat | None = 1.0
-    """Longer gradients are scaled down to this length; null never scales. Recurrent models need it."""
+    """Clip gradients to this norm; null disables clipping. Recurrent models need it."""
 
     ema_decay: Annotated[float, Gt(0), Lt(1)] | None = None
-    """Evaluate and keep an exponential moving average of the weights, of which each step keeps this share; 0.999
-    looks back over about 1,000 steps. Training itself goes on with the weights as they are."""
+    """Evaluate and save an exponential moving average (EMA) of the weights with this decay; 0.999 averages over roughly
+    the last 1,000 steps. Training itself continues with the raw weights."""
 
     mixed_precision: Literal["no", "bf16", "fp16"] = "no"
-    """Compute in 16 bits where it is safe: faster and smaller on GPUs that have it (bf16 on newer ones), and faster on
-    CPUs that have bf16 (avx512_bf16 or amx_bf16 among the flags of /proc/cpuinfo); on others it is slower."""
+    """Mixed precision: bf16 or fp16 saves memory and time on GPUs that support it, and bf16 is faster on CPUs with
+    native support (avx512_bf16 or amx_bf16 among the flags in /proc/cpuinfo). On other CPUs it is slower."""
 
     dtype: Literal["float32", "float64"] = "float32"
-    """Precision of the weights; float64 is for proofs that need exact arithmetic."""
+    """Data type of the weights; float64 is for proofs that need high precision."""
 
     torch_compile: bool = False
-    """Compile the model before training: pays on long runs, costs a minute or so at the start."""
+    """Compile the model with torch.compile: speeds up long runs, but takes about a minute at the start."""
 
     save_steps: PositiveInt = 500
-    """A checkpoint that a run can be resumed from is written every so many steps."""
+    """Save a checkpoint that a run can resume from every this many steps."""
 
     save_total_limit: PositiveInt = 2
-    """Number of checkpoints that are kept besides the best one."""
+    """Number of checkpoints to keep, besides the best one."""
 
     logging_steps: PositiveInt = 50
-    """Loss, learning rate and speed are written to metrics.jsonl every so many steps."""
+    """Log loss, learning rate and speed to metrics.jsonl every this many steps."""
 
     early_stopping_patience: PositiveInt | None = None
-    """Stop when eval.select_by has not become better in this many evaluations; null trains to the end."""
+    """Stop when eval.select_by has not improved in this many evaluations; null disables early stopping."""
 
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = []  # noqa: RUF012 (pydantic copies it)
-    """Services that get the metrics too, each of which must be installed."""
+    """Trackers that receive the metrics too; each must be installed."""
 
     freeze: Literal["embeddings"] | PositiveInt | None = None
-    """Parts of a pretrained model that stay as they are: embeddings, or a number, which freezes the embeddings and so
-    many of the layers above them. What is frozen needs no gradients, which saves time and memory."""
+    """Part of a pretrained model to freeze: embeddings, or a number n for the embeddings and the n layers above them.
+    Frozen weights need no gradients, which saves time and memory."""
 
     layer_decay: Annotated[float, Gt(0), Le(1)] | None = None
-    """How much slower each layer of a pretrained model learns than the one above it: 0.9 gives the layer below the top
-    0.9 of the learning rate, the next 0.81, down to the embeddings. Heads learn at the full rate."""
+    """Layer-wise learning rate decay for pretrained models: each layer learns at this fraction of the rate of the layer
+    above it. With 0.9, the second layer from the top gets 0.9 of the learning rate, the third 0.81, down to the
+    embeddings; heads get the full rate."""
 
     def without_effect(self) -> dict[str, str]:
         idle = {}
@@ -140,32 +143,32 @@ class TrainSection(Section):
 
 
 class PeftSection(Section):
-    """Adapters: train a few new weights beside those of a pretrained model, which stay as they are, and save these."""
+    """Adapters: train a few new weights on top of a frozen pretrained model, and save only those."""
 
     method: Literal["lora", "dora", "ia3"] | None = None
-    """What is trained: lora adds a product of two thin matrices to layers; dora also learns the length of their
-    columns; ia3 scales what layers give, with the fewest weights. null trains the model itself."""
+    """Adapter method: lora adds a low-rank update to each layer, dora also learns the magnitude of the weights, ia3
+    rescales activations and has the fewest parameters. null trains the model itself."""
 
     target_modules: Literal["all-linear"] | Annotated[list[str], MinLen(1)] = "all-linear"
-    """Layers that get an adapter, by the end of their names ([query, value]); all-linear takes all linear layers but
-    the output layer and heads."""
+    """Layers that get an adapter, by the end of their names ([query, value]); all-linear selects every linear layer
+    except the output layer and the heads."""
 
     rank: PositiveInt = 8
-    """Width of the thin matrices; more can learn more, and makes the adapter larger. lora and dora only."""
+    """Rank of the low-rank matrices; a higher rank can learn more but makes the adapter larger. lora and dora only."""
 
     alpha: PositiveFloat = 16
-    """The product is scaled by alpha / rank; twice the rank is usual. lora and dora only."""
+    """Scaling: the low-rank update is multiplied by alpha / rank. Twice the rank is common. lora and dora only."""
 
     dropout: Fraction = 0.0
-    """Share of the inputs of adapters that is dropped in training. lora and dora only."""
+    """Dropout probability on the inputs of the adapters. lora and dora only."""
 
     feedforward_modules: Annotated[list[str], MinLen(1)] | None = None
-    """Those of target_modules whose input is scaled instead of what they give, as ia3's authors do it with the second
-    layer of feed-forward networks. ia3 only."""
+    """Those of target_modules whose input is scaled instead of their output; the ia3 paper does so for the second layer
+    of feed-forward networks. ia3 only."""
 
     modules_to_save: list[str] = []  # noqa: RUF012
-    """Parts that are trained as a whole and saved with the adapter, by the end of their names. Heads, and whatever else
-    the pretrained model has no weights for, are among them in any case."""
+    """Modules that are trained in full and saved with the adapter, by the end of their names. Heads, and any other
+    module without pretrained weights, are always included."""
 
     def without_effect(self) -> dict[str, str]:
         of_method: dict[str | None, tuple[str, ...]] = {
@@ -180,26 +183,27 @@ class PeftSection(Section):
 
 
 class EvalSection(Section):
-    """Evaluation: when, and by which metrics."""
+    """Evaluation: frequency and metrics."""
 
     steps: NonNegativeInt = 500
-    """Evaluate on the validation split every so many steps; 0 evaluates at the end only."""
+    """Evaluate on the validation split every this many steps; 0 evaluates only at the end."""
 
     metrics: list[str] = []  # noqa: RUF012
-    """What is computed on decoded output, besides loss and perplexity."""
+    """Metrics computed on the decoded output, in addition to loss and perplexity."""
 
     select_by: str = "loss"
-    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     average: Annotated[int, Ge(2)] | None = None
-    """At the end the mean of the weights of this many last checkpoints (one every train.save_steps) competes with
-    the best step on the validation split, and the better one becomes the model. So many checkpoints are kept."""
+    """At the end, average the weights of this many last checkpoints (one every train.save_steps) and compare the
+    average with the best checkpoint on the validation split; the better one becomes the model. This many checkpoints
+    are kept."""
 
     tokens_per_batch: PositiveInt = 8192
-    """Size of a batch for evaluation, in padded tokens: changes memory and speed, not results."""
+    """Batch size for evaluation, in padded tokens; affects memory and speed, not results."""
 
     examples: NonNegativeInt = 4
-    """Number of decoded examples that each evaluation shows."""
+    """Number of decoded examples to print at each evaluation."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.select_by != "loss" and self.select_by not in self.metrics:
@@ -207,16 +211,16 @@ class EvalSection(Section):
 
 
 class HubSection(Section):
-    """What the model card says about the model when it is shared; nothing here changes training."""
+    """Metadata for the model card; none of it affects training."""
 
     license: str | None = None
-    """License of the model, as the Hub names it (apache-2.0)."""
+    """License of the model, by its Hub identifier (apache-2.0)."""
 
     language: list[str] = []  # noqa: RUF012
-    """Codes of the languages that the model deals with."""
+    """Language codes of the model, such as en."""
 
     tags: list[str] = []  # noqa: RUF012
-    """Words by which the model is to be found."""
+    """Tags that help users find the model on the Hub."""
 
     datasets: list[str] = []  # noqa: RUF012
-    """Hub ids of the data that the model was trained on."""
+    """Hub ids of the datasets that the model was trained on."""

@@ -1,4 +1,4 @@
-"""The keys of a recipe whose task is to say what is in a picture."""
+"""The recipe of image captioning."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -18,24 +18,24 @@ Share = Annotated[float, Gt(0), Lt(1)]
 
 
 class CaptioningData(DataSection):
-    """The pictures: where they are, which columns hold them and their captions, and what is held out."""
+    """The images: location, columns and held-out shares."""
 
     image: str = "image"
-    """Column of the pictures, or of their file names within the folder; at the default, file_name is found too."""
+    """Column of the images, or of their file names within the folder; with the default, file_name is accepted too."""
 
     caption: str = "caption"
-    """Column of the captions: a text, or a list of several of one picture. Rows with the same picture are put
-    together. At the default, captions and text are found too."""
+    """Column of the captions: a text, or a list of several for one image. Rows with the same image are merged. With the
+    default, captions and text are accepted too."""
 
     max_length: PositiveInt | None = None
-    """Leave out captions with more tokens than this from training; they are counted. Other splits keep all."""
+    """Drop training captions with more tokens than this; they are counted. Other splits keep every caption."""
 
     validation_share: Share | None = None
-    """Share of the pictures that is held out for validation when the data has no such split: a picture with all its
-    captions, or not at all. Or give data.validation_size, their number."""
+    """Fraction of the images to hold out for validation if the data has no validation split; all captions of an image
+    stay together. Alternatively, set data.validation_size, their number."""
 
     test_share: Share | None = None
-    """Share of the pictures that is held out for the test when the data has no such split."""
+    """Fraction of the images to hold out for testing if the data has no test split."""
 
     @property
     def text_columns(self) -> dict[str, str]:
@@ -59,19 +59,20 @@ class CaptioningData(DataSection):
 
 
 class CaptioningEval(Seq2SeqEval):
-    """Evaluation: when, by which metrics, and how captions are searched for."""
+    """Evaluation: frequency, metrics and beam search."""
 
     metrics: list[CaptionMetric] = []  # type: ignore[assignment]  # noqa: RUF012
-    """What is computed on the captions, besides loss and perplexity; all captions of a picture are right."""
+    """Metrics computed on the generated captions, in addition to loss and perplexity; every caption of an image is a
+    reference."""
 
     select_by: CaptionMetric | Literal["loss"] = "loss"  # type: ignore[assignment]
-    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     max_new_tokens: PositiveInt = 64
-    """Longest caption, in tokens; what is not finished by then is cut."""
+    """Maximum number of tokens in a caption; longer captions are truncated."""
 
     group_by: list[str] = []  # noqa: RUF012
-    """Report metrics for groups too: by columns of the data, such as category."""
+    """Also report metrics by group: by columns of the data, such as category."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
@@ -80,17 +81,17 @@ class CaptioningEval(Seq2SeqEval):
 
 
 class CaptioningRecipe(Seq2SeqRecipe):
-    """From a picture to text."""
+    """Image captioning."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_captioner",)
     pipeline_tag: ClassVar[str] = "image-to-text"
     auto_class: ClassVar[str] = "AutoModelForImageTextToText"
 
     task: Literal["captioning"]
-    """Say in words what is in a picture."""
+    """Image captioning: describe an image in words."""
 
     data: CaptioningData
-    """The pictures: where they are and what to use of them."""
+    """The images: location, columns and held-out shares."""
 
     eval: CaptioningEval = CaptioningEval()
-    """Evaluation: when, by which metrics, and how captions are searched for."""
+    """Evaluation: frequency, metrics and beam search."""

@@ -10,44 +10,45 @@ from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, Tex
 
 
 class CausalData(TextData):
-    """The text: where it is, what a document is, and how it is cut into blocks."""
+    """The text: location, documents and blocks."""
 
     separate_documents: bool = False
-    """No token sees what stands before its own document, though a block holds several; false lets the model read on
-    over the end of a document, which is marked."""
+    """Mask attention between documents that share a block; false lets a token attend across the end of a document,
+    which is marked by a special token."""
 
     carry_state: bool = False
-    """Read the text in order, in as many streams as a step has blocks, and let a recurrent model go on from the state
-    in which it left the block before: it remembers more than a block (truncated backpropagation through time)."""
+    """Read the text in order and carry the recurrent state from block to block (truncated backpropagation through
+    time), so that the model remembers more than one block. A step reads as many parallel streams as it has blocks."""
 
     def needing_all_data(self) -> list[str]:
         return super().needing_all_data() + ["carry_state"] * self.carry_state
 
 
 class CausalEval(EvalSection):
-    """Evaluation: when, and how samples are written. Loss and perplexity are always measured."""
+    """Evaluation: frequency and samples. Loss and perplexity are always reported."""
 
     metrics: list[Literal["bits_per_byte"]] = []  # type: ignore[assignment]  # noqa: RUF012
-    """Figures that may select the best step besides the loss; they are measured in any case."""
+    """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""
 
     select_by: Literal["loss", "bits_per_byte"] = "loss"
-    """What makes a checkpoint the best one."""
+    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     prompt_tokens: NonNegativeInt = 8
-    """Length of the beginnings of validation blocks that the samples go on from; 0 lets them start from nothing."""
+    """Length of the prompts of the samples, in tokens: the beginnings of validation blocks. 0 samples without a
+    prompt."""
 
     max_new_tokens: PositiveInt = 60
     """Length of a sample, in tokens."""
 
     temperature: PositiveFloat = 0.8
-    """How adventurous samples are: 1 follows the model's probabilities, less prefers what is likely."""
+    """Sampling temperature: 1 keeps the model's distribution, lower values sharpen it."""
 
     top_p: Annotated[float, Gt(0), Le(1)] = 0.95
-    """Samples draw from the likeliest tokens that together have this probability."""
+    """Nucleus sampling: keep only the most probable tokens, up to this total probability."""
 
 
 class CausalLMRecipe(LanguageModelRecipe):
-    """Predict the next token, as GPT learns."""
+    """Causal language modeling: predict the next token, as GPT does."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
@@ -56,10 +57,10 @@ class CausalLMRecipe(LanguageModelRecipe):
     peft_task_type: ClassVar[str | None] = "CAUSAL_LM"
 
     task: Literal["causal_lm"]
-    """Predict the next token: GPT's pretraining, and recurrent language models."""
+    """Causal language modeling: predict the next token, with GPT-style or recurrent models."""
 
     data: CausalData
-    """The text: where it is and what to use of it."""
+    """The text: location, documents and blocks."""
 
     eval: CausalEval = CausalEval()
-    """Evaluation: when, and how samples are written."""
+    """Evaluation: frequency and samples."""

@@ -21,37 +21,38 @@ LabelMetric = Annotated[
 ]  # fmt: skip
 
 OF_ONE_LABEL = ("f1", "precision", "recall", "matthews")
-"""Metrics that are not defined for examples of several labels."""
+"""Metrics that are not defined for examples with several labels."""
 
 
 class ClassificationData(LabelledData):
-    """The data: where it is, which columns hold the texts and their label, and what kind of label that is."""
+    """The data: location, columns and labels."""
 
     text: str = "text"
     """Column of the text."""
 
     text_pair: str | None = None
-    """Column of a second text, where the label is about two: do they say the same, does one answer the other."""
+    """Column of a second text, for labels of text pairs, such as paraphrase or entailment."""
 
     label: str = "label"
-    """Column of the label: a name, a number, or, with several labels for a text, a list of these."""
+    """Column of the label: a name, a number or, if a text can have several labels, a list of them."""
 
     problem_type: Literal["single_label_classification", "multi_label_classification", "regression"] = (
         "single_label_classification"
     )
-    """What is learned: one label out of several, any number of labels (multi_label_classification), or a number
+    """What the model predicts: one of several labels, any number of labels (multi_label_classification), or a number
     (regression)."""
 
     label_names: Annotated[list[str], MinLen(1)] | None = None
-    """Names of the labels. Labels that are numbers mean places in this list, from 0. By default the names that a Hub
-    dataset has; where there are none, all labels that occur in the training data, in order."""
+    """Label names; numeric labels are indices into this list, from 0. By default the names in the Hub dataset or, if it
+    has none, all labels in the training data, sorted."""
 
     label_separator: Annotated[str, MinLen(1)] | None = None
-    """What stands between the labels of a text, in files whose cells hold no lists; multi_label_classification only."""
+    """Separator between the labels of a text, in files whose cells cannot hold lists; multi_label_classification
+    only."""
 
     class_weights: Literal["balanced"] | dict[str, PositiveFloat] | None = None
-    """How much examples of each label weigh in the loss, {spam: 5.0}, 1 for those that are not named; balanced lets all
-    labels weigh the same, however rare they are. Losses that are reported are without weights."""
+    """Weight of each label in the loss, such as {spam: 5.0}; labels that are not listed have weight 1. balanced weights
+    all labels equally, however rare they are. Reported losses are unweighted."""
 
     @property
     def text_columns(self) -> dict[str, str]:
@@ -93,20 +94,20 @@ class ClassificationData(LabelledData):
 
 
 class ClassificationEval(EvalSection):
-    """Evaluation: when, and by which metrics."""
+    """Evaluation: frequency and metrics."""
 
     metrics: list[LabelMetric] = []  # type: ignore[assignment]  # noqa: RUF012
-    """What is computed on the predicted labels, besides the loss."""
+    """Metrics computed on the predicted labels, in addition to the loss."""
 
     select_by: str = "loss"
-    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     positive_label: str | None = None
-    """Which of two labels f1, precision, recall and roc_auc look for; by default the second."""
+    """Positive label for f1, precision, recall and roc_auc with two labels; by default the second."""
 
 
 class ClassificationRecipe(FineTuningRecipe):
-    """Give a text, or a pair of texts, a label, several labels or a number."""
+    """Text classification: one label, several labels, or a number per text or text pair."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "text-classification"
@@ -114,13 +115,13 @@ class ClassificationRecipe(FineTuningRecipe):
     peft_task_type: ClassVar[str | None] = "SEQ_CLS"
 
     task: Literal["classification"]
-    """Tell the label of a text or of a pair of texts."""
+    """Text classification: one label, several labels, or a number per text or text pair."""
 
     data: ClassificationData
-    """The data: where it is and what to use of it."""
+    """The data: location, columns and labels."""
 
     eval: ClassificationEval = ClassificationEval()
-    """Evaluation: when, and by which metrics."""
+    """Evaluation: frequency and metrics."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -1,4 +1,4 @@
-"""The keys of a recipe whose task is to answer in a dialogue."""
+"""The recipe of dialogue modeling."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -16,47 +16,47 @@ Metric = Annotated[
 
 
 class DialogueData(DataSection):
-    """The dialogues: where they are, how turns are written down, and which of them are replies to learn."""
+    """The dialogues: location, format of the turns, and which turns are replies to learn."""
 
     turns: str = "turns"
-    """Column of the turns of a dialogue: a list of texts, of pairs [speaker, text], or of objects that hold both."""
+    """Column of the turns of a dialogue: a list of texts, of [speaker, text] pairs, or of objects that hold both."""
 
     turn_text: str = "text"
-    """Key of the text in turns that are objects, such as content."""
+    """Key of the text, if turns are objects; content, for example."""
 
     turn_speaker: str = "speaker"
-    """Key of the speaker in turns that are objects, such as role."""
+    """Key of the speaker, if turns are objects; role, for example."""
 
     target: str | None = None
-    """Column of the reply to learn, where the turns only lead up to it. By default the replies are among the turns."""
+    """Column of the reply to learn, if the turns are only its context. By default the replies are among the turns."""
 
     speaker: str | None = None
-    """Whose turns are replies to learn, such as assistant; of turns without speakers those of "first" or "second". By
+    """Speaker whose turns are replies to learn, such as assistant; for turns without speakers, "first" or "second". By
     default every turn but the first is a reply, whoever speaks."""
 
     max_turns: PositiveInt | None = None
-    """Most turns before a reply that the model reads, the last ones: 1 is the last turn alone. By default all. It is
-    saved with the model."""
+    """Maximum number of turns that the model reads before a reply, counted from the last: 1 reads only the last turn.
+    By default all turns. The number is saved with the model."""
 
     max_length: PositiveInt | None = None
-    """Leave out training examples whose reply, or any turn before it that is read, has more tokens than this; they are
-    counted. Other splits keep all."""
+    """Drop training examples in which the reply, or any turn that the model reads, has more tokens than this; they are
+    counted. Other splits keep every example."""
 
     answer: str | None = None
-    """Column of the part of the reply that counts: evaluation tells how often outputs have it, beside how often the
-    most frequent answer would be right. Only with data.target."""
+    """Column of the part of the reply that matters: evaluation reports how often the output contains it, next to how
+    often the most frequent answer would be right. Only with data.target."""
 
     validation_size: PositiveInt | None = None
-    """Number of training dialogues held out for validation when the data has no such split."""
+    """Number of training dialogues to hold out for validation if the data has no validation split."""
 
     test_size: PositiveInt | None = None
-    """Number of training dialogues held out for the test when the data has no such split."""
+    """Number of training dialogues to hold out for testing if the data has no test split."""
 
     drop_duplicates: bool = False
-    """Leave out training dialogues that occur before in the training data."""
+    """Drop training dialogues that already occurred in the training data."""
 
     max_examples: PositiveInt | None = None
-    """Use only this many training dialogues: for a quick trial, or to study the effect of the size."""
+    """Maximum number of training dialogues, for a quick trial or to study the effect of data size."""
 
     @property
     def text_columns(self) -> dict[str, str]:
@@ -91,21 +91,21 @@ class DialogueData(DataSection):
 
 
 class DialogueEval(Seq2SeqEval):
-    """Evaluation: when, by which metrics, and how replies are searched for."""
+    """Evaluation: frequency, metrics and beam search."""
 
     metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
-    """What is computed on decoded replies, besides loss and perplexity; distinct_1 and distinct_2 tell how varied they
-    are: the share of different words, or pairs of words, among all."""
+    """Metrics computed on the generated replies, in addition to loss and perplexity. distinct_1 and distinct_2 measure
+    variety: the fraction of distinct words, or pairs of words, among all."""
 
     select_by: Metric | Literal["loss"] = "loss"  # type: ignore[assignment]
-    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     group_by: list[str] = []  # noqa: RUF012
-    """Report metrics for groups too: by a column of the data, or by "length" (of all turns before the reply)."""
+    """Also report metrics by group: by a column of the data, or by "length" (of all turns before the reply)."""
 
 
 class DialogueRecipe(Seq2SeqRecipe):
-    """Answer in a dialogue."""
+    """Dialogue: reply to the previous turns."""
 
     own_types: ClassVar[tuple[str, ...]] = ("hred", "rnn_seq2seq", "transformer_seq2seq")
     pipeline_tag: ClassVar[str] = "text-generation"
@@ -113,13 +113,14 @@ class DialogueRecipe(Seq2SeqRecipe):
     auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
 
     task: Literal["dialogue"]
-    """Reply to what has been said, turn by turn; hred reads turns apart, other models one after the other."""
+    """Dialogue: reply to the previous turns. hred encodes each turn separately, other models read the turns as one
+    sequence."""
 
     data: DialogueData
-    """The dialogues: where they are and what to use of them."""
+    """The dialogues: location, format of the turns, and which turns are replies to learn."""
 
     eval: DialogueEval = DialogueEval()
-    """Evaluation: when, by which metrics, and how replies are searched for."""
+    """Evaluation: frequency, metrics and beam search."""
 
 
 __all__ = ["DialogueRecipe"]

@@ -1,4 +1,4 @@
-"""The keys of a recipe whose task is to tell how sequences of numbers go on."""
+"""The recipe of time series forecasting."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -14,57 +14,57 @@ Metric = Literal["mse", "mae"]
 
 
 class NoTokenizer(TokenizerSection):
-    """There is no text, and so there is no tokenizer: leave this section out."""
+    """Forecasting has no text and needs no tokenizer: leave this section out."""
 
     def without_effect(self) -> dict[str, str]:
         return dict.fromkeys(type(self).model_fields, "on numbers, which need no tokenizer")
 
 
 class ForecastingData(DataSection):
-    """The numbers: where they are, which columns are predicted and which are known, and how far to look both ways."""
+    """The time series: location, target and context columns, history and horizon."""
 
     targets: Annotated[list[str], MinLen(1)] = ["values"]  # noqa: RUF012 (pydantic copies it)
-    """Columns of what is measured and predicted. In a table with a row for each step a column is a number of each step;
-    where a row is a whole series, it is a list of numbers, or of lists of them."""
+    """Columns of the values to predict. In a table with one row per step, a column holds one number per step; if a row
+    is a whole series, it holds a list of numbers, or of lists of numbers."""
 
     context: list[str] = []  # noqa: RUF012
-    """Columns of what is known of each step, also of those to predict: a control, a calendar."""
+    """Columns of covariates that are known for every step, including future ones, such as a control signal or the
+    calendar."""
 
     series: str | None = None
-    """Column of the name of the series that a row belongs to. Without it a table with a row for each step is one
-    series."""
+    """Column that names the series of each row. Without it, a table with one row per step is one series."""
 
     history: PositiveInt
-    """Number of steps that the model reads."""
+    """Number of past steps that the model reads."""
 
     horizon: PositiveInt
-    """Number of steps that it predicts."""
+    """Number of future steps that the model predicts."""
 
     stride: PositiveInt = 1
-    """Steps from one training window to the next. Splits that are evaluated have a window every data.horizon steps."""
+    """Number of steps between training windows. Evaluation uses a window every data.horizon steps."""
 
     missing: Literal["refuse", "mask"] = "refuse"
-    """What happens where a value is missing (empty, null or not a number): refuse says where, and stops; mask leaves
-    the step out of what is read and of the loss. Context must never be missing."""
+    """How to treat missing values (empty, null or NaN): refuse stops with an error that lists them, mask excludes these
+    steps from the input and the loss. Context values must not be missing."""
 
     validation_steps: PositiveInt | None = None
-    """Hold out the steps at the end of every training series, so many of them, for validation; before those of
-    test_steps. The model may read what is before them."""
+    """Number of steps at the end of every training series, before test_steps, to hold out for validation. The model may
+    read the steps before them."""
 
     test_steps: PositiveInt | None = None
-    """Hold out so many of the last steps of every training series for the test."""
+    """Number of steps at the end of every training series to hold out for testing."""
 
     validation_size: PositiveInt | None = None
-    """Number of training series held out for validation when the data has no such split."""
+    """Number of training series to hold out for validation if the data has no validation split."""
 
     test_size: PositiveInt | None = None
-    """Number of training series held out for the test when the data has no such split."""
+    """Number of training series to hold out for testing if the data has no test split."""
 
     drop_duplicates: bool = False
-    """Leave out training series that occur before in the training data."""
+    """Drop training series that already occurred in the training data."""
 
     max_examples: PositiveInt | None = None
-    """Use only this many training series: for a quick trial, or to study the effect of the size."""
+    """Maximum number of training series, for a quick trial or to study the effect of data size."""
 
     @property
     def text_columns(self) -> dict[str, str]:
@@ -93,34 +93,34 @@ class ForecastingData(DataSection):
 
 
 class ForecastingEval(EvalSection):
-    """Evaluation: when, and by which errors of predictions that the model reads itself, step by step."""
+    """Evaluation: frequency and error metrics of forecasts over the whole horizon."""
 
     metrics: Annotated[list[Metric], MinLen(1)] = ["mse", "mae"]  # type: ignore[assignment]  # noqa: RUF012
-    """Mean squared and mean absolute error over all steps of the horizon, in the units of the data."""
+    """Mean squared error and mean absolute error over all steps of the horizon, in the units of the data."""
 
     select_by: Metric | Literal["loss"] = "mse"
-    """What makes a checkpoint the best one: one of eval.metrics, or the loss, which is that of the training: of each
-    step after the true ones, in units of their spread."""
+    """Metric that selects the best checkpoint: one of eval.metrics, or the training loss (one-step predictions from
+    true values, on standardized data)."""
 
 
 class ForecastingRecipe(Recipe):
-    """Tell how sequences of numbers go on."""
+    """Time series forecasting."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_forecaster",)
     pipeline_tag: ClassVar[str] = "time-series-forecasting"
     auto_class: ClassVar[str] = "AutoModel"
 
     task: Literal["forecasting"]
-    """Tell how sequences of numbers go on, with or without other numbers that are known."""
+    """Forecast time series, optionally with known covariates."""
 
     tokenizer: NoTokenizer = NoTokenizer()
-    """There is no text: leave this section out."""
+    """Forecasting has no text: leave this section out."""
 
     data: ForecastingData
-    """The numbers: where they are and what to use of them."""
+    """The time series: location, target and context columns, history and horizon."""
 
     eval: ForecastingEval = ForecastingEval()
-    """Evaluation: when, and by which errors."""
+    """Evaluation: frequency and error metrics."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

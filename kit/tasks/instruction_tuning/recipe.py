@@ -1,4 +1,4 @@
-"""The keys of recipes that teach a causal model to answer prompts."""
+"""The recipe of instruction tuning."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -18,28 +18,28 @@ AnswerMetric = Annotated[
 
 
 class InstructionData(DataSection):
-    """The data: where it is, which columns hold prompts and answers, and how the model reads a prompt."""
+    """The data: location, columns and prompt template."""
 
     prompt: str = "prompt"
-    """Column of what the model is asked."""
+    """Column of the prompt."""
 
     answer: str = "answer"
-    """Column of what it should write."""
+    """Column of the answer to learn."""
 
     template: str = "{prompt}\n"
-    """What the model reads before it answers, with {prompt} where the prompt goes. Special tokens that are written here
-    are read as such."""
+    """Text that the model reads before it answers; {prompt} stands for the prompt. Special tokens in the template are
+    tokenized as such."""
 
     max_length: Annotated[int, Gt(1)] | None = None
-    """Longer training examples, prompt and answer together, are left out, and counted; by default those that are longer
-    than the model has positions for. Of prompts that are evaluated the beginning is cut off where it must be."""
+    """Drop training examples with more tokens than this, prompt and answer together; they are counted. By default the
+    number of positions of the model. In evaluation, prompts that are too long lose their beginning."""
 
     @property
     def text_columns(self) -> dict[str, str]:
         return {self.prompt: "prompt", self.answer: "answer"}
 
     def written(self, prompt: str) -> str:
-        """What the model reads of a prompt."""
+        """The prompt in the template, as the model reads it."""
         return self.template.replace(PLACE, prompt)
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
@@ -53,18 +53,18 @@ class InstructionData(DataSection):
 
 
 class InstructionEval(EvalSection):
-    """Evaluation: when, by which metrics, and how long answers may be."""
+    """Evaluation: frequency, metrics and length of the answers."""
 
     metrics: list[AnswerMetric] = []  # type: ignore[assignment]  # noqa: RUF012
-    """What is computed on answers that the model writes, besides the loss; rouge1 is the F1 of their words. Without
-    metrics only a few are written, to be shown."""
+    """Metrics computed on generated answers, in addition to the loss; rouge1 is their unigram F1. Without metrics, only
+    a few answers are generated, to be printed."""
 
     max_new_tokens: PositiveInt = 64
-    """Most tokens of an answer that the model writes."""
+    """Maximum number of tokens in a generated answer."""
 
 
 class InstructionTuningRecipe(Recipe):
-    """Answer a prompt: learned from the answers alone."""
+    """Instruction tuning: answer prompts, with the loss on the answers only."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
@@ -73,13 +73,13 @@ class InstructionTuningRecipe(Recipe):
     peft_task_type: ClassVar[str | None] = "CAUSAL_LM"
 
     task: Literal["instruction_tuning"]
-    """Answer prompts: fine-tuning of a causal model with the loss on the answers alone."""
+    """Instruction tuning: fine-tune a causal language model to answer prompts, with the loss on the answers only."""
 
     data: InstructionData
-    """The data: where it is and what to use of it."""
+    """The data: location, columns and prompt template."""
 
     eval: InstructionEval = InstructionEval()
-    """Evaluation: when, by which metrics, and how long answers may be."""
+    """Evaluation: frequency, metrics and length of the answers."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -10,24 +10,25 @@ from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, Tex
 
 
 class MaskedData(TextData):
-    """The text: where it is, what a document is, how it is cut into examples, and what of them is masked."""
+    """The text: location, documents, blocks or pairs, and masking."""
 
     pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
-    """Whether examples are two segments: of which the second follows or comes from another document (next_sentence, as
-    in BERT), or which stand in their order or not (sentence_order, as in ALBERT). Otherwise blocks are packed full."""
+    """Whether examples are pairs of segments: the second follows the first or comes from another document
+    (next_sentence, as in BERT), or the two are in order or swapped (sentence_order, as in ALBERT). With none, blocks
+    are packed full of text."""
 
     pair_passes: PositiveInt = 5
-    """How often the training text is cut into pairs, each time in another way; an epoch has them all."""
+    """Number of times the training text is split into pairs, differently each time; an epoch includes all of them."""
 
     language: str = "en"
-    """Language whose rules split documents into sentences; with data.pairs."""
+    """Language whose rules split documents into sentences; only with data.pairs."""
 
     mask_probability: Annotated[float, Gt(0), Le(0.5)] = 0.15
-    """Share of the tokens that the model has to predict. They are chosen anew each time a text is seen; 80 % of them
-    are masked, 10 % become a random token and 10 % stay."""
+    """Fraction of the tokens to predict, chosen again each time a text is seen: 80 % of them are masked, 10 % are
+    replaced by a random token and 10 % are left unchanged."""
 
     whole_words: bool = False
-    """Choose all tokens of a word or none, so that a part of a word does not give away the rest."""
+    """Whole-word masking: mask all tokens of a word or none, so that its other tokens do not give it away."""
 
     def without_effect(self) -> dict[str, str]:
         idle = super().without_effect()
@@ -37,27 +38,28 @@ class MaskedData(TextData):
 
 
 class MaskedEval(EvalSection):
-    """Evaluation: when. Loss, perplexity and accuracy are always measured."""
+    """Evaluation: frequency. Loss, perplexity and accuracy are always reported."""
 
     metrics: list[Literal["masked_accuracy", "pair_accuracy"]] = []  # type: ignore[assignment]  # noqa: RUF012
-    """Figures that may select the best step besides the loss; they are measured in any case."""
+    """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""
 
     select_by: Literal["loss", "masked_accuracy", "pair_accuracy"] = "loss"
-    """What makes a checkpoint the best one."""
+    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
 
 class MaskedLMRecipe(LanguageModelRecipe):
-    """Fill in what is masked, as BERT learns."""
+    """Masked language modeling: predict masked tokens, as BERT does."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "fill-mask"
     auto_class: ClassVar[str] = "AutoModelForMaskedLM"
 
     task: Literal["masked_lm"]
-    """Fill in masked tokens, and tell whether two segments belong together: BERT's pretraining."""
+    """Masked language modeling: predict masked tokens and, optionally, whether two segments belong together, as in
+    BERT."""
 
     data: MaskedData
-    """The text: where it is and what to use of it."""
+    """The text: location, documents, blocks or pairs, and masking."""
 
     eval: MaskedEval = MaskedEval()
-    """Evaluation: when."""
+    """Evaluation: frequency."""

@@ -14,33 +14,34 @@ AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered
 
 
 class QuestionAnsweringData(LabelledData):
-    """The data: where it is, which columns hold questions, texts and answers, and how long texts are cut."""
+    """The data: location, columns and windows."""
 
     question: str = "question"
     """Column of the question."""
 
     context: str = "context"
-    """Column of the text that the answer stands in."""
+    """Column of the text that contains the answer."""
 
     answers: str = "answers"
-    """Column of the answers as SQuAD has them: {"text": […], "answer_start": […]}, empty if there is none."""
+    """Column of the answers, in SQuAD format: {"text": […], "answer_start": […]}, with empty lists if there is no
+    answer."""
 
     id: str | None = "id"
-    """Column of the question's id, by which predictions are known; null numbers them."""
+    """Column of the question id, which identifies predictions; null numbers the questions."""
 
     held_out_together: str | None = None
-    """Column by which data.validation_size and data.test_size keep rows together, such as the title of the article; by
-    default questions about the same text are."""
+    """Column whose rows data.validation_size and data.test_size hold out together, such as the title of the article; by
+    default questions about the same text stay together."""
 
     max_length: Annotated[int, Gt(7)] | None = None
-    """Tokens of a window: the question, and as much of the text as fits beside it; by default 384, or as many as the
-    model has positions for."""
+    """Number of tokens in a window: the question, and as much of the text as fits; by default 384, or the number of
+    positions of the model if that is smaller."""
 
     doc_stride: NonNegativeInt = 128
-    """Tokens that neighbouring windows of a long text have in common; at most half of what fits beside the question."""
+    """Number of tokens that neighboring windows of a long text share; at most half of the room for text in a window."""
 
     max_question_length: PositiveInt = 64
-    """Most tokens of a question; longer ones are cut, and counted."""
+    """Maximum number of tokens in a question; longer questions are truncated, and counted."""
 
     @property
     def text_columns(self) -> dict[str, str]:
@@ -76,22 +77,22 @@ class QuestionAnsweringData(LabelledData):
 
 
 class QuestionAnsweringEval(EvalSection):
-    """Evaluation: when, by which metrics, and how answers are chosen."""
+    """Evaluation: frequency, metrics and choice of answers."""
 
     metrics: list[AnswerMetric] = []  # type: ignore[assignment]  # noqa: RUF012
-    """What is computed on the answers, besides the loss. Where some questions have none, the parts with and without
-    are told apart."""
+    """Metrics computed on the answers, in addition to the loss. If some questions have no answer, those with and
+    without one are also reported separately."""
 
     max_answer_length: PositiveInt = 30
-    """Most tokens of an answer."""
+    """Maximum number of tokens in an answer."""
 
     null_threshold: float | None = None
-    """By how much the score of no answer must exceed that of the best one to be given. By default the value that is
-    best on the validation split, if it has questions without an answer; it is saved with the model."""
+    """Predict no answer if its score exceeds that of the best answer by more than this. By default the threshold that
+    is best on the validation split, if that has questions without an answer; it is saved with the model."""
 
 
 class QuestionAnsweringRecipe(FineTuningRecipe):
-    """Find the part of a text that answers a question."""
+    """Extractive question answering."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "question-answering"
@@ -99,10 +100,10 @@ class QuestionAnsweringRecipe(FineTuningRecipe):
     peft_task_type: ClassVar[str | None] = "QUESTION_ANS"
 
     task: Literal["question_answering"]
-    """Find the part of a text that answers a question, or tell that there is none."""
+    """Extractive question answering: find the span of a text that answers a question, or that there is none."""
 
     data: QuestionAnsweringData
-    """The data: where it is and what to use of it."""
+    """The data: location, columns and windows."""
 
     eval: QuestionAnsweringEval = QuestionAnsweringEval()
-    """Evaluation: when, by which metrics, and how answers are chosen."""
+    """Evaluation: frequency, metrics and choice of answers."""

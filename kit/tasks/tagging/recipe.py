@@ -13,24 +13,24 @@ TagMetric = Annotated[Literal["entity_f1", "entity_precision", "entity_recall", 
 
 
 class TaggingData(LabelledData):
-    """The data: where it is, which columns hold words and tags, and how tags are given to parts of words."""
+    """The data: location, columns and tagging scheme."""
 
     tokens: str = "tokens"
-    """Column of the words: a list for each sentence."""
+    """Column of the words: a list per sentence."""
 
     tags: str = "tags"
-    """Column of the tags, one for each word: names, or numbers of data.label_names or of a Hub dataset's names."""
+    """Column of the tags, one per word: names, or indices into data.label_names or the names in a Hub dataset."""
 
     scheme: Literal["BIO", "IOB1", "IOBES", "BILOU", "none"] = "BIO"
-    """How the model tags spans of words. Data may have any of these schemes and is converted; none takes tags as they
-    are, for those that mean single words, such as parts of speech."""
+    """Tagging scheme of the model's spans. Data in any of these schemes is converted; none keeps the tags unchanged,
+    for tags of single words such as parts of speech."""
 
     label_names: Annotated[list[str], MinLen(1)] | None = None
-    """Names of the tags in the data, where they are numbers that mean places in this list, from 0."""
+    """Tag names, if the tags in the data are indices into this list, from 0."""
 
     label_all_subwords: bool = False
-    """Whether all parts of a word learn its tag, the later ones of B-X as I-X where the scheme is BIO or IOB1; false
-    lets only the first part learn. The tag of a word is that of its first part in any case."""
+    """Train on all tokens of a word, the later ones of B-X as I-X in the BIO and IOB1 schemes; false trains on the
+    first token only. The predicted tag of a word is always that of its first token."""
 
     @property
     def text_columns(self) -> dict[str, str]:
@@ -53,14 +53,14 @@ class TaggingData(LabelledData):
 
 
 class TaggingEval(EvalSection):
-    """Evaluation: when, and by which metrics, all of them of whole words."""
+    """Evaluation: frequency and word-level metrics."""
 
     metrics: list[TagMetric] = []  # type: ignore[assignment]  # noqa: RUF012
-    """What is computed on the tags of words, besides the loss."""
+    """Metrics computed on the tags of words, in addition to the loss."""
 
 
 class TaggingRecipe(FineTuningRecipe):
-    """Give each word a tag."""
+    """Tagging: one tag per word."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "token-classification"
@@ -68,13 +68,13 @@ class TaggingRecipe(FineTuningRecipe):
     peft_task_type: ClassVar[str | None] = "TOKEN_CLS"
 
     task: Literal["tagging"]
-    """Tell the tag of each word: names, parts of speech."""
+    """Tagging: one tag per word, such as named entities or parts of speech."""
 
     data: TaggingData
-    """The data: where it is and what to use of it."""
+    """The data: location, columns and tagging scheme."""
 
     eval: TaggingEval = TaggingEval()
-    """Evaluation: when, and by which metrics."""
+    """Evaluation: frequency and word-level metrics."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

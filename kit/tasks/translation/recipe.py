@@ -1,4 +1,4 @@
-"""The keys of a recipe whose task is to turn one text into another."""
+"""The recipe of text-to-text tasks: translation, summarization, text to code."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
@@ -13,7 +13,7 @@ from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
 
 class TranslationData(DataSection):
-    """The text: where it is, which columns and splits to use, and what to leave out of the training data."""
+    """The text: location, columns, splits and filters."""
 
     source: str = "source"
     """Column of the input text, or file suffix of parallel text (de for train.de)."""
@@ -22,35 +22,36 @@ class TranslationData(DataSection):
     """Column of the output text, or file suffix of parallel text (en for train.en)."""
 
     source_prefix: str | None = None
-    """Text in front of every source, for models that read their task from it: "summarize: ", ">>fra<< ". It is saved
-    with the model. By default the one that a pretrained model was saved with by kit, if any."""
+    """Text to prepend to every source, for models that expect a task prefix: "summarize: ", ">>fra<< ". It is saved
+    with the model. By default the prefix that kit saved with a pretrained model, if any."""
 
     directions: Annotated[list[str], MinLen(1)] | None = None
-    """Directions that one model learns, such as [de-en, en-fr], instead of source and target: each names two columns
-    or file suffixes, and every row of the data is an example in each direction. A tag in front of the source tells the
-    model the target language. A row held out (validation_size, test_size) is held out in all directions."""
+    """Translation directions of a multilingual model, such as [de-en, en-fr], instead of source and target: each names
+    two columns or file suffixes, and every row is one example in each direction. A tag before the source selects the
+    target language. A row that is held out (validation_size, test_size) is held out in all directions."""
 
     direction_sizes: dict[str, PositiveInt] | None = None
-    """Most training examples of a direction, such as {fr-en: 2000}; the others have all. Seed and text choose them, so
-    that both directions of a pair of languages keep the same ones, and fewer are a part of more."""
+    """Maximum number of training examples per direction, such as {fr-en: 2000}; the others use all. The choice depends
+    on the seed and the text, so that both directions of a language pair keep the same rows, and a smaller number keeps
+    a subset of a larger one."""
 
     direction_repeats: dict[str, PositiveInt] | None = None
-    """How often a pass over the training data has each example of a direction, such as {fr-en: 8}; by default once. A
-    direction with few examples is hardly learned beside large ones unless it is seen more often."""
+    """Number of times that each example of a direction occurs in an epoch, such as {fr-en: 8}; 1 by default. A
+    direction with few examples is hardly learned next to large ones unless its examples are repeated."""
 
     max_length: PositiveInt | None = None
-    """Leave out training examples with more tokens than this on a side; they are counted. Other splits
-    keep all."""
+    """Drop training examples with more tokens than this on either side; they are counted. Other splits keep every
+    example."""
 
     min_length: PositiveInt = 1
-    """Leave out training examples with fewer tokens than this on a side: 1 leaves out empty text."""
+    """Drop training examples with fewer tokens than this on either side; 1 drops empty text."""
 
     max_length_ratio: Annotated[float, Ge(1)] | None = None
-    """Leave out training examples of which one side is more than this many times as long as the other."""
+    """Drop training examples in which one side is more than this many times as long as the other."""
 
     @property
     def text_columns(self) -> dict[str, str]:
-        """Columns (or file suffixes) that hold text, each with the key of the recipe that asks for it."""
+        """Columns (or file suffixes) that hold text, each mapped to the recipe key that names it."""
         if self.directions is None:
             return {self.source: "source", self.target: "target"}
         return {language: "directions" for direction in self.directions for language in direction.split("-")}
@@ -103,7 +104,7 @@ class TranslationData(DataSection):
 
 
 class TranslationRecipe(Seq2SeqRecipe):
-    """From one text to another."""
+    """Text to text: translation, summarization, text to code."""
 
     own_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
     pipeline_tag: ClassVar[str] = "translation"
@@ -112,23 +113,23 @@ class TranslationRecipe(Seq2SeqRecipe):
     peft_task_type: ClassVar[str | None] = "SEQ_2_SEQ_LM"
 
     task: Literal["translation"]
-    """From one text to another: translation, summarization, text to code."""
+    """Text to text: translation, summarization, text to code."""
 
     tokenizer: Seq2SeqTokenizerSection = Seq2SeqTokenizerSection()
-    """How text becomes numbers."""
+    """The tokenizer: trained on the training data, or an existing one."""
 
     data: TranslationData
-    """The text: where it is and what to use of it."""
+    """The text: location, columns, splits and filters."""
 
     eval: Seq2SeqEval = Seq2SeqEval()
-    """Evaluation: when, by which metrics, and how output is searched for."""
+    """Evaluation: frequency, metrics and beam search."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         yield from self._language_contradictions()
 
     def _language_contradictions(self) -> Iterator[tuple[str, str]]:
-        """Keys about languages, and about a tokenizer that is not trained."""
+        """Mistakes in the language keys of the tokenizer."""
         fixed, several = ("source_language", "target_language"), self.data.directions is not None
         given = [name for name in (*fixed, "language_codes") if getattr(self.tokenizer, name) is not None]
         exists = self.tokenizer.pretrained is not None or self.model.pretrained is not None

@@ -1,4 +1,4 @@
-"""The recipe keys that classification, tagging and question answering share."""
+"""Recipe keys shared by classification, tagging and question answering."""
 
 from collections.abc import Iterator
 from typing import Annotated, Literal
@@ -10,24 +10,25 @@ from kit.recipe.inputs import DataSection
 
 
 class LabelledData(DataSection):
-    """The data: where it is, and which columns to use."""
+    """The data: location, columns and truncation."""
 
     max_length: Annotated[int, Gt(7)] | None = None
-    """Most tokens that the model reads of an example, special ones included; by default as many as it has positions
-    for. What happens to longer ones, data.truncation says; either way they are counted."""
+    """Maximum number of tokens per example, including special tokens; by default the number of positions of the model.
+    data.truncation decides what happens to longer examples; they are counted either way."""
 
     truncation: Literal["longest_first", "only_first", "only_second", "do_not_truncate"] = "longest_first"
-    """What is cut off examples that are too long: the end of the longer text of a pair, of the first or of the second.
-    do_not_truncate leaves them out of the training data instead; splits that are evaluated keep all, cut."""
+    """How to truncate examples that are too long: cut the end of the longer text of a pair (longest_first), of the
+    first, or of the second. do_not_truncate drops them from the training data instead; evaluation keeps every example,
+    truncated."""
 
     @property
     def learned_columns(self) -> tuple[str, ...]:
-        """Columns that a trained model has no need of: those that it predicts, or that only name a row."""
+        """Columns that a trained model does not read: those that it predicts, and row ids."""
         raise NotImplementedError
 
     @property
     def read_roles(self) -> list[str]:
-        """The names by which kit knows the columns that a model reads."""
+        """The internal names of the columns that a model reads."""
         columns = self.text_columns | self.value_columns
         return [role for name, role in columns.items() if name not in self.learned_columns]
 
@@ -38,10 +39,10 @@ class LabelledData(DataSection):
 
 
 class FineTuningRecipe(Recipe):
-    """What the three kinds of recipes have in common."""
+    """What the recipes of classification, tagging and question answering have in common."""
 
     data: LabelledData
-    """The data: where it is and what to use of it."""
+    """The data: location, columns and truncation."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

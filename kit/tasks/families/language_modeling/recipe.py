@@ -1,4 +1,4 @@
-"""The recipe keys that masked and causal language modeling share."""
+"""Recipe keys shared by masked and causal language modeling."""
 
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
@@ -13,7 +13,7 @@ Share = Annotated[float, Gt(0), Lt(1)]
 
 
 class TextData(DataSection):
-    """The text: where it is, what a document is, and how it is cut into blocks."""
+    """The text: location, documents and blocks."""
 
     joins_paragraphs: ClassVar[bool] = True
 
@@ -21,25 +21,25 @@ class TextData(DataSection):
     """Column of the text: a document, or the list of its paragraphs."""
 
     documents: Literal["row", "blank_line", "file"] = "row"
-    """What a document is: a row of the data (of a .txt file, a line), what stands between blank lines of .txt files, or
-    a whole .txt file."""
+    """What counts as a document: a row of the data (in a .txt file, a line), the text between blank lines of .txt
+    files, or a whole .txt file."""
 
     block_size: Annotated[int, Gt(7)] = 128
-    """Number of tokens in an example."""
+    """Number of tokens per example."""
 
     validation_share: Share | None = None
-    """Share of the training text, at its end, that is held out for validation; for text in few documents, where
-    validation_size cannot choose."""
+    """Fraction of the training text, taken from its end, to hold out for validation; for text with too few documents to
+    use validation_size."""
 
     test_share: Share | None = None
-    """Share of the training text, at its end, that is held out for the test."""
+    """Fraction of the training text, taken from its end, to hold out for testing."""
 
     workers: PositiveInt = 1
-    """Number of processes that cut the text into tokens; the result does not depend on it. A few seconds of text are
-    done sooner by one."""
+    """Number of processes that tokenize the text; it does not affect the result. For small datasets, one process is
+    fastest."""
 
     cache: bool = True
-    """Keep the text as tokens on disk for later runs, in $HF_HOME/kit, or the folder that KIT_CACHE names."""
+    """Cache the tokenized text on disk for later runs, in $HF_HOME/kit or the folder that KIT_CACHE names."""
 
     @property
     def text_columns(self) -> dict[str, str]:
@@ -73,10 +73,10 @@ class TextData(DataSection):
 
 
 class LanguageModelRecipe(Recipe):
-    """What recipes of masked and of causal language models have in common."""
+    """What the recipes of masked and causal language models have in common."""
 
     data: TextData
-    """The text: where it is and what to use of it."""
+    """The text: location, documents and blocks."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

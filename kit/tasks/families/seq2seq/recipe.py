@@ -1,4 +1,4 @@
-"""The recipe keys that tasks share whose models write text by beam search."""
+"""Recipe keys shared by tasks whose models generate text by beam search."""
 
 from typing import Annotated, Literal
 
@@ -15,40 +15,40 @@ Metric = Annotated[
 
 
 class Seq2SeqEval(EvalSection):
-    """Evaluation: when, by which metrics, and how output is searched for."""
+    """Evaluation: frequency, metrics and beam search."""
 
     metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
-    """What is computed on decoded output, besides loss and perplexity."""
+    """Metrics computed on the decoded output, in addition to loss and perplexity."""
 
     select_by: Metric | Literal["loss"] = "loss"
-    """What makes a checkpoint the best one: the loss, or one of eval.metrics."""
+    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     num_beams: PositiveInt = 1
-    """Width of the beam search of the final evaluation and of the saved model; 1 is greedy."""
+    """Number of beams in the final evaluation and in the saved model; 1 is greedy search."""
 
     num_beams_while_training: PositiveInt = 1
-    """Width of the beam search of evaluations during training; 1, greedy, is the fastest."""
+    """Number of beams in evaluations during training; 1 (greedy search) is fastest."""
 
     length_penalty: float = 1.0
-    """Exponent of the length that a beam's score is divided by: above 0 favours longer output, below 0
-    shorter; 1 is the mean log-probability of a token."""
+    """Exponent of the length by which a beam's score is divided: values above 0 favor longer output, values below 0
+    shorter. 1 scores a beam by the mean log-probability of its tokens."""
 
     max_new_tokens: PositiveInt = 128
-    """Longest output, in tokens; what is not finished by then is cut."""
+    """Maximum number of output tokens; longer output is truncated."""
 
     early_stopping: bool | Literal["never"] = False
-    """When beam search ends: true with num_beams finished outputs, false when better ones are unlikely, never
-    when better ones are impossible."""
+    """When beam search stops: true at num_beams finished outputs, false when better ones are unlikely, never when
+    better ones are impossible."""
 
     no_repeat_ngram_size: NonNegativeInt = 0
-    """No sequence of this many tokens occurs twice in an output; 0 allows all."""
+    """Length of the n-grams that may not occur twice in an output; 0 allows repetition."""
 
     group_by: list[str] = []  # noqa: RUF012
-    """Report metrics for groups too: by a column of the data, such as language, or by "length" (source)."""
+    """Also report metrics by group: by a column of the data, such as language, or by "length" (of the source)."""
 
 
 class Seq2SeqRecipe(Recipe):
-    """A recipe whose model writes text by beam search."""
+    """A recipe whose model generates text by beam search."""
 
     eval: Seq2SeqEval = Seq2SeqEval()
-    """Evaluation: when, by which metrics, and how output is searched for."""
+    """Evaluation: frequency, metrics and beam search."""
