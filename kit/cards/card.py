@@ -62,7 +62,7 @@ def write_card(
         group_tables=group_tables(results, titles),
         adapter=adapter,
         adapter_use=adapter_use(recipe) if adapter else "",
-        own_code=recipe.model.type in type(recipe).own_types,
+        own_code=recipe.model.type in type(recipe).kit_types,
         data_sentence=data_sentence(recipe),
         data_table=data_table(recipe, results),
         data_notes=data_notes(results),

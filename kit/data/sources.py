@@ -15,7 +15,7 @@ from kit.data.steps import RowSteps
 from kit.errors import DataError, NetworkError, did_you_mean
 from kit.hub.names import looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
-from kit.recipe.inputs import OF_TEXT_FILES
+from kit.recipe.inputs import TEXT_FILE_KEYS
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -26,9 +26,9 @@ BUILTIN = "builtin:"
 SPLITS = ("train", "validation", "test")
 OTHER_NAMES = {"validation": ("val", "valid", "dev")}
 UNUSED = {
-    "built-in": ("name", "revision", *OF_TEXT_FILES),
+    "built-in": ("name", "revision", *TEXT_FILE_KEYS),
     "local": ("name", "revision", "languages", "sizes"),
-    "Hub": (*OF_TEXT_FILES, "languages", "sizes"),
+    "Hub": (*TEXT_FILE_KEYS, "languages", "sizes"),
 }
 # A split as it is in the data, and what there is to tell about its rows so far.
 Read = tuple["Dataset", SplitReport]

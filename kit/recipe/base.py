@@ -12,7 +12,7 @@ from kit.recipe.training import EvalSection, HubSection, PeftSection, TrainSecti
 class Recipe(Section):
     """A recipe: the task, and one section for each part of a run. Each task has a subclass with its own sections."""
 
-    own_types: ClassVar[tuple[str, ...]] = ()
+    kit_types: ClassVar[tuple[str, ...]] = ()
     """kit's model types that the task supports."""
 
     mapping: ClassVar[str | None] = None
@@ -62,48 +62,51 @@ class Recipe(Section):
         if self.train.early_stopping_patience is not None and self.eval.steps == 0:
             yield (
                 "train.early_stopping_patience",
-                "it counts evaluations, but eval.steps is 0: there is only the last.",
+                "it counts evaluations, but with eval.steps: 0 only the final one takes place.",
             )
         if self.model.pretrained is not None and self.tokenizer.pretrained is None:
-            for name in self.tokenizer.of_training:
+            for name in self.tokenizer.training_keys:
                 if getattr(self.tokenizer, name) != type(self.tokenizer).model_fields[name].default:
                     yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
-        yield from self.of_pretrained_models()
+        yield from self._pretrained_contradictions()
         for name in ("sampling_start", "sampling_steps"):
             if getattr(self.train, name) and not self.model.settings.get("scheduled_sampling"):
                 yield f"train.{name}", "it has no effect without model.scheduled_sampling. Leave it out."
         if self.data.streaming:
-            yield from self.beyond_a_stream()
+            yield from self.streaming_contradictions()
         if self.measured and "none" in self.measured and len(self.measured) > 1:
-            yield "measured.none", "there are figures beside the reason why there are none. Keep one of both."
+            yield "measured.none", "there are figures in addition to the reason for having none. Keep one or the other."
 
-    def of_pretrained_models(self) -> Iterator[tuple[str, str]]:
+    def _pretrained_contradictions(self) -> Iterator[tuple[str, str]]:
         """Mistakes in keys that need a pretrained model, or that conflict with adapters."""
         method = self.peft.method
         if method is not None and self.peft_task_type is None:
-            yield "peft.method", f"{method} does not work with task: {self.task}: leave the section peft out."
-        given = {"peft.method": method, "train.freeze": self.train.freeze, "train.layer_decay": self.train.layer_decay}
-        for key, value in given.items():
+            yield "peft.method", f"task: {self.task} does not support {method}. Leave out the section peft."
+        keys = {"peft.method": method, "train.freeze": self.train.freeze, "train.layer_decay": self.train.layer_decay}
+        for key, value in keys.items():
             if value is not None and self.model.pretrained is None:
-                yield key, "it is for pretrained models (model.pretrained), and this one is new. Leave it out."
+                yield (
+                    key,
+                    "it applies only to a pretrained model (model.pretrained); this one is new. Leave it out.",
+                )
         if method is not None and self.train.freeze is not None:
-            yield "train.freeze", "with peft.method all of the pretrained model is frozen already. Leave it out."
+            yield "train.freeze", "peft.method already freezes the whole pretrained model. Leave it out."
 
-    def beyond_a_stream(self) -> Iterator[tuple[str, str]]:
+    def streaming_contradictions(self) -> Iterator[tuple[str, str]]:
         """Mistakes in keys that need all training data before the first step."""
         if self.train.num_train_epochs is not None:
             yield (
                 "train.num_train_epochs",
-                "with data.streaming nobody knows how many steps an epoch has. Give train.max_steps instead.",
+                "with data.streaming, the number of steps in an epoch is unknown. Set train.max_steps instead.",
             )
 
     def to_yaml(self) -> str:
         """The whole recipe, including defaults, as YAML that `load_recipe` reads back as an equal recipe."""
-        parts = {name: getattr(self, name) for name in type(self).model_fields}
-        shown = {name: part.values() if isinstance(part, Section) else part for name, part in parts.items()}
+        sections = {name: getattr(self, name) for name in type(self).model_fields}
+        values = {name: part.values() if isinstance(part, Section) else part for name, part in sections.items()}
         if self.peft.method is None:
-            del shown["peft"]
-        return "".join(write_yaml({name: part}) for name, part in shown.items() if part is not None)
+            del values["peft"]
+        return "".join(write_yaml({name: part}) for name, part in values.items() if part is not None)
 
     def differences(self, other: "Recipe") -> list[str]:
         """The dotted keys ("train.max_steps") whose values differ, in recipe order."""
@@ -118,13 +121,13 @@ class Recipe(Section):
 
     def flat(self) -> dict[str, Any]:
         """Every value by its dotted key; `task` and `measured` keep their names."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         for name, part in self.model_dump().items():
             if isinstance(getattr(self, name), Section):
-                found |= {f"{name}.{key}": value for key, value in part.items()}
+                values |= {f"{name}.{key}": value for key, value in part.items()}
             else:
-                found[name] = part
-        return found
+                values[name] = part
+        return values
 
 
 def sections_of(recipe_class: type[Recipe]) -> dict[str, type[Section]]:

@@ -1,4 +1,4 @@
-"""The recipes and model card templates that ship with kit, in a wheel or in a source tree."""
+"""The recipes and model card templates that ship with kit, in a wheel or a source tree."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,15 +7,15 @@ from kit.errors import KitError, RecipeError, did_you_mean
 from kit.recipe.document import printable, read_text, read_yaml
 
 Figure = int | float | str
-"""A value of the section `measured`."""
+"""A value in the section `measured`."""
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 ACCELERATE = "accelerate"
-"""The folder beside the recipes that holds configurations of Accelerate: hardware, which recipes do not speak of."""
+"""The folder next to the recipes that holds Accelerate configurations: hardware, which a recipe never describes."""
 
 
 def recipes_folder() -> Path:
-    """The folder of the shipped recipes, with one folder per task in it."""
+    """The folder of the shipped recipes, with one subfolder per kind of task."""
     return _shipped("recipes")
 
 
@@ -27,12 +27,12 @@ def model_cards_folder() -> Path:
 def shipped_recipes() -> dict[str, Path]:
     """The shipped recipes by name ("translation/dates_rnn"), sorted."""
     folder = recipes_folder()
-    found = (path for path in sorted(folder.rglob("*.yaml")) if path.parent.name != ACCELERATE)
-    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in found}
+    paths = (path for path in sorted(folder.rglob("*.yaml")) if path.parent.name != ACCELERATE)
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
 def names_recipe(name: str) -> bool:
-    """Whether a name is that of a file or of a shipped recipe."""
+    """Whether a name is that of an existing file or of a shipped recipe."""
     try:
         return find_recipe(name).is_file()
     except RecipeError:
@@ -40,43 +40,46 @@ def names_recipe(name: str) -> bool:
 
 
 def find_recipe(path_or_name: str | Path) -> Path:
-    """The file that is meant: a file of the user's own, or else a shipped recipe.
+    """The file that a path or name refers to: an existing file, or else a shipped recipe.
 
-    A shipped recipe is named in full ("translation/dates_rnn"), in short ("dates_rnn") or by its path in the
-    source tree ("recipes/translation/dates_rnn.yaml").
+    A shipped recipe can be given by its full name ("translation/dates_rnn"), its short name ("dates_rnn"), or its path
+    in the source tree ("recipes/translation/dates_rnn.yaml"). Raises RecipeError if nothing or more than one recipe
+    matches.
     """
     path = Path(path_or_name)
-    given = printable(path_or_name)
+    shown = printable(path_or_name)
     if _is_file(path):
         return path
 
     recipes = shipped_recipes()
-    name = given.replace("\\", "/").removeprefix("./").removeprefix("recipes/")
+    name = shown.replace("\\", "/").removeprefix("./").removeprefix("recipes/")
     name = name.removesuffix(".yaml").removesuffix(".yml")
-    found = [full for full in recipes if name in (full, full.rpartition("/")[2])]
-    if len(found) == 1:
-        return recipes[found[0]]
-    if found:
-        raise RecipeError(f'the recipe name "{given}" has several meanings: {", ".join(found)}. Give one of them.')
-    if given and _is_folder(path):
-        raise RecipeError(f"{given} is a folder; give the recipe file in it, for example {given}/recipe.yaml.")
+    matches = [full for full in recipes if name in (full, full.rpartition("/")[2])]
+    if len(matches) == 1:
+        return recipes[matches[0]]
+    if matches:
+        raise RecipeError(
+            f'the recipe name "{shown}" is ambiguous: it matches {", ".join(matches)}. Use one of these names.'
+        )
+    if shown and _is_folder(path):
+        raise RecipeError(f"{shown} is a folder; name the recipe file in it, for example {shown}/recipe.yaml.")
     known = [full.rpartition("/")[2] for full in recipes] + list(recipes)
-    hint = did_you_mean(name, known) or " `kit recipes` lists the shipped ones."
-    raise RecipeError(f'no recipe "{given}": there is no such file, and no shipped recipe has this name.{hint}')
+    hint = did_you_mean(name, known) or " `kit recipes` lists the shipped recipes."
+    raise RecipeError(f'no recipe "{shown}": there is no such file, and no shipped recipe has this name.{hint}')
 
 
 def _shipped(folder: str) -> Path:
-    # a wheel carries the folder inside the package, a source tree beside it
-    for place in (_PACKAGE / folder, _PACKAGE.parent / folder):
-        if place.is_dir():
-            return place
-    raise KitError(f'this installation of kit lacks its folder "{folder}": install it again.')
+    # a wheel contains the folder inside the package, a source tree next to it
+    for candidate in (_PACKAGE / folder, _PACKAGE.parent / folder):
+        if candidate.is_dir():
+            return candidate
+    raise KitError(f'this installation of kit is missing its folder "{folder}": reinstall kit.')
 
 
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # such as a name that is too long for the file system
+    except OSError:  # for example, a name that is too long for the file system
         return False
 
 
@@ -89,31 +92,33 @@ def _is_folder(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """A shipped recipe as `kit recipes` lists it."""
+    """A shipped recipe, as `kit recipes` lists it."""
 
     name: str
     path: Path
     title: str
     task: str
     measured: dict[str, Figure]
-    """Figures of a real run; empty if there are none."""
+    """Results of a real run; empty if there are none."""
     reason: str
-    """Why there are no figures; empty if there are some."""
+    """Why there are no results; empty if there are some."""
 
     def headline(self) -> str:
-        """The figures that one looks for first: metrics of the test split, and how long it took on what."""
-        told = [
+        """The most important results: metrics on the test split, duration and hardware."""
+        parts = [
             f"{name} {value}"
             for name, value in self.measured.items()
             if name.startswith("test_") and name.removeprefix("test_") not in ("loss", "perplexity", "examples")
         ]
         if "minutes" in self.measured:
-            told.append(f"{self.measured['minutes']} minutes")
-        return ", ".join([*told, *(str(self.measured[key]) for key in ("hardware",) if key in self.measured)])
+            parts.append(f"{self.measured['minutes']} minutes")
+        if "hardware" in self.measured:
+            parts.append(str(self.measured["hardware"]))
+        return ", ".join(parts)
 
 
 def list_recipes() -> list[RecipeRow]:
-    """The shipped recipes, by name."""
+    """The shipped recipes, sorted by name."""
     rows = []
     for name, path in shipped_recipes().items():
         text = read_text(path)
@@ -135,7 +140,7 @@ def list_recipes() -> list[RecipeRow]:
 
 
 def copy_recipe(name: str, destination: str | Path) -> Path:
-    """Copy a recipe to a file, or into a folder under its own name; what exists is never overwritten."""
+    """Copy a recipe to a file, or into a folder under its file name; never overwrites a file."""
     source = find_recipe(name)
     target = Path(destination)
     if target.is_dir():
@@ -144,7 +149,7 @@ def copy_recipe(name: str, destination: str | Path) -> Path:
         with open(target, "xb") as file:
             file.write(source.read_bytes())
     except FileExistsError:
-        raise RecipeError(f"{printable(target)} exists already: give another name, or remove it first.") from None
+        raise RecipeError(f"{printable(target)} already exists: choose another name, or remove it first.") from None
     except (OSError, ValueError) as error:
         raise RecipeError(f"{printable(target)} cannot be written: {error}") from None
     return target

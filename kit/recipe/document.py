@@ -1,7 +1,8 @@
-"""Recipe files as text: YAML with the line of every key, `key=value` overrides, and writing YAML back.
+"""Recipe files as text: YAML with the line of every key, `key=value` overrides, and writing YAML.
 
-Scalars follow the YAML 1.2 core schema: only `true` and `false` are booleans, so `no` (Norwegian) stays text,
-and `1e-3` is a number. Anchors, aliases and tags are refused: a recipe is read as it stands.
+Scalars follow the YAML 1.2 core schema: only `true` and `false` are booleans, so `no` (Norwegian) stays text, and
+`1e-3` is a number; PyYAML follows YAML 1.1 and keeps no line numbers, which is why this layer exists. Anchors, aliases
+and tags are rejected, so that every value stands where it is used.
 """
 
 import json
@@ -21,12 +22,12 @@ _INT = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
 _FLOAT = re.compile(
     r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 )
-_LARGEST_FILE = 1_000_000  # bytes; no recipe is near it, but a file of weights given by mistake is far above
-_DEEPEST = 20  # levels; a recipe has four
+_MAX_BYTES = 1_000_000  # no recipe comes close, but a weights file given by mistake is far larger
+_MAX_DEPTH = 20  # a recipe has four levels
 
 
 class _Mistake(Exception):
-    """What is wrong, and in which line (from 1) of the text being read."""
+    """A mistake and the line (from 1) of the text in which it was made."""
 
     def __init__(self, line: int, message: str) -> None:
         super().__init__(message)
@@ -35,17 +36,17 @@ class _Mistake(Exception):
 
 @dataclass
 class Document:
-    """A YAML file as a value, and where each part of the value comes from."""
+    """The value of a YAML file, and where each part of it was set."""
 
     value: Any
     filename: str
     lines: dict[str, int] = field(default_factory=dict)
     """Line of each key path, such as "train.max_steps" (list items are numbered from 0: "eval.metrics.0")."""
     arguments: dict[str, str] = field(default_factory=dict)
-    """The `key=value` argument that set a key path, for those that come from the command line."""
+    """The `key=value` argument that set a key path, for those set on the command line."""
 
     def where(self, path: Sequence[str | int]) -> str:
-        """Where the value at `path`, or the nearest thing around it, was given: to begin a message with."""
+        """Where the value at `path`, or its nearest parent, was set; messages begin with it."""
         key = self._nearest(path)
         if key is None:
             return self.filename
@@ -53,7 +54,7 @@ class Document:
         return f"on the command line ({argument})" if argument else f"{self.filename}, line {self.lines[key]}"
 
     def order(self, path: Sequence[str | int]) -> tuple[bool, int]:
-        """What to sort messages by: as the file goes, then the command line."""
+        """Sort key for messages: in file order, then the command line."""
         key = self._nearest(path)
         return (key in self.arguments, self.lines.get(key, 0)) if key is not None else (False, 0)
 
@@ -62,49 +63,49 @@ class Document:
         return next((key for key in keys if key in self.arguments or key in self.lines), None)
 
     def override(self, argument: str) -> None:
-        """Set what a `key=value` argument says; of two arguments for one key the later wins."""
+        """Set the value of a `key=value` argument; if a key is given twice, the last argument wins."""
         key, value = parse_override(argument)
         argument = printable(argument)
         if not isinstance(self.value, dict):
-            raise RecipeError(f"{self.filename} has no sections that {argument} could change.")
+            raise RecipeError(f"{self.filename} has no sections for {argument} to change.")
         *sections, name = key.split(".")
-        place = self.value
+        target = self.value
         for depth, section in enumerate(sections, start=1):
-            inner = place.get(section)
+            inner = target.get(section)
             if inner is None:
-                inner = place[section] = {}
+                inner = target[section] = {}
                 if _dotted(sections[:depth]) not in self.lines:
                     self.arguments[_dotted(sections[:depth])] = argument
             elif not isinstance(inner, dict):
                 raise RecipeError(
                     f"on the command line ({argument}): {_dotted(sections[:depth])} is not a section; "
-                    f"give its value as a whole."
+                    f"set its value as a whole."
                 )
-            place = inner
-        place[name] = value
-        for known in (self.lines, self.arguments):
-            for old in [old for old in known if f"{old}.".startswith(f"{key}.")]:
-                del known[old]
+            target = inner
+        target[name] = value
+        for origins in (self.lines, self.arguments):
+            for replaced in [path for path in origins if f"{path}.".startswith(f"{key}.")]:
+                del origins[replaced]
         self.arguments[key] = argument
 
 
 def read_text(path: Path) -> str:
-    """The text of a recipe file; whatever keeps it from being read is a RecipeError."""
+    """The text of a recipe file. Raises RecipeError if it cannot be read."""
     name = printable(path)
     try:
         size = path.stat().st_size
-        if size > _LARGEST_FILE:
-            raise RecipeError(f"{name} has {size:,} bytes: that is no recipe.")
+        if size > _MAX_BYTES:
+            raise RecipeError(f"{name} has {size:,} bytes: it is too large to be a recipe.")
         content = path.read_bytes()
     except FileNotFoundError:
         raise RecipeError(f"{name} does not exist.") from None
     except IsADirectoryError:
-        raise RecipeError(f"{name} is a folder; give the recipe file in it.") from None
+        raise RecipeError(f"{name} is a folder; name the recipe file in it.") from None
     except (OSError, ValueError) as error:
         raise RecipeError(f"{name} cannot be read: {error}") from None
     if b"\0" in content:
         line = content[: content.index(b"\0")].count(b"\n") + 1
-        raise RecipeError(f"{name}, line {line}: there is a NUL byte, so this is not a text file.")
+        raise RecipeError(f"{name}, line {line}: the file contains a NUL byte, so it is not a text file.")
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -115,7 +116,7 @@ def read_text(path: Path) -> str:
 
 
 def read_yaml(text: str, filename: str) -> Document:
-    """The value of a YAML text with the line of every key; duplicate keys and broken YAML are refused."""
+    """The value of a YAML text with the line of every key. Raises RecipeError for duplicate keys and invalid YAML."""
     document = Document(None, filename)
     try:
         node = _compose(text)
@@ -127,19 +128,19 @@ def read_yaml(text: str, filename: str) -> Document:
 
 
 def parse_override(argument: str) -> tuple[str, Any]:
-    """Key path and value of a `key=value` argument.
+    """The key path and value of a `key=value` argument.
 
-    The value is taken as it stands, as number, true/false, null (or nothing at all) or text; one that begins
-    with a bracket, a brace or a quote is read as YAML: `eval.metrics=[bleu, chrf]`.
+    The value is taken literally, as a number, true/false, null (also if empty) or text. Only a value that begins with a
+    bracket, a brace or a quotation mark is parsed as YAML: `eval.metrics=[bleu, chrf]`.
     """
     shown = printable(argument)
     if not _is_text(argument):
-        raise RecipeError(f"on the command line: {shown} is not text in UTF-8.")
+        raise RecipeError(f"on the command line: {shown} is not valid UTF-8.")
     key, equals, text = argument.partition("=")
     if not equals or not all(re.fullmatch(r"[^\s.]+", part) for part in key.split(".")):
         raise RecipeError(f'on the command line: "{shown}" is not of the form key=value (train.max_steps=500).')
     try:
-        if _begins_yaml(text):
+        if _starts_as_yaml(text):
             node = _compose(text)
             return key, None if node is None else _value(node, tuple(key.split(".")), {})
         return key, _plain(text)
@@ -148,8 +149,8 @@ def parse_override(argument: str) -> tuple[str, Any]:
 
 
 def write_override(key: str, value: Any) -> str:
-    """A `key=value` argument that `parse_override` reads as the same value; a shell needs quotes around some."""
-    if isinstance(value, str) and value.isprintable() and _stands_for_itself(value):
+    """A `key=value` argument that `parse_override` reads as the same value; some values need quoting in a shell."""
+    if isinstance(value, str) and value.isprintable() and _is_plain_text(value):
         return f"{key}={value}"
     line = yaml.dump(
         [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1_000_000
@@ -158,12 +159,13 @@ def write_override(key: str, value: Any) -> str:
 
 
 def write_yaml(value: Any) -> str:
-    """YAML text that `read_yaml` reads as an equal value; other readers, of YAML 1.1 too, take it alike."""
+    """YAML text that `read_yaml` reads as an equal value; so do other parsers, including those for YAML 1.1."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
 
 
 def printable(value: object) -> str:
-    """An argument or path on one line; Python keeps bytes in it that are no text as surrogates: shown escaped."""
+    """An argument or path on one line, with unprintable characters escaped, including the surrogates by which Python
+    represents undecodable bytes."""
     text = str(value).encode("utf-8", "backslashreplace").decode("utf-8")
     return text if text.isprintable() else json.dumps(text)[1:-1]
 
@@ -173,7 +175,7 @@ def _is_text(text: str) -> bool:
 
 
 def key_name(path: Sequence[str | int]) -> str:
-    """A key path as a message shows it: dotted, with quotes around what is no plain word."""
+    """A key path as messages show it: dotted, with quotation marks around anything but plain words."""
     return ".".join(str(part) if re.fullmatch(r"[\w-]{1,60}", str(part)) else _quoted(str(part)) for part in path)
 
 
@@ -185,25 +187,25 @@ def _dotted(path: Sequence[str | int]) -> str:
     return ".".join(str(part) for part in path)
 
 
-def _begins_yaml(text: str) -> bool:
+def _starts_as_yaml(text: str) -> bool:
     return text.lstrip()[:1] in ("[", "{", "'", '"')
 
 
-def _stands_for_itself(text: str) -> bool:
+def _is_plain_text(text: str) -> bool:
     try:
-        return not _begins_yaml(text) and _plain(text) == text
+        return not _starts_as_yaml(text) and _plain(text) == text
     except ValueError:  # a number that is too long
         return False
 
 
 def _plain(text: str) -> Any:
-    """The value of an unquoted scalar by the core schema of YAML 1.2."""
+    """The value of an unquoted scalar in the YAML 1.2 core schema."""
     if _NULL.match(text):
         return None
     if _BOOL.match(text):
         return text.lower() == "true"
     if _INT.match(text):
-        # the length comes first: Python itself refuses to convert thousands of digits
+        # check the length first: Python itself refuses to convert thousands of digits
         number = None if len(text) > 64 else int(text, 0 if text[:2] in ("0o", "0x") else 10)
         if number is None or abs(number) >= 2**63:
             raise ValueError(f"the number {text[:20]}{'…' if len(text) > 20 else ''} does not fit into 64 bits.")
@@ -214,7 +216,7 @@ def _plain(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes without resolving scalars (`_plain` does that); refuses what makes YAML hard to read."""
+    """Composes nodes without resolving scalars, which `_plain` does; rejects what makes YAML hard to read."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own attribute)
 
@@ -226,11 +228,11 @@ class _Loader(yaml.SafeLoader):
         event = self.peek_event()
         line = event.start_mark.line + 1
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None) is not None:
-            raise _Mistake(line, "anchors (&name) and aliases (*name) are not used in recipes: write the value out.")
+            raise _Mistake(line, "anchors (&name) and aliases (*name) are not allowed in recipes: write out the value.")
         if getattr(event, "tag", None) is not None:
-            raise _Mistake(line, f"tags such as {event.tag} are not used in recipes: quote a text that begins with !.")
-        if self.depth > _DEEPEST:
-            raise _Mistake(line, f"nested deeper than {_DEEPEST} levels: a recipe has sections and keys.")
+            raise _Mistake(line, f"tags such as {event.tag} are not allowed in recipes: quote text that begins with !.")
+        if self.depth > _MAX_DEPTH:
+            raise _Mistake(line, f"nested deeper than {_MAX_DEPTH} levels: a recipe consists of sections and keys.")
         self.depth += 1
         node = super().compose_node(parent, index)
         self.depth -= 1
@@ -238,7 +240,7 @@ class _Loader(yaml.SafeLoader):
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes lists on one line, and quotes every text that YAML 1.1 or 1.2 would not read as text."""
+    """Writes lists on one line, and quotes every text that YAML 1.1 or 1.2 would read as something else."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -249,7 +251,7 @@ for _tag, _pattern in (("null", _NULL), ("bool", _BOOL), ("int", _INT), ("float"
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
-    # PyYAML's single quotes lose rare line ends; in double quotes they are escaped
+    # PyYAML's single quotes lose unusual line breaks; double quotes escape them
     style = '"' if any(character in text for character in "\n\r\x85\u2028\u2029\ufeff") else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -271,10 +273,10 @@ def _compose(text: str) -> yaml.Node | None:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
-        raise _Mistake(line, f"this is not YAML: {_yaml_problem(error)}") from None
-    except (ValueError, OverflowError) as error:  # PyYAML converts some escapes and directives unchecked
+        raise _Mistake(line, f"this is not valid YAML: {_yaml_problem(error)}") from None
+    except (ValueError, OverflowError) as error:  # PyYAML converts some escapes and directives without checks
         line = loader.line + 1 if loader else 1
-        raise _Mistake(line, f"this is not YAML: {error}") from None
+        raise _Mistake(line, f"this is not valid YAML: {error}") from None
     finally:
         if loader is not None:
             loader.dispose()
@@ -283,16 +285,16 @@ def _compose(text: str) -> yaml.Node | None:
 def _yaml_problem(error: yaml.MarkedYAMLError) -> str:
     problem = error.problem or error.context or "it cannot be read"
     if r"'\t'" in problem:
-        return "a tab begins a value; indent with spaces."
+        return "a value begins with a tab; indent with spaces."
     if "mapping values are not allowed" in problem:
-        return 'a second ": " on this line, or wrong indentation; put a text with ": " in quotes.'
+        return 'a second ": " on this line, or wrong indentation; quote text that contains ": ".'
     if "expected a single document" in (error.context or ""):
-        return "a second document (---) begins here; a recipe is one document."
+        return "a second document (---) begins here; a recipe is a single document."
     return f"{problem}." if not error.context else f"{problem} ({error.context})."
 
 
 def _value(node: yaml.Node, path: tuple[str | int, ...], lines: dict[str, int]) -> Any:
-    """The value of a node; the lines of its keys and items are entered into `lines`."""
+    """The value of a node; adds the lines of its keys and items to `lines`."""
     if isinstance(node, yaml.MappingNode):
         return dict(_items(node, path, lines))
     if isinstance(node, yaml.SequenceNode):
@@ -311,7 +313,9 @@ def _value(node: yaml.Node, path: tuple[str | int, ...], lines: dict[str, int]) 
 def _text(node: yaml.Node) -> str:
     text = str(node.value)
     if not _is_text(text):
-        raise _Mistake(node.start_mark.line + 1, "an escape names half a character (a surrogate), which is no text.")
+        raise _Mistake(
+            node.start_mark.line + 1, "an escape stands for half a character (a surrogate), which is not valid text."
+        )
     return text
 
 
@@ -321,11 +325,11 @@ def _items(node: yaml.MappingNode, path: tuple[str | int, ...], lines: dict[str,
         line = key_node.start_mark.line + 1
         if not isinstance(key_node, yaml.ScalarNode):
             raise _Mistake(line, "a key must be a word, not a list or a mapping.")
-        key = _text(key_node)  # also what looks like a number: recipes have no numbered keys
+        key = _text(key_node)  # keys that look like numbers stay text: recipes have no numeric keys
         if key in first:
             raise _Mistake(
                 line,
-                f"{key_name((*path, key))} is given twice, first in line {first[key]}. Keep one of them.",
+                f"{key_name((*path, key))} is set twice, first on line {first[key]}. Keep one of them.",
             )
         first[key] = line
         lines.setdefault(_dotted((*path, key)), line)

@@ -1,4 +1,4 @@
-"""What a recipe key means and accepts, in words: the text behind `kit explain`."""
+"""The meaning and accepted values of recipe keys, as `kit explain` prints them."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,10 @@ from kit.recipe.section import Section
 
 
 def explain(key: str, recipes: Mapping[str, type[Recipe]]) -> str:
-    """What a recipe key means and accepts; for a section, its keys; for an empty key, the sections."""
+    """The meaning and accepted values of a recipe key; for a section, its keys; for an empty key, the sections.
+
+    Raises RecipeError for an unknown key.
+    """
     if not key:
         return "\n".join(["A recipe has these sections:", *_listing("", Recipe.model_fields)])
     if key == "task":
@@ -23,57 +26,65 @@ def explain(key: str, recipes: Mapping[str, type[Recipe]]) -> str:
         return _explanation(key, Recipe.model_fields[key])
     if key in SECTIONS:
         lines = [f"{key}: {_one_line(SECTIONS[key].__doc__)}", *_listing(f"{key}.", SECTIONS[key].model_fields)]
-        for tasks, own in _fields_of_tasks(key, recipes):
-            lines += ["", f"with task: {' or '.join(tasks)}", *_listing(f"{key}.", own)]
+        for tasks, fields in _task_fields(key, recipes):
+            lines += ["", f"with task: {' or '.join(tasks)}", *_listing(f"{key}.", fields)]
         for model_type in MODELS if key == "model" else ():
             lines += ["", f"with model.type: {model_type}", *_listing("model.", model_fields(model_type))]
         return "\n".join(lines)
 
     section, _, name = key.partition(".")
     if section in SECTIONS:
-        told = [
+        explanations = [
             _explanation(f"{key} (task: {' or '.join(tasks)})", fields[name])
-            for tasks, fields in _fields_of_tasks(section, recipes)
+            for tasks, fields in _task_fields(section, recipes)
             if name in fields
         ]
         shared = SECTIONS[section].model_fields.get(name)
         if shared is not None:
             kinds = (sections_of(kind)[section].model_fields[name] for kind in recipes.values())
             if not all(_differs(field, shared) for field in kinds):
-                told.insert(0, _explanation(key, shared))
-        if told:
-            return "\n\n".join(told)
+                explanations.insert(0, _explanation(key, shared))
+        if explanations:
+            return "\n\n".join(explanations)
     if section == "model":
-        fields = {kind: model_fields(kind) for kind in MODELS}
-        found = [_explanation(f"{key} (model.type: {kind})", own[name]) for kind, own in fields.items() if name in own]
-        if found:
-            return "\n\n".join(found)
+        by_type = {model_type: model_fields(model_type) for model_type in MODELS}
+        explanations = [
+            _explanation(f"{key} (model.type: {model_type})", fields[name])
+            for model_type, fields in by_type.items()
+            if name in fields
+        ]
+        if explanations:
+            return "\n\n".join(explanations)
         if name in model_settings.SET_BY_KIT:
-            return f"{key}\n  Not given in a recipe: {model_settings.SET_BY_KIT[name]}."
+            return f"{key}\n  Cannot be set in a recipe: {model_settings.SET_BY_KIT[name]}."
     raise RecipeError(f"{show(key)} is not a recipe key.{_nearest_key(key, recipes)}")
 
 
-def _fields_of_tasks(section: str, recipes: Mapping[str, type[Recipe]]) -> list[tuple[list[str], dict[str, FieldInfo]]]:
-    """The fields of a section that only some tasks have, or have in their own way, with the tasks that have them."""
+def _task_fields(section: str, recipes: Mapping[str, type[Recipe]]) -> list[tuple[list[str], dict[str, FieldInfo]]]:
+    """The fields of a section that only some tasks have, or define differently, with the names of these tasks."""
     shared = SECTIONS[section].model_fields
-    found: dict[type[Section], list[str]] = {}
+    tasks_of: dict[type[Section], list[str]] = {}
     for task, kind in recipes.items():
-        found.setdefault(sections_of(kind)[section], []).append(task)
+        tasks_of.setdefault(sections_of(kind)[section], []).append(task)
     return [
         (tasks, fields)
-        for own, tasks in found.items()
-        if (fields := {name: field for name, field in own.model_fields.items() if _differs(field, shared.get(name))})
+        for section_class, tasks in tasks_of.items()
+        if (
+            fields := {
+                name: field for name, field in section_class.model_fields.items() if _differs(field, shared.get(name))
+            }
+        )
     ]
 
 
 def _differs(field: FieldInfo, shared: FieldInfo | None) -> bool:
     if shared is None:
         return True
-    return any(getattr(field, part) != getattr(shared, part) for part in ("annotation", "default", "description"))
+    return any(getattr(field, name) != getattr(shared, name) for name in ("annotation", "default", "description"))
 
 
 def _explanation(key: str, field: FieldInfo) -> str:
-    default = "none, it must be given" if field.is_required() else _default(field)
+    default = "none (required)" if field.is_required() else _default(field)
     lines = [
         key,
         f"  expects: {describe(field.annotation, field.metadata)}",
@@ -98,7 +109,7 @@ def _one_line(text: str | None) -> str:
 
 
 def _nearest_key(key: str, recipes: Mapping[str, type[Recipe]]) -> str:
-    """The keys that may have been meant, as a sentence."""
+    """A sentence that suggests the most similar keys."""
     known = [*Recipe.model_fields]
     known += [
         f"{section}.{name}"
@@ -108,7 +119,7 @@ def _nearest_key(key: str, recipes: Mapping[str, type[Recipe]]) -> str:
     ]
     known = list(dict.fromkeys(known))
     known += [f"model.{name}" for kind in MODELS for name in model_fields(kind)]
-    same = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
-    if same:
-        return f" Did you mean {' or '.join(dict.fromkeys(same))}?"
+    same_name = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
+    if same_name:
+        return f" Did you mean {' or '.join(dict.fromkeys(same_name))}?"
     return did_you_mean(key, known) or " `kit explain` lists the sections."

@@ -40,7 +40,7 @@ class ModelSection(Section):
 class TokenizerSection(Section):
     """The tokenizer: trained on the training data, or an existing one."""
 
-    of_training: ClassVar[tuple[str, ...]] = (
+    training_keys: ClassVar[tuple[str, ...]] = (
         "train", "vocab_size", "min_frequency", "train_examples", "lowercase", "normalize",
     )  # fmt: skip
     """Keys that apply only when a tokenizer is trained."""
@@ -77,17 +77,17 @@ class TokenizerSection(Section):
 
     def without_effect(self) -> dict[str, str]:
         if self.pretrained is not None:
-            return dict.fromkeys(self.of_training, "on a tokenizer that exists (tokenizer.pretrained)")
-        idle = {}
+            return dict.fromkeys(self.training_keys, "on an existing tokenizer (tokenizer.pretrained)")
+        ineffective = {}
         if self.train == "unigram":
-            idle["min_frequency"] = "with tokenizer.train: unigram, which chooses tokens by likelihood"
-        return idle
+            ineffective["min_frequency"] = "with tokenizer.train: unigram, which chooses tokens by likelihood"
+        return ineffective
 
 
 class Seq2SeqTokenizerSection(TokenizerSection):
     """The tokenizer: trained on the training data, or an existing one."""
 
-    of_training: ClassVar[tuple[str, ...]] = (*TokenizerSection.of_training, "bpe_dropout", "end_of_source")
+    training_keys: ClassVar[tuple[str, ...]] = (*TokenizerSection.training_keys, "bpe_dropout", "end_of_source")
 
     shared: bool = True
     """Share one vocabulary between source and target; false trains one for each."""
@@ -115,15 +115,15 @@ class Seq2SeqTokenizerSection(TokenizerSection):
         return self.shared
 
     def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
+        ineffective = super().without_effect()
         if self.pretrained is None and self.train != "bpe":
-            idle["bpe_dropout"] = f"with tokenizer.train: {self.train} (only bpe has merges)"
-        return idle
+            ineffective["bpe_dropout"] = f"with tokenizer.train: {self.train} (only bpe has merges)"
+        return ineffective
 
 
-OF_CELLS = ("columns", "delimiter", "quoting")
+TABULAR_KEYS = ("columns", "delimiter", "quoting")
 """Data keys for files whose lines are split into cells."""
-OF_TEXT_FILES = (*OF_CELLS, "encoding")
+TEXT_FILE_KEYS = (*TABULAR_KEYS, "encoding")
 """Data keys for the format of text files."""
 
 
@@ -225,12 +225,14 @@ class DataSection(Section):
 
     def without_effect(self) -> dict[str, str]:
         if self.path.startswith("builtin:"):
-            idle = dict.fromkeys(("name", "revision", *OF_TEXT_FILES), "on built-in data")
+            ineffective = dict.fromkeys(("name", "revision", *TEXT_FILE_KEYS), "on built-in data")
         else:
-            idle = dict.fromkeys(("languages", "sizes"), "on data that is not built in (data.path: builtin:NAME)")
+            ineffective = dict.fromkeys(
+                ("languages", "sizes"), "on data that is not built-in (data.path: builtin:NAME)"
+            )
         if not self.streaming:
-            idle["buffer_size"] = "without data.streaming"
-        return idle
+            ineffective["buffer_size"] = "without data.streaming"
+        return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         for column, name in (self.text_columns | self.value_columns).items() if self.columns else ():
@@ -238,13 +240,13 @@ class DataSection(Section):
                 yield name, f'"{column}" is not among data.columns.{did_you_mean(column, self.columns or ())}'
         if self.streaming:
             if self.path.startswith("builtin:"):
-                yield "streaming", "built-in data is made in memory. Leave it out."
+                yield "streaming", "built-in data is generated in memory. Leave it out."
             for name in self.needing_all_data():
-                yield name, "it needs all training data in memory. Leave it out, or data.streaming."
+                yield name, "it needs all training data in memory. Leave out it or data.streaming."
         try:
             codecs.lookup(self.encoding)
         except (LookupError, ValueError):
-            yield "encoding", f"Python knows no encoding {show(self.encoding)}; the usual one is utf-8."
+            yield "encoding", f"Python has no encoding {show(self.encoding)}; the usual one is utf-8."
 
     def needing_all_data(self) -> list[str]:
         """Keys set in this recipe that need all training data in memory."""

@@ -1,7 +1,7 @@
-"""What the fields of a recipe expect, in words, and which fields a model's own config class adds to it.
+"""What recipe fields accept, in words, and which fields a model's config class adds to the section `model`.
 
-The config class is the only source of what `model` may hold. transformers is imported by the functions that
-need it, not with this file: it takes seconds, and most commands do without.
+The config class is the only source of model keys. transformers is imported inside the functions that need it, because
+the import takes seconds and most commands do not need it.
 """
 
 import ast
@@ -29,7 +29,7 @@ from kit.recipe.section import Extensible
 from kit.system.files import read_json
 
 Problem = tuple[tuple[str | int, ...], str]
-"""A key path and what is wrong there."""
+"""A key path, and the message about the mistake there."""
 
 SET_BY_KIT = {
     "vocab_size": "it is the size of the tokenizer (tokenizer.vocab_size)",
@@ -44,37 +44,41 @@ SET_BY_KIT = {
     "context_size": "it is the number of known numbers at each step (data.context)",
     "horizon": "it is data.horizon",
 }
-"""Config fields that no recipe gives, each with the reason."""
+"""Config fields that a recipe cannot set, each with the reason."""
 
 
-def config_class(model_type: str, own: Sequence[str] | None = None, mapping: str | None = None) -> Any:
-    """The config class of a model type: of kit's (or of those in `own`), or in a `mapping` of transformers, by name."""
-    own = list(MODELS) if own is None else own
-    if model_type in own:
+def config_class(model_type: str, kit_types: Sequence[str] | None = None, mapping: str | None = None) -> Any:
+    """The config class of a model type: one of kit's (or of `kit_types`), or one in transformers' `mapping`.
+
+    Raises RecipeError for an unknown model type.
+    """
+    kit_types = list(MODELS) if kit_types is None else kit_types
+    if model_type in kit_types:
         return kit_config_class(model_type)
-    theirs: dict[str, Any] = {}
+    mapped: dict[str, Any] = {}
     if mapping is not None:
         from transformers.models.auto import configuration_auto, modeling_auto
 
-        theirs = getattr(modeling_auto, mapping)
-        if model_type in theirs:
+        mapped = getattr(modeling_auto, mapping)
+        if model_type in mapped:
             return configuration_auto.CONFIG_MAPPING[model_type]
-    among = f" or of transformers for this task ({len(theirs)} types)" if theirs else ""
-    kits = f" of kit ({', '.join(own)})" if own else ""
+    of_transformers = f" or of transformers for this task ({len(mapped)} types)" if mapped else ""
+    of_kit = f" of kit ({', '.join(kit_types)})" if kit_types else ""
     raise RecipeError(
-        f"model.type: {show(model_type)} is not a model type{kits}{among}.{did_you_mean(model_type, [*own, *theirs])}"
+        f"model.type: {show(model_type)} is not a model type{of_kit}{of_transformers}."
+        f"{did_you_mean(model_type, [*kit_types, *mapped])}"
     )
 
 
 def model_fields(model_type: str) -> dict[str, FieldInfo]:
-    """What the `model` section may hold for this type: fields with annotation, default and description."""
+    """The fields that the section `model` accepts for a model type, with annotation, default and description."""
     return settings_model(config_class(model_type)).model_fields
 
 
 def settings_model(config: Any) -> type[BaseModel]:
-    """A pydantic model of the fields that a recipe may give for this config class: checks names and types.
+    """A pydantic model of the fields of a config class that a recipe may set, to check names and types.
 
-    A config class of kit lists in `field_choices()` the names that are registered elsewhere, such as attention scores.
+    A config class of kit lists names that are registered elsewhere, such as attention scores, in `field_choices()`.
     """
     choices = config.field_choices() if hasattr(config, "field_choices") else {}
     return _settings_model(config, tuple(choices.items()))
@@ -102,7 +106,7 @@ def _settings_model(config: type, choices: tuple[tuple[str, tuple[str, ...]], ..
 
 
 def _checkable(annotation: Any) -> Any:
-    """The annotation, or anything at all where transformers uses a type that pydantic cannot check."""
+    """The annotation, or Any where transformers uses a type that pydantic cannot check."""
     try:
         return annotation if TypeAdapter(annotation).pydantic_complete else Any
     except PydanticUserError:
@@ -110,18 +114,18 @@ def _checkable(annotation: Any) -> Any:
 
 
 def check_settings(config: type, settings: dict[str, Any]) -> tuple[dict[str, Any], list[Problem]]:
-    """`settings` with each value in the type of its config field, and what is wrong with names and values."""
+    """`settings` with each value converted to the type of its config field, and the mistakes in names and values."""
     fields = settings_model(config)
     try:
         checked = fields.model_validate(settings)
     except ValidationError as error:
-        found = field_problems(error, fields, settings)
-        return settings, [(("model", *path), _setting_problem(config, path, text)) for path, text in found]
+        problems = field_problems(error, fields, settings)
+        return settings, [(("model", *path), _setting_problem(config, path, text)) for path, text in problems]
     return {name: getattr(checked, name) for name in settings}, []
 
 
 def combination_problem(config: Any, settings: dict[str, Any], shared_vocabulary: bool) -> str:
-    """What the config class itself finds wrong with settings that are each right, or nothing."""
+    """The error of the config class about a combination of settings that are valid one by one, or an empty string."""
     from huggingface_hub.errors import StrictDataclassError
 
     if any(item.name == "separate_vocabularies" for item in dataclasses.fields(config)):
@@ -134,10 +138,10 @@ def combination_problem(config: Any, settings: dict[str, Any], shared_vocabulary
 
 
 def pretrained_type(pretrained: str) -> str | None:
-    """The model type of a run folder or model folder, if it is one of kit's; None for anything else."""
-    for place in (Path(pretrained) / "model" / "config.json", Path(pretrained) / "config.json"):
+    """The model type of a run folder or model folder if it is one of kit's, else None."""
+    for path in (Path(pretrained) / "model" / "config.json", Path(pretrained) / "config.json"):
         try:
-            model_type = read_json(place, "a model configuration").get("model_type")
+            model_type = read_json(path, "a model configuration").get("model_type")
         except RunError:
             continue
         if isinstance(model_type, str) and model_type in MODELS:
@@ -146,7 +150,7 @@ def pretrained_type(pretrained: str) -> str | None:
 
 
 def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
-    """What a field of this type expects, in words: "a whole number (above 0) or null"."""
+    """What a field of this type accepts, in words: "a whole number (above 0) or null"."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return describe(inner[0], [*inner[1:], *metadata])
@@ -161,7 +165,7 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
     elif origin is dict:
         text = f"a mapping, each value {describe(inner[1])}"
     elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        text = "a section with keys of its own"
+        text = "a section with keys"
     else:
         words = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Any: "anything"}
         text = words.get(annotation, str(annotation))
@@ -170,36 +174,36 @@ def describe(annotation: Any, metadata: Iterable[Any] = ()) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as a message quotes it: as in JSON, which is YAML too, and not too long."""
+    """A value as messages quote it: as JSON, which is also YAML, shortened to 60 characters."""
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
 def field_problems(error: ValidationError, model: type[BaseModel], value: Any) -> list[Problem]:
-    """Each mistake that pydantic found in `value`, with its key path, in words that say what was expected."""
-    found: dict[tuple[str | int, ...], str] = {}
+    """Each mistake that pydantic found in `value`, with its key path and a message that gives the expected value."""
+    messages: dict[tuple[str | int, ...], str] = {}
     for item in error.errors(include_url=False):
         path = item["loc"]
         if item["type"] == "contradictions":
-            for key, message in item["ctx"]["found"]:
-                place = (*path, *key.split(".")) if key else path
-                found.setdefault(place, f"{key_name(place)}: {message}")
+            for key, message in item["ctx"]["problems"]:
+                full_path = (*path, *key.split(".")) if key else path
+                messages.setdefault(full_path, f"{key_name(full_path)}: {message}")
         elif item["type"] == "extra_forbidden":
-            found[path] = _unknown_key(path, model)
+            messages[path] = _unknown_key(path, model)
         elif item["type"] == "missing":
-            found[path] = f"{key_name(path)} is missing: expected {describe(*_expected(model, path)[1:])}."
+            messages[path] = f"{key_name(path)} is missing: expected {describe(*_expected(model, path)[1:])}."
         elif path[-1:] == ("[key]",):
             mapping = next(kind for kind in _kinds(_expected(model, path[:-2])[1]) if get_origin(kind) is dict)
             options = _options(get_args(mapping)[0])
             hint = did_you_mean(str(path[-2]), options)
-            found[path[:-1]] = f"{key_name(path[:-1])}: the key must be one of {', '.join(options)}.{hint}"
+            messages[path[:-1]] = f"{key_name(path[:-1])}: the key must be one of {', '.join(options)}.{hint}"
         else:
-            # the members of a union complain one by one; the description names them all
-            place, annotation, metadata = _expected(model, _within(value, path))
-            wrong = functools.reduce(lambda part, step: part[step], place, value)
-            wanted = f"expected {describe(annotation, metadata)}, got {show(wrong)}"
-            found.setdefault(place, f"{key_name(place)}: {wanted}{_hint(annotation, wrong)}")
-    return list(found.items())
+            # pydantic reports each member of a union separately; one message describes them all
+            existing, annotation, metadata = _expected(model, _within(value, path))
+            wrong = functools.reduce(lambda part, step: part[step], existing, value)
+            message = f"expected {describe(annotation, metadata)}, got {show(wrong)}"
+            messages.setdefault(existing, f"{key_name(existing)}: {message}{_hint(annotation, wrong)}")
+    return list(messages.items())
 
 
 def _limit(item: Gt | Ge | Lt | Le | MinLen) -> str:
@@ -217,7 +221,7 @@ def _limit(item: Gt | Ge | Lt | Le | MinLen) -> str:
 
 
 def _hint(annotation: Any, wrong: Any) -> str:
-    """The end of the message about a wrong value: what to write instead, where that can be guessed."""
+    """The end of the message about a wrong value: the correction, where it can be guessed."""
     kinds = _kinds(annotation)
     options = _options(annotation)
     if isinstance(wrong, str) and options:
@@ -239,7 +243,7 @@ def _unknown_key(path: tuple[str | int, ...], model: type[BaseModel]) -> str:
         word = key.rpartition(".")[2]
         for name, field in model.model_fields.items():
             if word in getattr(field.annotation, "model_fields", {}):
-                hint += f' There is a "{word}" below "{name}:".'
+                hint += f' There is a "{word}" under "{name}:".'
     if not sections:
         return f"{key_name(path)} is not a section of a recipe.{hint}"
     return f'{key_name(path)} is not a key of "{".".join(sections)}".{hint}'
@@ -249,7 +253,7 @@ def _setting_problem(config: Any, path: tuple[str | int, ...], message: str) -> 
     name = str(path[0])
     valid = settings_model(config).model_fields
     if name in SET_BY_KIT:
-        return f"model.{name} is not given in a recipe: {SET_BY_KIT[name]}. Leave it out."
+        return f"model.{name} cannot be set in a recipe: {SET_BY_KIT[name]}. Leave it out."
     if name not in valid:
         hint = did_you_mean(name, valid)
         return f"{key_name(('model', *path))} is not a setting of {config.model_type}.{hint}"
@@ -257,7 +261,7 @@ def _setting_problem(config: Any, path: tuple[str | int, ...], message: str) -> 
 
 
 def _expected(model: Any, location: Sequence[str | int]) -> tuple[tuple[str | int, ...], Any, Sequence[Any]]:
-    """How far `location` leads into the input (pydantic adds steps of its own), and what was expected."""
+    """The part of `location` that exists in the input (pydantic adds steps of its own), and the expected type there."""
     annotation, metadata = model, []
     for number, part in enumerate(location):
         for kind in _kinds(annotation):
@@ -276,17 +280,18 @@ def _expected(model: Any, location: Sequence[str | int]) -> tuple[tuple[str | in
 
 
 def _within(value: Any, location: Sequence[str | int]) -> tuple[str | int, ...]:
-    """How far `location` leads into the input: for a union with a mapping, pydantic adds the names of its members."""
+    """The part of `location` that exists in the input: for a union with a mapping, pydantic adds the names of its
+    members."""
     for number, part in enumerate(location):
-        is_there = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
-        if not is_there:
+        exists = part in value if isinstance(value, dict) else isinstance(value, list) and isinstance(part, int)
+        if not exists:
             return tuple(location[:number])
         value = value[part]
     return tuple(location)
 
 
 def _kinds(annotation: Any) -> list[Any]:
-    """The types that an annotation allows, without limits."""
+    """The types that an annotation allows, without constraints."""
     if get_origin(annotation) is Annotated:
         return _kinds(get_args(annotation)[0])
     if get_origin(annotation) in (Union, UnionType):
@@ -295,7 +300,7 @@ def _kinds(annotation: Any) -> list[Any]:
 
 
 def _options(annotation: Any) -> list[str]:
-    """The words that an annotation allows, if it allows only certain ones."""
+    """The words that an annotation allows, if it allows only certain words."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         registered = [name for item in inner[1:] if isinstance(item, Extensible) for name in item.registered()]
@@ -306,18 +311,18 @@ def _options(annotation: Any) -> list[str]:
 
 
 def _descriptions(config: type) -> dict[str, str]:
-    """The text below each attribute of a config class and of the classes that it builds on."""
-    found: dict[str, str] = {}
+    """The docstring below each attribute of a config class and its bases."""
+    descriptions: dict[str, str] = {}
     for base in reversed(config.__mro__):
         if not dataclasses.is_dataclass(base):
             continue
         try:
             body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0]
-        except (OSError, TypeError, SyntaxError):  # no source at hand, as in a frozen program
+        except (OSError, TypeError, SyntaxError):  # no source available, as in a frozen program
             continue
         statements = body.body if isinstance(body, ast.ClassDef) else []
         for attribute, below in pairwise(statements):
             match attribute, below:
                 case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
-                    found[name] = inspect.cleandoc(text)
-    return found
+                    descriptions[name] = inspect.cleandoc(text)
+    return descriptions

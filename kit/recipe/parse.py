@@ -1,4 +1,4 @@
-"""Read a recipe: YAML and `key=value` overrides in, a checked `Recipe` out, or one message with every mistake."""
+"""Load a recipe: from YAML and `key=value` overrides to a validated `Recipe`, or one error that lists every mistake."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,23 +22,23 @@ def parse_recipe(
     recipe_classes: Mapping[str, type[Recipe]],
     saved: bool = False,
 ) -> Recipe:
-    """Read a recipe file, or a shipped recipe by name, and apply `key=value` overrides, which take precedence.
+    """Load a recipe file, or a shipped recipe by name, and apply `key=value` overrides, which take precedence.
 
-    `recipe_classes` has the recipe class of each task. `saved` accepts names that are not registered in this process,
-    for the recipe of a run. Raises one RecipeError that lists every mistake, one per line. Checking the model's
-    settings imports transformers.
+    `recipe_classes` maps each task to its recipe class. `saved` accepts names that are not registered in this process,
+    for the recipe of a run. Raises one RecipeError that lists every mistake, one per line. Checking the settings of a
+    model imports transformers.
     """
     path = find_recipe(path_or_name)
     document = read_yaml(read_text(path), printable(path))
     if document.value is None:
-        raise RecipeError(f"{document.filename} is empty. `kit copy` makes a shipped recipe yours to start from.")
+        raise RecipeError(f"{document.filename} is empty. Copy a shipped recipe with `kit copy` to start from.")
     if not isinstance(document.value, dict):
         raise RecipeError(
-            f"{document.filename}: a recipe is made of sections (task:, model:, …), not a list or a text."
+            f"{document.filename}: a recipe consists of sections (task:, model:, …); this is a list or text."
         )
     for argument in overrides:
         document.override(argument)
-    # a section of which every line is commented out reads as null
+    # a section whose lines are all commented out is read as null
     value = {name: {} if part is None and name in SECTIONS else part for name, part in document.value.items()}
 
     kind, problems = _recipe_class(value, recipe_classes)
@@ -47,12 +47,14 @@ def parse_recipe(
         recipe = kind.model_validate(value, context=SAVED if saved else None)
     except ValidationError as error:
         problems += [problem for problem in field_problems(error, kind, value) if problem[0] != ("task",)]
-    settings, more = _model_settings(value["model"], kind) if isinstance(value.get("model"), dict) else ({}, [])
-    problems += more
+    settings: dict[str, Any] = {}
+    if isinstance(value.get("model"), dict):
+        settings, setting_problems = _model_settings(value["model"], kind)
+        problems += setting_problems
     if recipe is not None and recipe.model.type is not None and not problems:
-        config = model_settings.config_class(recipe.model.type, kind.own_types, kind.mapping)
-        complaint = model_settings.combination_problem(config, settings, recipe.tokenizer.one_vocabulary)
-        problems = [(("model",), f"model: {complaint}")] if complaint else []
+        config = model_settings.config_class(recipe.model.type, kind.kit_types, kind.mapping)
+        message = model_settings.combination_problem(config, settings, recipe.tokenizer.one_vocabulary)
+        problems = [(("model",), f"model: {message}")] if message else []
     if recipe is None or problems:
         problems.sort(key=lambda problem: document.order(problem[0]))
         raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
@@ -61,22 +63,22 @@ def parse_recipe(
 
 
 def check_sections(overrides: Sequence[str], *sections: str, example: str) -> None:
-    """Refuse overrides of other sections of a finished run's recipe, as they would have no effect."""
+    """Reject overrides of any other section of a finished run's recipe, because they would have no effect."""
     for argument in overrides:
         key, _ = parse_override(argument)
         if key.partition(".")[0] not in sections:
             raise RecipeError(
                 f"on the command line: {key} has no effect on a finished run. Only {' and '.join(sections)} can be "
-                f"changed here, such as {example}."
+                f"changed here, for example {example}."
             )
 
 
 def _recipe_class(
     value: dict[str, Any], recipe_classes: Mapping[str, type[Recipe]]
 ) -> tuple[type[Recipe], list[Problem]]:
-    """The recipe class of the task, and what is wrong with `task`.
+    """The recipe class of the task, and any mistake in `task`.
 
-    An unknown task is checked as the first class, so that the other mistakes are reported too.
+    For an unknown task, returns the first class, so that the other mistakes are reported too.
     """
     task = value.get("task")
     if isinstance(task, str) and task in recipe_classes:
@@ -94,9 +96,9 @@ def _recipe_class(
 
 
 def _model_settings(section: dict[str, Any], kind: type[Recipe]) -> tuple[dict[str, Any], list[Problem]]:
-    """The settings of a `model` section in the types of its config class, and what is wrong with them.
+    """The settings of a `model` section, converted to the types of its config class, and the mistakes in them.
 
-    The class of a pretrained model on the Hub is known only once it is loaded: whoever loads it checks then.
+    The config class of a pretrained model on the Hub is unknown until it is loaded; its settings are checked then.
     """
     model_type, pretrained = section.get("type"), section.get("pretrained")
     settings = {key: value for key, value in section.items() if key not in ModelSection.model_fields}
@@ -105,7 +107,7 @@ def _model_settings(section: dict[str, Any], kind: type[Recipe]) -> tuple[dict[s
     if not isinstance(model_type, str):
         return settings, []
     try:
-        config = model_settings.config_class(model_type, kind.own_types, kind.mapping)
+        config = model_settings.config_class(model_type, kind.kit_types, kind.mapping)
     except RecipeError as error:
         return settings, [(("model", "type"), str(error))]
     return model_settings.check_settings(config, settings)

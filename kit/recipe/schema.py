@@ -20,9 +20,10 @@ def recipe_schema(recipes: Mapping[str, type[Recipe]]) -> dict[str, Any]:
         "$defs": {},
     }
     for task, kind in recipes.items():
-        own = kind.model_json_schema()
-        schema["$defs"] |= own.pop("$defs")
-        schema["allOf"].append({"if": {"properties": {"task": {"const": task}}, "required": ["task"]}, "then": own})
+        task_schema = kind.model_json_schema()
+        schema["$defs"] |= task_schema.pop("$defs")
+        condition = {"properties": {"task": {"const": task}}, "required": ["task"]}
+        schema["allOf"].append({"if": condition, "then": task_schema})
     model = schema["$defs"]["ModelSection"]
     model["properties"]["type"] = {**model["properties"]["type"], "examples": [*MODELS]}
     model["allOf"] = []

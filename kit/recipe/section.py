@@ -53,33 +53,34 @@ class Section(BaseModel):
         yield from ()
 
     @model_validator(mode="after")
-    def _agree(self) -> Self:
-        found = list(self.contradictions())
+    def _check_fields_together(self) -> Self:
+        problems = list(self.contradictions())
         for name, reason in self.without_effect().items():
             if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
-                found.append((name, f"it has no effect {reason}. Leave it out."))
-        if found:
-            raise PydanticCustomError("contradictions", "fields contradict each other", {"found": found})
+                problems.append((name, f"it has no effect {reason}. Leave it out."))
+        if problems:
+            raise PydanticCustomError("contradictions", "fields contradict each other", {"problems": problems})
         return self
 
     def values(self) -> dict[str, Any]:
         """The values to write to a resolved recipe: all but those that have no effect or are not set."""
-        idle = self.without_effect()
+        ineffective = self.without_effect()
         fields = type(self).model_fields
         return {
             name: value
             for name, value in self.model_dump().items()
-            if name not in idle and not (value is None and name in fields and fields[name].default is None)
+            if name not in ineffective and not (value is None and name in fields and fields[name].default is None)
         }
 
 
 def exactly_one(section: Section, name: str, first: str, second: str) -> Iterator[tuple[str, str]]:
-    given = [key for key in (first, second) if getattr(section, key) is not None]
-    if not given:
-        yield "", f"give {name}.{first} or {name}.{second}."
-    elif len(given) == 2:
+    """The mistake, if any, of setting neither or both of two keys."""
+    keys_set = [key for key in (first, second) if getattr(section, key) is not None]
+    if not keys_set:
+        yield "", f"set {name}.{first} or {name}.{second}."
+    elif len(keys_set) == 2:
         yield (
             second,
-            f"it is given beside {name}.{first}, but only one can hold. "
-            f"Take one away (on the command line: {name}.{first}=null).",
+            f"it cannot be combined with {name}.{first}. "
+            f"Remove one of them (on the command line: {name}.{first}=null).",
         )

@@ -69,8 +69,7 @@ class TrainSection(Section):
     translation."""
 
     normalize_by: Literal["tokens", "sequences"] = "tokens"
-    """Average the loss of a step over all target tokens, or first within each sequence and then over the sequences, so
-    that short and long sequences count the same."""
+    """Divide the summed loss of a step by its number of target tokens, or by its number of sequences."""
 
     sampling_start: NonNegativeInt = 0
     """Number of steps of pure teacher forcing before model.scheduled_sampling begins."""
@@ -121,15 +120,16 @@ class TrainSection(Section):
     embeddings; heads get the full rate."""
 
     def without_effect(self) -> dict[str, str]:
-        idle = {}
+        ineffective = {}
         if self.optimizer != "sgd":
-            idle["momentum"] = f"with train.optimizer: {self.optimizer} (only sgd has it)"
+            ineffective["momentum"] = f"with train.optimizer: {self.optimizer} (only sgd uses it)"
         if self.optimizer not in ("adam", "adamw"):
             names = ("adam_beta1", "adam_beta2", "adam_epsilon")
-            idle |= dict.fromkeys(names, f"with train.optimizer: {self.optimizer} (only adam and adamw have it)")
+            reason = f"with train.optimizer: {self.optimizer} (only adam and adamw use it)"
+            ineffective |= dict.fromkeys(names, reason)
         if self.lr_scheduler_type == "constant":
-            idle["warmup_steps"] = "with train.lr_scheduler_type: constant (constant_with_warmup has it)"
-        return idle
+            ineffective["warmup_steps"] = "with train.lr_scheduler_type: constant (constant_with_warmup uses it)"
+        return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from exactly_one(self, "train", "max_steps", "num_train_epochs")
@@ -137,9 +137,9 @@ class TrainSection(Section):
         for name in ("tokens_per_batch", "batch_size"):
             size = getattr(self, name)
             if size is not None and size < self.micro_batches:
-                yield "micro_batches", f"{self.micro_batches} parts cannot be made of a {name} of {size}."
+                yield "micro_batches", f"a {name} of {size} cannot be split into {self.micro_batches} micro-batches."
         if self.mixed_precision != "no" and self.dtype == "float64":
-            yield "mixed_precision", f"{self.mixed_precision} makes no sense with train.dtype: float64."
+            yield "mixed_precision", f"{self.mixed_precision} cannot be combined with train.dtype: float64."
 
 
 class PeftSection(Section):
@@ -177,9 +177,9 @@ class PeftSection(Section):
             "ia3": ("target_modules", "feedforward_modules", "modules_to_save"),
             None: (),
         }
-        why = "without peft.method" if self.method is None else f"with peft.method: {self.method}"
+        reason = "without peft.method" if self.method is None else f"with peft.method: {self.method}"
         used = ("method", *of_method[self.method])
-        return {name: why for name in type(self).model_fields if name not in used}
+        return {name: reason for name in type(self).model_fields if name not in used}
 
 
 class EvalSection(Section):

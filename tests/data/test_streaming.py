@@ -709,12 +709,12 @@ def test_what_is_inspected_is_what_training_begins_with(stream_recipe: Path) -> 
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (["train.max_steps=null", "train.num_train_epochs=2"], "nobody knows how many steps"),
+        (["train.max_steps=null", "train.num_train_epochs=2"], "the number of steps in an epoch is unknown"),
         (["data.max_length=null"], "Give the longest that is to be used"),
         (["data.drop_duplicates=true"], "data.drop_duplicates: it needs all training data in memory"),
         (["data.streaming=false"], "data.buffer_size: it has no effect without data.streaming"),
         (["tokenizer.train=bpe", "tokenizer.bpe_dropout=0.1"], "tokenizer.bpe_dropout: it needs all"),
-        (["data.path=builtin:dates"], "data.streaming: built-in data is made in memory"),
+        (["data.path=builtin:dates"], "data.streaming: built-in data is generated in memory"),
     ],
 )
 def test_what_a_stream_cannot_do_is_refused(stream_recipe: Path, keys: list[str], message: str) -> None:

@@ -72,7 +72,7 @@ def test_a_copy_is_the_same_and_overwrites_nothing(book, tmp_path):
     assert copy_recipe("translation/measured", tmp_path) == tmp_path / "measured.yaml"
     mine.write_text("changed")
     for target in (mine, tmp_path):
-        with pytest.raises(RecipeError, match="exists already"):
+        with pytest.raises(RecipeError, match="already exists"):
             copy_recipe("measured", target)
     assert mine.read_text() == "changed"
     with pytest.raises(RecipeError, match="cannot be written"):
@@ -98,7 +98,7 @@ def test_an_explanation_says_what_is_allowed_and_what_is_the_default():
     text = explain("train.optimizer")
     assert "expects: one of adamw, adam, sgd, adafactor\n  default: adamw\n" in text
     assert "expects: a whole number (above 0) or null\n  default: null\n" in explain("train.max_steps")
-    assert "default: none, it must be given" in explain("data.path")
+    assert "default: none (required)" in explain("data.path")
     assert "expects: one of rnn, lstm, gru\n" in explain("model.cell")
     assert 'default: ["input", "readout"]' in explain("model.context_to")
     assert "size of the tokenizer" in explain("model.vocab_size")

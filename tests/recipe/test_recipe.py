@@ -115,7 +115,7 @@ def test_every_field_is_explained():
         (
             "max_steps: 10",
             "num_beams: 4",
-            'line 10: train.num_beams is not a key of "train". There is a "num_beams" below "eval:".',
+            'line 10: train.num_beams is not a key of "train". There is a "num_beams" under "eval:".',
         ),
         ("data:\n", "dta: {}\ndata:\n", 'r.yaml, line 7: dta is not a section of a recipe. Did you mean "data"?'),
         (
@@ -147,11 +147,15 @@ def test_every_field_is_explained():
         (
             "max_steps: 10",
             "max_steps: 10\n  num_train_epochs: 1",
-            "line 11: train.num_train_epochs: it is given beside train.max_steps",
+            "line 11: train.num_train_epochs: it cannot be combined with train.max_steps",
         ),
-        ("max_steps: 10", "save_steps: 10", "r.yaml, line 9: train: give train.max_steps or train.num_train_epochs."),
-        ("tokens_per_batch: 512", "save_steps: 5", "line 9: train: give train.tokens_per_batch or train.batch_size."),
-        ("tokens_per_batch: 512", "batch_size: 2\n  micro_batches: 3", "line 12: train.micro_batches: 3 parts"),
+        ("max_steps: 10", "save_steps: 10", "r.yaml, line 9: train: set train.max_steps or train.num_train_epochs."),
+        ("tokens_per_batch: 512", "save_steps: 5", "line 9: train: set train.tokens_per_batch or train.batch_size."),
+        (
+            "tokens_per_batch: 512",
+            "batch_size: 2\n  micro_batches: 3",
+            "line 12: train.micro_batches: a batch_size of 2",
+        ),
         (
             "max_steps: 10",
             "max_steps: 10\n  momentum: 0.9",
@@ -172,11 +176,11 @@ def test_every_field_is_explained():
             "max_steps: 10\n  mixed_precision: bf16\n  dtype: float64",
             "line 11: train.mixed_precision: bf16",
         ),
-        ("  type: rnn_seq2seq\n", "", "r.yaml, line 3: model: give model.type or model.pretrained."),
+        ("  type: rnn_seq2seq\n", "", "r.yaml, line 3: model: set model.type or model.pretrained."),
         (
             "type: rnn_seq2seq",
             "type: rnn_seq2seq\n  pretrained: x/y",
-            "line 5: model.pretrained: it is given beside model.type",
+            "line 5: model.pretrained: it cannot be combined with model.type",
         ),
         (
             "rnn_seq2seq",
@@ -198,7 +202,7 @@ def test_every_field_is_explained():
         (
             "cell: gru",
             "vocab_size: 5",
-            "line 5: model.vocab_size is not given in a recipe: it is the size of the tokenizer",
+            "line 5: model.vocab_size cannot be set in a recipe: it is the size of the tokenizer",
         ),
         (
             "cell: gru",
@@ -232,7 +236,7 @@ def test_every_field_is_explained():
         (
             "path: builtin:dates",
             "path: a.tsv\n  encoding: utf-88",
-            'line 9: data.encoding: Python knows no encoding "utf-88"',
+            'line 9: data.encoding: Python has no encoding "utf-88"',
         ),
         (
             "path: builtin:dates",
@@ -258,7 +262,7 @@ def test_every_field_is_explained():
         (
             "task: translation",
             "task: translation\neval: 5",
-            "r.yaml, line 3: eval: expected a section with keys of its own, got 5.",
+            "r.yaml, line 3: eval: expected a section with keys, got 5.",
         ),
         (
             "task: translation",
@@ -315,7 +319,7 @@ def test_several_mistakes_are_listed_in_the_order_of_the_file(write):
     ("argument", "message"),
     [
         ("train.max_step=5", 'on the command line (train.max_step=5): train.max_step is not a key of "train". Did you'),
-        ("train.num_train_epochs=1", "Take one away (on the command line: train.max_steps=null)"),
+        ("train.num_train_epochs=1", "Remove one of them (on the command line: train.max_steps=null)"),
         (
             "max_steps=5",
             'on the command line (max_steps=5): max_steps is not a section of a recipe. There is a "max_steps"',
@@ -342,10 +346,10 @@ def test_files_that_are_no_recipe(write, tmp_path):
     assert "no such file" in complaint("missing.yaml")
     assert "folder is a folder" in complaint("folder")
     assert "latin.yaml, line 1: byte 0xe9 is not UTF-8" in complaint("latin.yaml")
-    assert "nul.yaml, line 1: there is a NUL byte" in complaint("nul.yaml")
+    assert "nul.yaml, line 1: the file contains a NUL byte" in complaint("nul.yaml")
     assert "r.yaml is empty" in complaint(write("# only a comment\n"))
-    assert "made of sections" in complaint(write("- a\n- b\n"))
-    assert "made of sections" in complaint(write("text"))
+    assert "consists of sections" in complaint(write("- a\n- b\n"))
+    assert "consists of sections" in complaint(write("text"))
     for name in ("", "x" * 5000, "a\0b", "\udcff"):
         complaint(name).encode("utf-8")
 
@@ -361,7 +365,7 @@ def test_shipped_recipes_are_found_by_name_unless_a_local_file_has_it(write, tmp
     monkeypatch.setattr(shipped, "_PACKAGE", package)
     for name in ("dates", "translation/dates", "recipes/translation/dates.yaml", "./recipes/translation/dates.yaml"):
         assert load_recipe(name).train.max_steps == 10
-    assert "several meanings: other/both, translation/both" in complaint("both")
+    assert "is ambiguous: it matches other/both, translation/both" in complaint("both")
     assert 'Did you mean "dates"?' in complaint("date")
     Path("dates").write_text(changed("max_steps: 10", "max_steps: 11"))
     assert load_recipe("dates").train.max_steps == 11
@@ -403,7 +407,7 @@ class ToyConfig(BaseToyConfig):
 def toy(monkeypatch):
     monkeypatch.setitem(MODELS, "toy", "Toy")
     monkeypatch.setitem(sys.modules, "kit.models.configuration_toy", sys.modules[__name__])
-    monkeypatch.setattr(TranslationRecipe, "own_types", ("toy",))
+    monkeypatch.setattr(TranslationRecipe, "kit_types", ("toy",))
 
 
 @pytest.mark.usefixtures("toy")

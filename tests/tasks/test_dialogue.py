@@ -148,10 +148,10 @@ def test_what_training_has_seen_is_counted_in_replies(tmp_path: Path) -> None:
 
 def test_contradictions_are_refused(tmp_path: Path) -> None:
     for wrong, message in (
-        ({**BUILTIN, "speaker": "S"}, "data.speaker: it has no effect beside data.target"),
+        ({**BUILTIN, "speaker": "S"}, "data.speaker: it has no effect with data.target"),
         ({**BUILTIN, "target": None}, "data.answer: it has no effect without data.target"),
         ({**BUILTIN, "turns": "response"}, "must be different columns"),
-        ({"path": "talk.jsonl", "streaming": True}, "dialogues are taken apart in memory"),
+        ({"path": "talk.jsonl", "streaming": True}, "dialogues are split into examples in memory"),
     ):
         with pytest.raises(RecipeError) as error:
             recipe(tmp_path, data=wrong)

@@ -265,9 +265,9 @@ BASE = ["data.path=somewhere"]
         (["data.directions=[de-de]"], r'"de-de" does not name two languages'),
         (["data.directions=[-de]"], r'"-de" does not name two languages'),
         (["data.directions=[]"], r"data\.directions"),
-        (["data.directions=[de-en, de-en]"], r'data\.directions: "de-en" is there twice'),
-        (["data.directions=[de-en]", "data.source=de"], r"data\.source: it has no effect beside data\.directions"),
-        (["data.directions=[de-en]", "data.target=de"], r"data\.target: it has no effect beside data\.directions"),
+        (["data.directions=[de-en, de-en]"], r'data\.directions: "de-en" occurs twice'),
+        (["data.directions=[de-en]", "data.source=de"], r"data\.source: it has no effect with data\.directions"),
+        (["data.directions=[de-en]", "data.target=de"], r"data\.target: it has no effect with data\.directions"),
         (["data.direction_sizes={de-en: 5}"], r"data\.direction_sizes: it has no effect without data\.directions"),
         (
             ["data.directions=[de-en, fr-en]", "data.direction_sizes={fr-de: 5}"],

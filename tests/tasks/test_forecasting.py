@@ -191,10 +191,10 @@ def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
             "no effect without model.scheduled_sampling",
         ),
         ({"model": {**MODEL, "value_size": 2}}, "it is the number of values at each step"),
-        ({"data": {**BUILTIN, "targets": ["context"]}}, '"context" is there twice'),
+        ({"data": {**BUILTIN, "targets": ["context"]}}, '"context" occurs twice'),
         (
             {"train": {"max_steps": 1, "batch_size": 2, "label_smoothing_factor": 0.1}},
-            "it is for tasks that write text",
+            "it applies only to tasks that generate text",
         ),
     ):
         recipe(tmp_path)

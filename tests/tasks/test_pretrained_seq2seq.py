@@ -223,7 +223,7 @@ def test_codes_that_are_missing_unknown_or_needless_are_refused(
         ({"model": {"type": "rnn_seq2seq"}, "tokenizer": {"source_language": "de"}}, "trained here has no language"),
         (
             {"model": {"pretrained": "x"}, "tokenizer": {"target_language": "en"}, "data": {"directions": DIRECTIONS}},
-            r"tokenizer\.target_language: it has no effect beside data\.directions",
+            r"tokenizer\.target_language: it has no effect with data\.directions",
         ),
         (
             {"model": {"pretrained": "x"}, "tokenizer": {"language_codes": {"de": "de_DE"}}},

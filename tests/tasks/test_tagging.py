@@ -191,7 +191,7 @@ def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, message: str
 
 
 def test_contradictions_are_named(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"eval.metrics: entity_f1 is about spans"):
+    with pytest.raises(RecipeError, match=r"eval.metrics: entity_f1 measures spans"):
         recipe(tmp_path, "tagging", {"path": "x", "scheme": "none"}, eval={"metrics": ["entity_f1"]})
     with pytest.raises(RecipeError, match=r"data.tags"):
         recipe(tmp_path, "tagging", {"path": "x", "tags": "tokens"})

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.recipe.inputs import OF_CELLS
+from kit.recipe.inputs import TABULAR_KEYS
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Layout:
     @property
     def tabular_keys(self) -> list[str]:
         """The keys that are set and apply only to files whose lines are split into cells."""
-        return [name for name in OF_CELLS if getattr(self, name) is not None]
+        return [name for name in TABULAR_KEYS if getattr(self, name) is not None]
 
 
 def file_extension(path: Path) -> str:

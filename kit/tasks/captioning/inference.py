@@ -27,7 +27,7 @@ NO_PICTURE = Fault("named no picture that can be read", "the output is empty")
 
 def is_captioner(name_or_path: str | Path) -> bool:
     """Whether a run folder, a model folder or a Hub id holds a model that reads pictures."""
-    return load_config(name_or_path).model_type in CaptioningRecipe.own_types
+    return load_config(name_or_path).model_type in CaptioningRecipe.kit_types
 
 
 @dataclass
@@ -44,7 +44,7 @@ class Captioner:
     def __init__(self, name_or_path: str | Path, device: str | None = None):
         """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
         self.model = load_model(AutoModelForImageTextToText, name_or_path).eval()
-        if self.model.config.model_type not in CaptioningRecipe.own_types:
+        if self.model.config.model_type not in CaptioningRecipe.kit_types:
             raise RunError(f"{name_or_path} is a {self.model.config.model_type}, which reads no pictures")
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))

@@ -51,11 +51,14 @@ class CaptioningData(DataSection):
             yield "caption", f'image and caption are both "{self.caption}".'
         for split in ("validation", "test"):
             if getattr(self, f"{split}_share") is not None and getattr(self, f"{split}_size") is not None:
-                yield f"{split}_share", f"it is given beside data.{split}_size, but only one can hold. Take one away."
+                yield f"{split}_share", f"it cannot be combined with data.{split}_size. Remove one of them."
         if (self.validation_share or 0) + (self.test_share or 0) >= 1:
-            yield "validation_share", "with data.test_share it is all of the pictures: nothing is left to train on."
+            yield (
+                "validation_share",
+                "together with data.test_share it holds out all images: none are left to train on.",
+            )
         if self.streaming:
-            yield "streaming", "pictures are read from disk as they are needed anyway. Leave it out."
+            yield "streaming", "images are read from disk as needed anyway. Leave it out."
 
 
 class CaptioningEval(Seq2SeqEval):
@@ -77,13 +80,13 @@ class CaptioningEval(Seq2SeqEval):
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if "length" in self.group_by:
-            yield "group_by", "a picture has no length: name columns of the data."
+            yield "group_by", "an image has no length: use columns of the data."
 
 
 class CaptioningRecipe(Seq2SeqRecipe):
     """Image captioning."""
 
-    own_types: ClassVar[tuple[str, ...]] = ("rnn_captioner",)
+    kit_types: ClassVar[tuple[str, ...]] = ("rnn_captioner",)
     pipeline_tag: ClassVar[str] = "image-to-text"
     auto_class: ClassVar[str] = "AutoModelForImageTextToText"
 

@@ -142,7 +142,7 @@ class Captioning(Writing[Captioned]):
         else:
             assert section.type is not None
             config = config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
-        if config.model_type not in self.recipe.own_types:
+        if config.model_type not in self.recipe.kit_types:
             raise RecipeError(
                 f"model.pretrained: {section.pretrained} is a {config.model_type}, not a captioner of kit."
             )

@@ -13,8 +13,8 @@ class CausalData(TextData):
     """The text: location, documents and blocks."""
 
     separate_documents: bool = False
-    """Mask attention between documents that share a block; false lets a token attend across the end of a document,
-    which is marked by a special token."""
+    """Restrict attention to the document of each token when a block holds several; false lets tokens attend across the
+    end of a document, which a special token marks."""
 
     carry_state: bool = False
     """Read the text in order and carry the recurrent state from block to block (truncated backpropagation through
@@ -50,7 +50,7 @@ class CausalEval(EvalSection):
 class CausalLMRecipe(LanguageModelRecipe):
     """Causal language modeling: predict the next token, as GPT does."""
 
-    own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
+    kit_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "text-generation"
     auto_class: ClassVar[str] = "AutoModelForCausalLM"

@@ -140,7 +140,7 @@ class CausalLM(LanguageModel[TextBlocks]):
 
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
         model, data = super().build_model(tokenizers), self.recipe.data
-        kind, own = model.config.model_type, self.recipe.own_types
+        kind, own = model.config.model_type, self.recipe.kit_types
         if data.separate_documents and kind in own:
             raise RecipeError(
                 f"data.separate_documents: a {kind} has no attention that could be kept within a document. "

@@ -20,7 +20,7 @@ LabelMetric = Annotated[
     or_registered("labels", "scores", "numbers"),
 ]  # fmt: skip
 
-OF_ONE_LABEL = ("f1", "precision", "recall", "matthews")
+SINGLE_LABEL_METRICS = ("f1", "precision", "recall", "matthews")
 """Metrics that are not defined for examples with several labels."""
 
 
@@ -68,26 +68,26 @@ class ClassificationData(LabelledData):
         return (self.label,)
 
     def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
+        ineffective = super().without_effect()
         if self.problem_type != "multi_label_classification":
-            idle["label_separator"] = f"with data.problem_type: {self.problem_type}"
+            ineffective["label_separator"] = f"with data.problem_type: {self.problem_type}"
         if self.problem_type != "single_label_classification":
-            idle["class_weights"] = f"with data.problem_type: {self.problem_type}"
+            ineffective["class_weights"] = f"with data.problem_type: {self.problem_type}"
         if self.problem_type == "regression":
-            idle["label_names"] = "with data.problem_type: regression"
-        return idle
+            ineffective["label_names"] = "with data.problem_type: regression"
+        return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if self.text == self.text_pair:
-            yield "text_pair", f'text and text_pair are both "{self.text}": there are not two texts.'
+            yield "text_pair", f'text and text_pair are both "{self.text}": a pair needs two columns.'
         if self.label in (self.text, self.text_pair):
-            yield "label", f'"{self.label}" is the column of a text already: the label would be given away.'
+            yield "label", f'"{self.label}" is already the column of a text: the label would be part of the input.'
         if self.text_pair is None and self.truncation == "only_second":
             yield "truncation", "there is no second text without data.text_pair. Leave it out."
         names = self.label_names or []
         if len(set(names)) < len(names):
-            yield "label_names", "a name is there twice. Give each label its own."
+            yield "label_names", "a name occurs twice. Give each label a unique name."
         for name in self.class_weights if isinstance(self.class_weights, dict) else ():
             if names and name not in names:
                 yield "class_weights", f'"{name}" is not among data.label_names.'
@@ -131,7 +131,10 @@ class ClassificationRecipe(FineTuningRecipe):
                 continue
             if (METRICS[name].kind == "numbers") != (kind == "regression"):
                 yield "eval.metrics", f"{name} cannot be computed with data.problem_type: {kind}."
-            elif name in OF_ONE_LABEL and kind == "multi_label_classification":
-                yield "eval.metrics", f"{name} is for one label each: use f1_macro, f1_micro or f1_weighted."
+            elif name in SINGLE_LABEL_METRICS and kind == "multi_label_classification":
+                yield (
+                    "eval.metrics",
+                    f"{name} is defined for one label per example: use f1_macro, f1_micro or f1_weighted.",
+                )
         if self.train.label_smoothing_factor and kind != "single_label_classification":
             yield "train.label_smoothing_factor", f"it has no effect with data.problem_type: {kind}. Leave it out."

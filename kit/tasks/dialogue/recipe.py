@@ -72,12 +72,12 @@ class DialogueData(DataSection):
         return ("turns", *self.text_columns.values())
 
     def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
+        ineffective = super().without_effect()
         if self.target is not None:
-            idle["speaker"] = "beside data.target, which is the only reply of a row"
+            ineffective["speaker"] = "with data.target, which is the only reply in a row"
         else:
-            idle["answer"] = "without data.target"
-        return idle
+            ineffective["answer"] = "without data.target"
+        return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
@@ -87,7 +87,7 @@ class DialogueData(DataSection):
         if self.turn_text == self.turn_speaker:
             yield "turn_speaker", f'turn_text and turn_speaker are both "{self.turn_text}".'
         if self.streaming:
-            yield "streaming", "dialogues are taken apart in memory. Leave it out."
+            yield "streaming", "dialogues are split into examples in memory. Leave it out."
 
 
 class DialogueEval(Seq2SeqEval):
@@ -107,7 +107,7 @@ class DialogueEval(Seq2SeqEval):
 class DialogueRecipe(Seq2SeqRecipe):
     """Dialogue: reply to the previous turns."""
 
-    own_types: ClassVar[tuple[str, ...]] = ("hred", "rnn_seq2seq", "transformer_seq2seq")
+    kit_types: ClassVar[tuple[str, ...]] = ("hred", "rnn_seq2seq", "transformer_seq2seq")
     pipeline_tag: ClassVar[str] = "text-generation"
     hub_tags: ClassVar[tuple[str, ...]] = ("seq2seq", "conversational")
     auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"

@@ -17,7 +17,7 @@ class NoTokenizer(TokenizerSection):
     """Forecasting has no text and needs no tokenizer: leave this section out."""
 
     def without_effect(self) -> dict[str, str]:
-        return dict.fromkeys(type(self).model_fields, "on numbers, which need no tokenizer")
+        return dict.fromkeys(type(self).model_fields, "on forecasting, which needs no tokenizer")
 
 
 class ForecastingData(DataSection):
@@ -44,8 +44,8 @@ class ForecastingData(DataSection):
     """Number of steps between training windows. Evaluation uses a window every data.horizon steps."""
 
     missing: Literal["refuse", "mask"] = "refuse"
-    """How to treat missing values (empty, null or NaN): refuse stops with an error that lists them, mask excludes these
-    steps from the input and the loss. Context values must not be missing."""
+    """How to treat missing values (empty, null or NaN): refuse stops with an error that names the first one, mask
+    excludes these steps from the input and the loss. Context values must not be missing."""
 
     validation_steps: PositiveInt | None = None
     """Number of steps at the end of every training series, before test_steps, to hold out for validation. The model may
@@ -84,12 +84,12 @@ class ForecastingData(DataSection):
         named = [*self.targets, *self.context, *([] if self.series is None else [self.series])]
         for name in dict.fromkeys(named):
             if named.count(name) > 1:
-                yield "targets", f'"{name}" is there twice, among targets, context and series.'
+                yield "targets", f'"{name}" occurs twice among targets, context and series.'
         if self.streaming:
             yield "streaming", "series are cut into windows in memory. Leave it out."
         for split in ("validation", "test"):
             if getattr(self, f"{split}_steps") is not None and getattr(self, f"{split}_size") is not None:
-                yield f"{split}_steps", f"it is given beside data.{split}_size, but only one can hold."
+                yield f"{split}_steps", f"it cannot be combined with data.{split}_size. Remove one of them."
 
 
 class ForecastingEval(EvalSection):
@@ -106,7 +106,7 @@ class ForecastingEval(EvalSection):
 class ForecastingRecipe(Recipe):
     """Time series forecasting."""
 
-    own_types: ClassVar[tuple[str, ...]] = ("rnn_forecaster",)
+    kit_types: ClassVar[tuple[str, ...]] = ("rnn_forecaster",)
     pipeline_tag: ClassVar[str] = "time-series-forecasting"
     auto_class: ClassVar[str] = "AutoModel"
 
@@ -126,7 +126,7 @@ class ForecastingRecipe(Recipe):
         yield from super().contradictions()
         for name in ("label_smoothing_factor", "normalize_by"):
             if getattr(self.train, name) != type(self.train).model_fields[name].default:
-                yield f"train.{name}", "it is for tasks that write text. Leave it out."
+                yield f"train.{name}", "it applies only to tasks that generate text. Leave it out."
 
 
 __all__ = ["ForecastingRecipe"]

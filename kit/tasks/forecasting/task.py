@@ -166,7 +166,7 @@ class Forecasting(Task[Windows]):
             model.config.horizon = data.horizon
         else:
             assert section.type is not None
-            kind = config_class(section.type, self.recipe.own_types)
+            kind = config_class(section.type, self.recipe.kit_types)
             config = kind(**section.settings, **sizes, horizon=data.horizon)
             model = AutoModelForTimeSeriesPrediction.from_config(config)
             self.fit_normalization(model, windows)

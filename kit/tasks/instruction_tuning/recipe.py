@@ -11,7 +11,7 @@ from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection
 from kit.recipe.training import EvalSection
 
-PLACE = "{prompt}"
+PLACEHOLDER = "{prompt}"
 AnswerMetric = Annotated[
     Literal["exact_match", "token_accuracy", "rouge1", "rouge2", "rougeL", "bleu", "chrf"], or_registered("text")
 ]
@@ -40,14 +40,14 @@ class InstructionData(DataSection):
 
     def written(self, prompt: str) -> str:
         """The prompt in the template, as the model reads it."""
-        return self.template.replace(PLACE, prompt)
+        return self.template.replace(PLACEHOLDER, prompt)
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if self.prompt == self.answer:
             yield "answer", f'prompt and answer are both "{self.answer}".'
-        if self.template.count(PLACE) != 1:
-            yield "template", f"expected {PLACE} once, where the prompt goes."
+        if self.template.count(PLACEHOLDER) != 1:
+            yield "template", f"expected exactly one {PLACEHOLDER}, where the prompt goes."
         if self.streaming:
             yield "streaming", "instructions are read into memory. Leave it out."
 
@@ -66,7 +66,7 @@ class InstructionEval(EvalSection):
 class InstructionTuningRecipe(Recipe):
     """Instruction tuning: answer prompts, with the loss on the answers only."""
 
-    own_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
+    kit_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "text-generation"
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
@@ -83,8 +83,8 @@ class InstructionTuningRecipe(Recipe):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        for name, plain in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):
-            if getattr(self.train, name) != plain:
+        for name, default in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):
+            if getattr(self.train, name) != default:
                 yield f"train.{name}", f"it has no effect on {self.task}. Leave it out."
 
 

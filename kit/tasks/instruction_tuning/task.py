@@ -205,7 +205,7 @@ class InstructionTuning(Task[Answered]):
         if section.pretrained is not None:
             return load_config(section.pretrained, section.settings)
         assert section.type is not None
-        kind = config_class(section.type, self.recipe.own_types, self.recipe.mapping)
+        kind = config_class(section.type, self.recipe.kit_types, self.recipe.mapping)
         return kind(**section.settings, **vocabulary_settings(kind, tokenizers.source))
 
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:

@@ -31,10 +31,10 @@ class MaskedData(TextData):
     """Whole-word masking: mask all tokens of a word or none, so that its other tokens do not give it away."""
 
     def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
+        ineffective = super().without_effect()
         if self.pairs == "none":
-            idle |= dict.fromkeys(("pair_passes", "language"), "without data.pairs")
-        return idle
+            ineffective |= dict.fromkeys(("pair_passes", "language"), "without data.pairs")
+        return ineffective
 
 
 class MaskedEval(EvalSection):

@@ -61,11 +61,11 @@ class QuestionAnsweringData(LabelledData):
         return super().held_out_by if self.held_out_together is None else (self.held_out_together,)
 
     def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
-        idle["truncation"] = "on questions: long texts are read in windows (data.doc_stride)"
+        ineffective = super().without_effect()
+        ineffective["truncation"] = "on question answering, which reads long texts in windows (data.doc_stride)"
         if self.validation_size is None and self.test_size is None:
-            idle["held_out_together"] = "without data.validation_size or data.test_size"
-        return idle
+            ineffective["held_out_together"] = "without data.validation_size or data.test_size"
+        return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
@@ -73,7 +73,7 @@ class QuestionAnsweringData(LabelledData):
         if len(set(named)) < len(named):
             yield "", "question, context, answers and id must be different columns."
         if self.max_length is not None and self.max_question_length + 4 > self.max_length:
-            yield "max_question_length", f"it leaves no room for a text in data.max_length: {self.max_length}."
+            yield "max_question_length", f"it leaves no room for the text within data.max_length: {self.max_length}."
 
 
 class QuestionAnsweringEval(EvalSection):

@@ -49,7 +49,7 @@ class TaggingData(LabelledData):
         if self.tokens == self.tags:
             yield "tags", f'tokens and tags are both "{self.tags}".'
         if self.truncation in ("only_first", "only_second"):
-            yield "truncation", "there is one text: use longest_first or do_not_truncate."
+            yield "truncation", "there is only one text: use longest_first or do_not_truncate."
 
 
 class TaggingEval(EvalSection):
@@ -80,4 +80,4 @@ class TaggingRecipe(FineTuningRecipe):
         yield from super().contradictions()
         for name in self.eval.metrics:
             if name.startswith("entity_") and self.data.scheme == "none":
-                yield "eval.metrics", f"{name} is about spans, which data.scheme: none does not have."
+                yield "eval.metrics", f"{name} measures spans, which data.scheme: none does not define."

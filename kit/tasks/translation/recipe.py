@@ -65,10 +65,10 @@ class TranslationData(DataSection):
         return self.directions or ()
 
     def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
+        ineffective = super().without_effect()
         if self.directions is None:
-            return idle | dict.fromkeys(("direction_sizes", "direction_repeats"), "without data.directions")
-        return idle | dict.fromkeys(("source", "target"), "beside data.directions")
+            return ineffective | dict.fromkeys(("direction_sizes", "direction_repeats"), "without data.directions")
+        return ineffective | dict.fromkeys(("source", "target"), "with data.directions")
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.source == self.target:
@@ -80,10 +80,10 @@ class TranslationData(DataSection):
                 yield (
                     "directions",
                     f"{show(direction)} does not name two languages as SOURCE-TARGET (de-en). A column or file suffix "
-                    "that has a hyphen itself cannot be named.",
+                    "that contains a hyphen cannot be used here.",
                 )
             if directions.count(direction) > 1:
-                yield "directions", f"{show(direction)} is there twice."
+                yield "directions", f"{show(direction)} occurs twice."
         for name in ("direction_sizes", "direction_repeats") if directions else ():
             for direction in (getattr(self, name) or {}).keys() - set(directions):
                 hint = did_you_mean(direction, directions)
@@ -91,7 +91,7 @@ class TranslationData(DataSection):
         if self.max_length is not None and self.max_length < self.min_length:
             yield (
                 "max_length",
-                f"{self.max_length} is below data.min_length ({self.min_length}): nothing is left.",
+                f"{self.max_length} is below data.min_length ({self.min_length}): no example would be left.",
             )
         yield from super().contradictions()
 
@@ -100,13 +100,13 @@ class TranslationData(DataSection):
             "direction_sizes": self.direction_sizes is not None,
             "direction_repeats": self.direction_repeats is not None,
         }
-        return super().needing_all_data() + [name for name, there in given.items() if there]
+        return super().needing_all_data() + [name for name, is_set in given.items() if is_set]
 
 
 class TranslationRecipe(Seq2SeqRecipe):
     """Text to text: translation, summarization, text to code."""
 
-    own_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
+    kit_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
     pipeline_tag: ClassVar[str] = "translation"
     hub_tags: ClassVar[tuple[str, ...]] = ("seq2seq",)
     auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
@@ -135,23 +135,26 @@ class TranslationRecipe(Seq2SeqRecipe):
         exists = self.tokenizer.pretrained is not None or self.model.pretrained is not None
         for name in given:
             if not exists:
-                yield f"tokenizer.{name}", "a tokenizer trained here has no language codes. Leave it out."
+                yield f"tokenizer.{name}", "a newly trained tokenizer has no language codes. Leave it out."
             elif (name in fixed) == several:
-                beside = "beside data.directions, where every example has its own (tokenizer.language_codes)"
-                why = beside if several else "without data.directions"
-                yield f"tokenizer.{name}", f"it has no effect {why}. Leave it out."
+                per_example = "with data.directions, where each example has its own codes (tokenizer.language_codes)"
+                reason = per_example if several else "without data.directions"
+                yield f"tokenizer.{name}", f"it has no effect {reason}. Leave it out."
         for name in self.tokenizer.language_codes or () if several else ():
             if name not in self.data.text_columns:
                 hint = did_you_mean(name, self.data.text_columns)
-                yield f"tokenizer.language_codes.{name}", f"no direction of data.directions has it.{hint}"
+                yield f"tokenizer.language_codes.{name}", f"it is not a language of data.directions.{hint}"
 
-    def beyond_a_stream(self) -> Iterator[tuple[str, str]]:
-        yield from super().beyond_a_stream()
+    def streaming_contradictions(self) -> Iterator[tuple[str, str]]:
+        yield from super().streaming_contradictions()
         if self.train.tokens_per_batch is not None and self.data.max_length is None:
             yield (
                 "data.max_length",
-                "with data.streaming a text longer than train.tokens_per_batch would only be met in the middle of "
-                "training. Give the longest that is to be used, such as 128.",
+                "with data.streaming, a text longer than train.tokens_per_batch would stop the run in the middle of "
+                "training. Set the maximum length, such as 128.",
             )
         if self.tokenizer.bpe_dropout:
-            yield "tokenizer.bpe_dropout", "it needs all training data in memory. Leave it out, or data.streaming."
+            yield (
+                "tokenizer.bpe_dropout",
+                "it needs all training data in memory. Leave out it or data.streaming.",
+            )

@@ -47,4 +47,4 @@ class FineTuningRecipe(Recipe):
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         if self.train.normalize_by != "tokens":
-            yield "train.normalize_by", "it is for tasks that write text. Leave it out."
+            yield "train.normalize_by", "it applies only to tasks that generate text. Leave it out."

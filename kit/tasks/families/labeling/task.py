@@ -169,7 +169,7 @@ class FineTuning(Task[L]):
                 config.pad_token_id = tokenizer.pad_token_id
         else:
             assert section.type is not None
-            kind = config_class(section.type, self.recipe.own_types, self.recipe.mapping)
+            kind = config_class(section.type, self.recipe.kit_types, self.recipe.mapping)
             config = kind(**section.settings, **vocabulary_settings(kind, tokenizer))
         if self.labels is not None:
             config.num_labels = len(self.labels)

@@ -7,7 +7,7 @@ from annotated_types import Gt, Lt
 from pydantic import PositiveInt
 
 from kit.recipe.base import Recipe
-from kit.recipe.inputs import OF_CELLS, DataSection
+from kit.recipe.inputs import TABULAR_KEYS, DataSection
 
 Share = Annotated[float, Gt(0), Lt(1)]
 
@@ -46,22 +46,22 @@ class TextData(DataSection):
         return {self.text: "text"}
 
     def without_effect(self) -> dict[str, str]:
-        idle = super().without_effect()
+        ineffective = super().without_effect()
         if self.streaming:
-            idle |= dict.fromkeys(("workers", "cache"), "with data.streaming, which prepares text while training")
+            ineffective |= dict.fromkeys(("workers", "cache"), "with data.streaming, which tokenizes while training")
         if self.documents != "row":
-            idle |= dict.fromkeys(OF_CELLS, f"on texts without columns (data.documents: {self.documents})")
-        return idle
+            ineffective |= dict.fromkeys(TABULAR_KEYS, f"on texts without columns (data.documents: {self.documents})")
+        return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         for split in ("validation", "test"):
             if getattr(self, f"{split}_share") is not None and getattr(self, f"{split}_size") is not None:
-                yield f"{split}_share", f"it is given beside data.{split}_size, but only one can hold. Take one away."
+                yield f"{split}_share", f"it cannot be combined with data.{split}_size. Remove one of them."
         if (self.validation_share or 0) + (self.test_share or 0) >= 1:
-            yield "validation_share", "with data.test_share it is all of the text: nothing is left to train on."
+            yield "validation_share", "together with data.test_share it holds out all text: none is left to train on."
         if self.documents != "row" and self.path.startswith("builtin:"):
-            yield "documents", "the rows of built-in data are documents already. Leave it out."
+            yield "documents", "the rows of built-in data are already documents. Leave it out."
 
     def needing_all_data(self) -> list[str]:
         given = {
@@ -69,7 +69,7 @@ class TextData(DataSection):
             "validation_share": self.validation_share is not None,
             "test_share": self.test_share is not None,
         }
-        return super().needing_all_data() + [name for name, there in given.items() if there]
+        return super().needing_all_data() + [name for name, is_set in given.items() if is_set]
 
 
 class LanguageModelRecipe(Recipe):
@@ -80,6 +80,6 @@ class LanguageModelRecipe(Recipe):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        for name, plain in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):
-            if getattr(self.train, name) != plain:
+        for name, default in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):
+            if getattr(self.train, name) != default:
                 yield f"train.{name}", f"it has no effect on {self.task}. Leave it out."
