@@ -130,7 +130,7 @@ def _translating(run: str, wishes: Wishes, say: Callable[[str], object]) -> Writ
     if isinstance(translator, Responder):
         what = "a dialogue model: a line is a turn, or a JSON list of turns"
         _refuse({"--split-sentences": wishes.split_sentences}, what)
-    settings = wishes.search(translator, **translator.tokenizers.search_tokens(wishes.target_language))
+    settings = wishes.search(translator, **translator.tokenizers.generation_tokens(wishes.target_language))
     languages: dict[str, Any] = {
         "source_language": wishes.source_language,
         "target_language": wishes.target_language,

@@ -82,7 +82,7 @@ def test_schemes_are_told_apart() -> None:
 
 def test_what_is_no_tag_is_named() -> None:
     for tag in ("NOUN", "", "PER-B", "B_PER", "B-", "o", "O-PER"):
-        with pytest.raises(DataError, match=f'"{tag}" is not a tag of a span'):
+        with pytest.raises(DataError, match=f'"{tag}" is not a span tag'):
             tags_to_spans(["O", tag])
     with pytest.raises(DataError, match='Sentence 2: BIO has no tag "S-X"'):
         convert([["O"], ["S-X"]], "IOBES", source="BIO")

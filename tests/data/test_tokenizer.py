@@ -216,7 +216,7 @@ def test_pretrained_tokenizers_come_from_model_and_run_folders(tmp_path):
         loaded = load_pretrained_tokenizers(str(tmp_path / folder))
         assert loaded.encode_target(SENTENCES) == saved.encode_target(SENTENCES)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(RunError, match="holds no tokenizer"):
+    with pytest.raises(RunError, match="contains no tokenizer"):
         load_pretrained_tokenizers(str(tmp_path / "empty"))
     with pytest.raises(RecipeError, match=r'no folder "org/name", and as a Hub id it could not be loaded') as caught:
         load_pretrained_tokenizers("org/name")

@@ -128,7 +128,7 @@ def test_ten_thousand_labels() -> None:
         ("roc_auc", [[0.2, 0.8]], [2], {}, 'Reference 1 has the label "2", for which there is no score'),
         ("roc_auc", [[0.2, 0.8]], ["yes"], {"labels": ["yes"]}, "2 scores per example, but 1 labels"),
         ("entity_f1", [["O"]], [["O", "O"]], {}, "Prediction 1 has 1 tags and its reference 2"),
-        ("entity_f1", [["NOUN"]], [["O"]], {}, 'Prediction 1: "NOUN" is not a tag of a span.*tag_accuracy'),
+        ("entity_f1", [["NOUN"]], [["O"]], {}, 'Prediction 1: "NOUN" is not a span tag.*tag_accuracy'),
         ("entity_f1", ["O"], [["O"]], {}, "Prediction 1 is not a list of tags"),
         ("tag_accuracy", [[]], [[]], {}, "no sentence has words"),
     ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import kit.tasks.families.seq2seq.inference
 from kit import KitError, Translator, load_recipe, train
-from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letters
+from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letter_code
 from kit.decoding.search import SearchSettings
 from kit.errors import DataError
 from kit.prediction.bad_lines import BadLines
@@ -301,7 +301,13 @@ def test_sentences_are_put_together_as_they_stood() -> None:
     assert join_sentences(japanese, ["A cat.", "A dog."]) == "A cat. A dog."
     assert join_sentences(japanese, ["这是猫。", "这是狗。"]) == "这是猫。这是狗。"
     assert join_sentences([Sentence("", "a", "")], ["b"]) == "b"
-    assert [two_letters(code) for code in ("de", "en_XX", "eng_Latn", "pt-BR", "zz")] == ["de", "en", "en", "pt", "zz"]
+    assert [two_letter_code(code) for code in ("de", "en_XX", "eng_Latn", "pt-BR", "zz")] == [
+        "de",
+        "en",
+        "en",
+        "pt",
+        "zz",
+    ]
 
 
 def test_paragraphs_on_request(translator: Translator, trained: Path, tmp_path: Path, kit_here: RunKit) -> None:

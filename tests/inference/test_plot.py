@@ -329,7 +329,7 @@ def test_bytes_are_read_as_text() -> None:
         ({"kind": "curves", "head": "1"}, "--head has no effect with --kind curves"),
         ({"kind": "all", "output": Path("a.png")}, "--kind all draws several: name a folder"),
         ({"kind": "cross", "output": Path("a.pdf")}, "a.pdf: pictures are PNG files"),
-        ({"sentence": "a", "target_language": "fr"}, 'cannot be told to write "fr"'),
+        ({"sentence": "a", "target_language": "fr"}, 'cannot translate into "fr"'),
     ],
 )
 def test_mistakes(transformer: Path, options: dict[str, object], message: str) -> None:

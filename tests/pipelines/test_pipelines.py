@@ -211,7 +211,7 @@ def test_generate_in_a_language(multilingual: Path, tmp_path: Path, kit_here: Ru
     assert kit_here("generate", multilingual, "in.txt", *options).stdout.splitlines() == expected
     done = kit_here("generate", multilingual, "in.txt")
     assert done.returncode == 2
-    assert "must be told which language to write" in done.stderr
+    assert "needs to know which language to write" in done.stderr
     done = kit_here("generate", multilingual, "in.txt", "--target-language", "frr")
     assert done.returncode == 2
     assert 'Did you mean "fr"?' in done.stderr

@@ -260,7 +260,7 @@ def test_codes_behind_the_text_are_rejected(
     if build is nllb:
         config = folder / "tokenizer_config.json"
         config.write_text(json.dumps({**json.loads(config.read_text()), "legacy_behaviour": True}))
-    message = "puts the language code behind the text, as in first-generation mBART"
+    message = "puts the language code after the text, as in first-generation mBART"
     remedy = r"Use mBART-50, NLLB or M2M-100 \(NLLB without legacy_behaviour"
     with pytest.raises(RecipeError, match=f"^tokenizer: .*{message}.* {remedy}"):
         prepare(load_recipe(path))
@@ -331,8 +331,12 @@ def test_every_example_has_the_languages_of_its_direction(
     assert loaded.target_languages == ["de", "en", "fr"]
     for language in ("fr", codes["fr"]):
         assert loaded.encode_source(["ja"], language, "en") == tokenizers.encode_source(["ja"], "fr", "en")
-        assert loaded.search_tokens(language) == tokenizers.search_tokens("fr") != tokenizers.search_tokens("en")
-    with pytest.raises(RunError, match="must be told which language to read"):
+        assert (
+            loaded.generation_tokens(language)
+            == tokenizers.generation_tokens("fr")
+            != tokenizers.generation_tokens("en")
+        )
+    with pytest.raises(RunError, match="needs to know which language to read"):
         loaded.encode_source(["ja"], target_language="en")
     with pytest.raises(RunError, match='no target language "ro"'):
         loaded.encode_source(["ja"], "de", "ro")
@@ -373,8 +377,8 @@ def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokenizers.encode_source(["ein hund"]) == [[german, 4, 5, 2]]
     assert tokenizers.encode_target(["a dog"]) == [[english, 6, 7, 2]]
     assert tokenizers.encode_target(["a dog"], "fr") == [[french, 6, 7, 2]]
-    assert tokenizers.search_tokens() == {"forced_bos_token_id": english}
-    assert tokenizers.search_tokens("fr") == {"forced_bos_token_id": french}
+    assert tokenizers.generation_tokens() == {"forced_bos_token_id": english}
+    assert tokenizers.generation_tokens("fr") == {"forced_bos_token_id": french}
     assert tokenizers.decode([[english, 6, 7, 2, 1]]) == ["a dog"]
     assert len(tokenizers.target_languages) == 100
 
@@ -420,7 +424,7 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
     assert loaded.target_languages == ["en", "fr", "de"]
     assert {"<2en>", "<2fr>", "<2de>"} <= set(stock.all_special_tokens)
     assert loaded.encode_source(["ja"], None, "fr") == tokenizers.encode_source(["ja"], "de", "fr")
-    with pytest.raises(RunError, match=r"must be told which language to write.* en, fr, de"):
+    with pytest.raises(RunError, match=r"needs to know which language to write.* en, fr, de"):
         loaded.encode_source(["ja"])
     with pytest.raises(RunError, match=r'no target language "fra".* Did you mean "fr"'):
         loaded.encode_source(["ja"], None, "fra")
@@ -436,9 +440,9 @@ def test_a_model_with_one_direction_cannot_be_told(prepared: Prepared) -> None:
     if prepared.tokenizers.target_languages:
         assert prepared.tokenizers.default_target_language is not None
         return
-    with pytest.raises(RunError, match="it has one direction"):
+    with pytest.raises(RunError, match="it has a single direction"):
         prepared.tokenizers.encode_source(["ja"], target_language="en")
-    with pytest.raises(RunError, match="it has one direction"):
+    with pytest.raises(RunError, match="it has a single direction"):
         prepared.tokenizers.encode_source(["ja"], source_language="de")
 
 

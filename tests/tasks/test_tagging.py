@@ -180,7 +180,7 @@ def test_tags_that_are_no_spans(tmp_path: Path) -> None:
     [
         ([{"tokens": "Anna lives", "tags": ["O"]}] * 2, "data.tokens: .*expected a list of words"),
         ([{"tokens": ["Anna"], "tags": ["O", "O"]}] * 2, "row 1: 2 tags for 1 words"),
-        ([{"tokens": ["Anna"], "tags": ["PERSON"]}] * 2, '"PERSON" is not a tag of a span.*data.scheme: none'),
+        ([{"tokens": ["Anna"], "tags": ["PERSON"]}] * 2, '"PERSON" is not a span tag.*data.scheme: none'),
         ([{"tokens": ["Anna"], "tags": ["O"]}] * 2, 'only the tag "O"'),
         ([{"tokens": ["Anna"], "tags": "O"}] * 2, "expected a list of labels"),
     ],

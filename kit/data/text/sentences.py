@@ -1,4 +1,4 @@
-"""Paragraphs cut into sentences, and put together again."""
+"""Splitting paragraphs into sentences, and joining their translations."""
 
 import unicodedata
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from importlib import metadata
 
 @dataclass(frozen=True)
 class Sentence:
-    """A sentence, and the white space around it that is not translated."""
+    """A sentence, and the surrounding white space, which is not translated."""
 
     before: str
     text: str
@@ -16,17 +16,17 @@ class Sentence:
 
 
 def split_sentences(paragraph: str, language: str) -> list[Sentence]:
-    """The sentences of a paragraph by the rules of a language (en, pt_BR, deu_Latn), of which nothing is lost.
+    """The sentences of a paragraph by the rules of a language (en, pt_BR, deu_Latn). No character is lost.
 
-    Languages that the splitter does not know are split as English is. Where a boundary is uncertain there is none.
+    Languages without rules are split like English. Uncertain boundaries are not split.
     """
     from sentencex import segment
 
     sentences: list[Sentence] = []
     before = ""
     try:
-        parts = segment(two_letters(language), paragraph)
-    except UnicodeEncodeError:  # a half of a surrogate pair, which no sentence of any language has
+        parts = segment(two_letter_code(language), paragraph)
+    except UnicodeEncodeError:  # half of a surrogate pair, which the splitter cannot encode
         parts = [paragraph]
     for part in parts:
         text = part.strip()
@@ -43,12 +43,12 @@ def split_sentences(paragraph: str, language: str) -> list[Sentence]:
 
 
 def splitter_version() -> str:
-    """Of the package whose rules are used: another one may cut otherwise."""
+    """Version of the splitter: another one may split differently."""
     return metadata.version("sentencex")
 
 
-def two_letters(language: str) -> str:
-    """The code that a splitter knows a language by: en for en_XX, eng_Latn and en-GB."""
+def two_letter_code(language: str) -> str:
+    """The ISO 639-1 code that the splitter expects: en for en_XX, eng_Latn and en-GB."""
     from babel.core import get_global
 
     first = language.replace("-", "_").split("_")[0].lower()
@@ -56,14 +56,15 @@ def two_letters(language: str) -> str:
 
 
 def join_sentences(sentences: Sequence[Sentence], translations: Sequence[str]) -> str:
-    """The translations with the white space of the paragraph around them.
+    """The translations, with the white space of the paragraph around them.
 
-    Chinese and Japanese have none between sentences: there a space is put, unless the translation is in such a script.
+    Between sentences without white space, as in Chinese and Japanese, a space is inserted unless the translation is in
+    such a script.
     """
     joined = ""
     for sentence, translation in zip(sentences, translations, strict=True):
-        touches = joined and not joined[-1].isspace() and not sentence.before
-        if touches and unicodedata.east_asian_width(joined[-1]) not in "WF":
+        adjacent = joined and not joined[-1].isspace() and not sentence.before
+        if adjacent and unicodedata.east_asian_width(joined[-1]) not in "WF":
             joined += " "
         joined += sentence.before + translation + sentence.after
     return joined

@@ -1,9 +1,9 @@
-"""Tokenizers of both sides: trained from the recipe or loaded, used to encode and decode, saved with the model.
+"""Source and target tokenizers: trained from the recipe or loaded, used to encode and decode, saved with the model.
 
-The ids of the special tokens are the same in every tokenizer trained here: <s> 0 (START), <pad> 1, </s> 2 (EOS),
-<unk> 3. `decode(encode(text))` gives back the normalised text, spaces and all, unless it has unknown characters.
-The saved files are those of transformers, so that `AutoTokenizer` on a model folder gives the source ids that kit
-trained with. When the two sides have vocabularies of their own, that of the target is in `target_tokenizer/`.
+Special tokens have the same ids in every tokenizer that kit trains: <s> 0 (BOS), <pad> 1, </s> 2 (EOS), <unk> 3.
+`decode(encode(text))` restores the normalized text, including spaces, unless it has unknown characters. The saved files
+are those of transformers, so `AutoTokenizer` on a model folder gives the source ids that kit trained with. If the two
+sides have separate vocabularies, that of the target is in `target_tokenizer/`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +13,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
-from kit.data.text.languages import PREFIX, Languages, languages_of
+from kit.data.text.languages import PREFIX_KEY, Languages, languages_of
 from kit.data.text.vocabulary import BERT_SPECIAL_TOKENS, BOS, EOS, PAD, UNK, train_vocabulary
 from kit.errors import NetworkError, RecipeError, RunError
 from kit.hub.download import download
@@ -27,44 +27,44 @@ if TYPE_CHECKING:
     from kit.recipe.inputs import Seq2SeqTokenizerSection, TokenizerSection
 
 TARGET_FOLDER = "target_tokenizer"
-GENERAL_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
+GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizers of the source and of the target side: one object when they share a vocabulary."""
+    """The source and target tokenizers, which are the same object if they share a vocabulary."""
 
     source: "PreTrainedTokenizerBase"
     target: "PreTrainedTokenizerBase"
 
     @property
     def shared(self) -> bool:
-        """Whether both sides use one vocabulary."""
+        """Whether source and target share a vocabulary."""
         return self.source is self.target
 
     @cached_property
     def languages(self) -> Languages:
-        """How the model is told languages."""
+        """The languages of the model."""
         return languages_of(self.source)
 
     @property
     def prefix(self) -> str:
         """Text in front of every source."""
-        return self.source.init_kwargs.get(PREFIX, "")
+        return self.source.init_kwargs.get(PREFIX_KEY, "")
 
     @property
     def target_languages(self) -> list[str]:
-        """The languages that the model can be told to write; none if it has one direction."""
+        """The target languages to choose from; none if the model has a single direction."""
         return list(self.languages.targets)
 
     @property
     def source_languages(self) -> list[str]:
-        """The languages that the model can be told to read; none if it need not be told."""
+        """The source languages to choose from; none if the model does not need to know."""
         return list(self.languages.sources)
 
     @property
     def default_target_language(self) -> str | None:
-        """What the model writes when it is told nothing; None beside `target_languages` means that it must be told."""
+        """The target language if none is given. If None while there are `target_languages`, one must be given."""
         return self.languages.default_target
 
     def encode_source(
@@ -74,35 +74,34 @@ class Tokenizers:
         target_language: str | None = None,
         max_length: int | None = None,
     ) -> list[list[int]]:
-        """The ids of each source, as `tokenizer(text)` gives them: with EOS if the recipe says `end_of_source`.
+        """The ids of each source, as from `tokenizer(text)`: with EOS if the recipe has `end_of_source`.
 
-        The prefix is put in front of the text, and the tag of the target language, where the model has one, in front of
-        all. Texts are cut such that there are at most `max_length` ids. Raises RunError for languages that the model
-        does not have, or must be told.
+        The prefix comes before the text, and the tag of the target language, if the model has one, before both. Longer
+        sources are truncated to `max_length` ids. Raises RunError for a language that is unknown, or missing.
         """
-        in_front = self.languages.in_front(target_language)
-        with self.languages.reading(source_language):
+        prefix_ids = self.languages.prefix_ids(target_language)
+        with self.languages.source_language(source_language):
             encoded = self._ids(self.source, "text", (self.prefix + text for text in texts))
-            ids = [in_front + one for one in encoded]
-            return self._cut(ids, max_length, lambda text: in_front + self._ids(self.source, "text", [text])[0])
+            ids = [prefix_ids + text_ids for text_ids in encoded]
+            return self._truncate(ids, max_length, lambda text: prefix_ids + self._ids(self.source, "text", [text])[0])
 
     def encode_target(
         self, texts: Iterable[str], language: str | None = None, max_length: int | None = None
     ) -> list[list[int]]:
-        """The ids of each target, with EOS at the end and, in tokenizers trained here, without START.
+        """The ids of each target, ending in EOS and, for tokenizers that kit trained, without BOS.
 
-        The language matters to models with codes; cut as in `encode_source`.
+        The language matters only for models with codes. Truncated like `encode_source`.
         """
-        with self.languages.writing(language):
-            return self._cut(self._targets(texts), max_length, lambda text: self._targets([text])[0])
+        with self.languages.target_language(language):
+            return self._truncate(self._targets(texts), max_length, lambda text: self._targets([text])[0])
 
     def encode_empty_source(self) -> list[int]:
-        """What every source has, whatever its text."""
+        """The ids that every source has, whatever its text."""
         source, target = (next(iter(names), None) for names in (self.languages.sources, self.languages.targets))
         return self.encode_source([""], source, target)[0]
 
     def encode_empty_target(self) -> list[int]:
-        """What every target has, whatever its text."""
+        """The ids that every target has, whatever its text."""
         return self.encode_target([""], next(iter(self.languages.targets), None))[0]
 
     def _targets(self, texts: Iterable[str]) -> list[list[int]]:
@@ -118,37 +117,37 @@ class Tokenizers:
         return tokenizer(**{side: batch}, return_attention_mask=False, verbose=False)["input_ids"]
 
     @staticmethod
-    def _cut(ids: list[list[int]], limit: int | None, encode: Callable[[str], list[int]]) -> list[list[int]]:
-        """Sequences with the end of too long texts left out, but not what the tokenizer puts behind it."""
-        if limit is None or all(len(one) <= limit for one in ids):
+    def _truncate(ids: list[list[int]], limit: int | None, encode: Callable[[str], list[int]]) -> list[list[int]]:
+        """The sequences, with long texts truncated but the special tokens after them kept."""
+        if limit is None or all(len(sequence) <= limit for sequence in ids):
             return ids
-        without, with_text = encode(""), encode("a")
-        behind = 0
-        while behind < len(without) and without[-1 - behind] == with_text[-1 - behind]:
-            behind += 1
-        return [one if len(one) <= limit else one[: limit - behind] + one[len(one) - behind :] for one in ids]
+        empty, some_text = encode(""), encode("a")
+        suffix = 0  # number of special tokens after a text
+        while suffix < len(empty) and empty[-1 - suffix] == some_text[-1 - suffix]:
+            suffix += 1
+        return [s if len(s) <= limit else s[: limit - suffix] + s[len(s) - suffix :] for s in ids]
 
-    def search_tokens(self, language: str | None = None) -> dict[str, Any]:
-        """What SearchSettings must say for outputs in a language (or the default): nothing for most models."""
+    def generation_tokens(self, language: str | None = None) -> dict[str, Any]:
+        """Token settings for `generate()` in a language (or the default); empty for most models."""
         first = self.languages.forced_first_token(language)
         return {} if first is None else {"forced_bos_token_id": first}
 
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
         """The text of each sequence of target ids up to the first EOS, without special tokens.
 
-        The first id that `generate()` puts in front must be left out where a model starts with EOS.
+        The decoder start token must be removed first, since many models start with EOS.
         """
         end, languages = end_id(self.target), self.languages.tokens
-        cut = []
+        texts = []
         for sequence in sequences:
-            # not every tokenizer with codes counts them as special
+            # not every tokenizer with language codes treats them as special
             ids = [int(token) for token in sequence if int(token) not in languages]
-            cut.append(ids[: ids.index(end)] if end in ids else ids)
-        return [self.target.decode(ids, skip_special_tokens=True) for ids in cut]
+            texts.append(ids[: ids.index(end)] if end in ids else ids)
+        return [self.target.decode(ids, skip_special_tokens=True) for ids in texts]
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer files into a model folder."""
-        # The note tells `load` to look for a second tokenizer, also on the Hub, where folders cannot be probed for.
+        # The key tells `load` of a second tokenizer, also on the Hub, where it cannot check whether a folder exists.
         self.source.init_kwargs.pop(TARGET_FOLDER, None)
         if not self.shared:
             self.source.init_kwargs[TARGET_FOLDER] = True
@@ -165,49 +164,46 @@ class Tokenizers:
 
 
 class NoTokenizers(Tokenizers):
-    """What stands for the tokenizers of a task that has no text."""
+    """The tokenizers of a task without text."""
 
     def __init__(self) -> None:
         super().__init__(None, None)
 
     def save(self, folder: str | Path) -> None:
-        """There is nothing to write."""
+        """Writes nothing."""
 
 
 def read_tokenizer(folder: str, subfolder: str = "") -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     settings = Path(folder) / subfolder / "tokenizer_config.json"
-    if (
-        settings.is_file()
-        and read_json(settings, "the settings of a tokenizer").get("tokenizer_class") in GENERAL_CLASSES
-    ):
-        # These need no model beside them; AutoTokenizer would read its config and warn if its type is not registered.
+    if settings.is_file() and read_json(settings, "a tokenizer").get("tokenizer_class") in GENERIC_CLASSES:
+        # These need no model config; AutoTokenizer would read it, and warn if its model type is not registered.
         return PreTrainedTokenizerFast.from_pretrained(folder, subfolder=subfolder)
     try:
-        # Code from the Hub is not run; left unset, transformers would ask on the terminal.
+        # Never run code from the Hub; if this were unset, transformers would ask on the terminal.
         return AutoTokenizer.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)
     except ImportError as error:
-        what = str(error).strip().split(" but ")[0]
+        missing = str(error).strip().split(" but ")[0]
         raise RecipeError(
-            f'the tokenizer of "{folder}" needs a package: {what} (pip install sentencepiece).'
+            f'the tokenizer of "{folder}" needs a package: {missing} (pip install sentencepiece).'
         ) from error
 
 
 def end_id(tokenizer: "PreTrainedTokenizerBase") -> int:
-    """The id that ends a sequence: EOS, or the separator in tokenizers of encoders such as BERT."""
+    """The id that ends a sequence: EOS, or the separator for encoders such as BERT. Raises RecipeError if none."""
     token = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else tokenizer.sep_token_id
     if token is None:
         raise RecipeError(
             f'tokenizer.pretrained: "{tokenizer.name_or_path}" has neither an end token nor a separator, '
-            "so that no model could learn where a sentence ends. Use another tokenizer."
+            "so no model can learn where a sentence ends. Use another tokenizer."
         )
     return token
 
 
 def train_tokenizers(section: "Seq2SeqTokenizerSection", sources: Iterable[str], targets: Iterable[str]) -> Tokenizers:
-    """Train one tokenizer for both sides, or one for each. The same text gives the same ids in every process."""
-    # Some kinds read the text twice.
+    """Train one tokenizer for both sides, or one each. The same text gives the same ids in every process."""
+    # Some kinds iterate over the text twice.
     sources, targets = reusable(sources), reusable(targets)
     if section.shared:
         tokenizer = build_tokenizer(section, Chained(sources, targets), "training", section.end_of_source)
@@ -224,7 +220,7 @@ def reusable(texts: Iterable[str]) -> Iterable[str]:
 
 @dataclass(frozen=True)
 class Chained:
-    """Two texts, one after the other, that can be read more than once."""
+    """Texts of two sources in sequence, which can be iterated repeatedly (unlike `itertools.chain`)."""
 
     first: Iterable[str]
     second: Iterable[str]
@@ -261,13 +257,13 @@ def build_tokenizer(
 def train_tokenizer(
     section: "TokenizerSection", texts: Iterable[str], kind: Literal["masked", "causal"]
 ) -> "PreTrainedTokenizerBase":
-    """The tokenizer of a language model: a causal one adds nothing to a text, a masked one [CLS] A [SEP] B [SEP]."""
+    """Train the tokenizer of a language model: a causal one adds no tokens, a masked one [CLS] A [SEP] B [SEP]."""
     from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     texts = reusable(texts)
     if kind == "causal":
-        # a text begins behind the end of another, as in GPT-2: <s> would be a start that the model has never seen
+        # as in GPT-2, a text starts after the end of another: the model would never have seen <s>
         return build_tokenizer(section, texts, "training", ends=False, start=EOS)
     backend = train_vocabulary(section, texts, "training", BERT_SPECIAL_TOKENS)
     first, pad, separator, unknown, redact = BERT_SPECIAL_TOKENS
@@ -284,18 +280,18 @@ def train_tokenizer(
         unk_token=unknown,
         mask_token=redact,
         clean_up_tokenization_spaces=False,
-        # without the segments, next-sentence prediction would in silence see one text
+        # without token_type_ids, next-sentence prediction would silently see a single segment
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
     )
 
 
 def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
-    """The tokenizers of a run folder, a model folder or a Hub id; KitError if there are none."""
-    on_hub = parse_repo_id(name_or_path)
+    """The tokenizers of a run folder, a model folder or a Hub id. Raises KitError if there are none."""
+    ref = parse_repo_id(name_or_path)
     folder = Path(name_or_path)
     try:
-        if on_hub is not None:
-            return Tokenizers.load(download(on_hub))
+        if ref is not None:
+            return Tokenizers.load(download(ref))
     except (NetworkError, RecipeError):
         raise
     except Exception as error:
@@ -303,10 +299,10 @@ def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
             f'tokenizer.pretrained: there is no folder "{name_or_path}", and as a Hub id it could not be loaded: '
             f"{redact(one_line(error))}"
         ) from error
-    for place in (folder, folder / "model"):
-        if (place / "tokenizer_config.json").is_file():
-            return Tokenizers.load(place)
+    for candidate in (folder, folder / "model"):
+        if (candidate / "tokenizer_config.json").is_file():
+            return Tokenizers.load(candidate)
     raise RunError(
-        f'"{name_or_path}" holds no tokenizer: expected tokenizer_config.json in it or in its folder "model". '
+        f'"{name_or_path}" contains no tokenizer: expected tokenizer_config.json in it or in its folder "model". '
         "Give a model folder, the folder of a finished run, or a Hub id."
     )

@@ -20,7 +20,7 @@ from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan
-from kit.data.text.languages import PREFIX, set_language_codes
+from kit.data.text.languages import PREFIX_KEY, set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
@@ -91,7 +91,7 @@ class Translation(Writing[TokenPairs]):
             tokenizers = train_tokenizers(section, ColumnView(train, "source"), ColumnView(train, "target"))
         set_language_codes(tokenizers.source, section, [direction.split("-") for direction in data.directions or ()])
         if data.source_prefix is not None:
-            tokenizers.source.init_kwargs[PREFIX] = data.source_prefix
+            tokenizers.source.init_kwargs[PREFIX_KEY] = data.source_prefix
         return tokenizers
 
     def encode(self, splits: Splits, tokenizers: Tokenizers) -> EncodedPairs:
@@ -299,6 +299,6 @@ def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = N
 
 def row_directions(dataset: Dataset, tokenizers: Tokenizers) -> list[tuple[str | None, str | None]]:
     """Source and target language of every row; None where they are not told, or always the same."""
-    if not tokenizers.languages.by_row or "target_language" not in dataset.column_names:
+    if not tokenizers.languages.per_example or "target_language" not in dataset.column_names:
         return [(None, None)] * len(dataset)
     return list(zip(ColumnView(dataset, "source_language"), ColumnView(dataset, "target_language"), strict=True))

@@ -67,7 +67,7 @@ def attention_of(
         if text is not None and UNREADABLE.fullmatch(text):
             raise DataError(f"the {name} is empty: there is nothing to look at")
     model, tokenizers = translator.model, translator.tokenizers
-    settings = replace(settings or translator.settings(), **tokenizers.search_tokens(target_language))
+    settings = replace(settings or translator.settings(), **tokenizers.generation_tokens(target_language))
     limit = min(translator.positions or MOST_TOKENS, MOST_TOKENS)
     (source,), cut = encode_within(limit, tokenizers.encode_source, [sentence], source_language, target_language)
     if target is None:

@@ -184,7 +184,7 @@ def by_language(
     """
     if examples.languages is None:
         return {None: settings}
-    tokens = {str(language): tokenizers.search_tokens(language) for language in np.unique(examples.languages)}
+    tokens = {str(language): tokenizers.generation_tokens(language) for language in np.unique(examples.languages)}
     if not any(tokens.values()):
         return {None: settings}
     return {language: replace(settings, **needed) for language, needed in tokens.items()}

@@ -93,7 +93,7 @@ class Translator:
         if split is not None and settings.num_return_sequences > 1:
             raise KitError("only the best output of a sentence can be put together to a paragraph: ask for one")
         # languages that the model does not have, or must be told, are noticed before anything is read
-        settings = replace(settings, **self.tokenizers.search_tokens(target_language))
+        settings = replace(settings, **self.tokenizers.generation_tokens(target_language))
         self.tokenizers.encode_source([""], source_language, target_language)
         request = Request(settings, tokens_per_batch, source_language, target_language, split, bad_lines, progress)
         return self._stream(iter(lines), request, lines_at_once)

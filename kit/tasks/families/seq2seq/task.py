@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from kit.data.batching.plan import Plan
 from kit.data.splits import Splits
-from kit.data.text.languages import TAGGED
+from kit.data.text.languages import TAGS_KEY
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import SearchSettings
 from kit.errors import KitError, RecipeError
@@ -102,14 +102,14 @@ def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
     Raises RecipeError where the two cannot belong together.
     """
     known, needed = model.get_input_embeddings().num_embeddings, len(tokenizers.source)
-    if known < needed and needed - len(tokenizers.source.init_kwargs.get(TAGGED, ())) <= known:
+    if known < needed and needed - len(tokenizers.source.init_kwargs.get(TAGS_KEY, ())) <= known:
         model.resize_token_embeddings(needed)
     elif known < needed:
         raise RecipeError(
             f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only {known}: "
             "use the model's own tokenizer by leaving tokenizer.pretrained out"
         )
-    tokens = tokenizers.search_tokens() if tokenizers.default_target_language else {}
+    tokens = tokenizers.generation_tokens() if tokenizers.default_target_language else {}
     model.generation_config = SearchSettings(**tokens).generation_config(model)
     if model.generation_config.decoder_start_token_id is None:
         raise RecipeError(
