@@ -160,7 +160,7 @@ def test_a_direction_never_seen_is_compared_with_the_way_through_english(folder:
 
 
 def test_a_run_with_one_direction_cannot_pivot(trained: Path, folder: Path) -> None:
-    with pytest.raises(RunError, match="has a single direction"):
+    with pytest.raises(RunError, match="has one direction"):
         script("pivot").main([str(trained), str(folder)])
 
 

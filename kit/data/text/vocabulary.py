@@ -188,8 +188,8 @@ def train_unigram(section: "TokenizerSection", texts: Iterable[str], special: li
     """Unigram, made deterministic.
 
     `tokenizers` finds the same pieces in every process, but their order, the last digits of their scores, and the
-    scores of the rarest characters follow a hash table. So scores are rounded, the rarest characters get the same score, and pieces
-    are sorted by score and then by text.
+    scores of the rarest characters follow a hash table. So scores are rounded, the rarest characters get the same
+    score, and pieces are sorted by score and then by text.
     """
     trained = word_tokenizer(models.Unigram(), section)
     trainer = trainers.UnigramTrainer(
