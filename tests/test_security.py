@@ -177,21 +177,21 @@ def test_a_run_keeps_the_commits_that_it_used(
 
 
 def test_what_must_not_leave_stays(trained: Path, tmp_path: Path) -> None:
-    from kit.sharing.folder import build_folder, find_source, gather
+    from kit.sharing.folder import build_folder, collect_files, find_source
 
     source = tmp_path / "source"
     (source / ".git").mkdir(parents=True)
     for name in ("a.json", ".env", ".git/config", "b.pt"):
         (source / name).write_text("{}", encoding="utf-8")
-    assert gather(source, tmp_path / "target") == ["left out: b.pt (only safetensors are shared)"]
+    assert collect_files(source, tmp_path / "target") == ["left out: b.pt (only safetensors are published)"]
     assert [path.name for path in (tmp_path / "target").iterdir()] == ["a.json"]
     (tmp_path / "secret.json").write_text("{}", encoding="utf-8")
     (source / "link.json").symlink_to(tmp_path / "secret.json")
-    with pytest.raises(HubError, match="leads out of"):
-        gather(source, tmp_path / "other")
+    with pytest.raises(HubError, match="is a link to a file outside"):
+        collect_files(source, tmp_path / "other")
     found = find_source(trained, [f"hub.tags=['see hf_{'x' * 30}']"])
     (tmp_path / "share").mkdir()
-    with pytest.raises(HubError, match=r"README.md holds an access token"):
+    with pytest.raises(HubError, match=r"README.md contains an access token"):
         build_folder(found, tmp_path / "share", NAME)
 
 

@@ -23,15 +23,15 @@ def push(
     Before that, a process without kit loads the folder, and must compute what the run does.
     """
     from kit.hub.upload import Destination
+    from kit.sharing.push import format_listing
     from kit.sharing.push import push as share
-    from kit.sharing.push import table
     from kit.system.console import Reporter
 
     reporter = Reporter()
     to = Destination(repo, "dataset" if data else "model", public)
     done = share(source, to, overrides or [], dry_run, reporter.print)
     if isinstance(done, Path):
-        print("\n".join(table(done)))
+        print("\n".join(format_listing(done)))
         reporter.print(f"nothing was sent; the folder that would be is {done}")
         return
     for name in done.removed:

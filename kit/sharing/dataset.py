@@ -1,4 +1,8 @@
-"""A folder of data files as a dataset on the Hub: parallel text becomes a table, everything else goes as it is."""
+"""A folder of data files as a dataset on the Hub: parallel text becomes parquet, everything else is copied unchanged.
+
+`DatasetDict.push_to_hub` would rewrite every file as parquet, in several commits if there are many, and does not
+compare what arrived; here, a dataset gets the same single verified commit as a model.
+"""
 
 import shutil
 from pathlib import Path
@@ -14,8 +18,8 @@ from kit.errors import DataError
 from kit.sharing.folder import check_secrets
 
 COPIED_EXTENSIONS = ("csv", "tsv", "json", "jsonl", "parquet", "txt")
-"""Endings of files that the library `datasets` reads from the Hub, also as .gz."""
-_SPLITS = {
+"""Extensions that `datasets` loads from the Hub by itself, also as .gz."""
+_SPLIT_NAMES = {  # how datasets names the split of a file
     "train": "train",
     "validation": "validation",
     "val": "validation",
@@ -25,41 +29,41 @@ _SPLITS = {
 
 
 def build_data_folder(source: Path, target: Path, repo: str) -> list[str]:
-    """Write what is shared of a data folder into the empty folder `target`; returns what to tell about it.
+    """Write the files of a data folder into the empty folder `target`, in their form for the Hub; returns notes.
 
-    `datasets` reads it back from there, and every split must have as many rows as kit reads from the folder itself.
+    Raises DataError if `datasets` cannot read the result, or reads another number of rows than kit reads from `source`.
     """
     if not source.is_dir():
-        raise DataError(f"{source} is no folder: give one with train, validation and test files")
+        raise DataError(f"{source} is not a folder: expected one with train, validation and test files")
     files = list_data_files(source, ())
     notes: list[str] = []
-    counted: dict[str, int] = {}
+    rows_written: dict[str, int] = {}
     files.pop("README", None)
-    for stem, endings in files.items():
+    for stem, by_extension in files.items():
         split = split_of(stem)
-        known = [ending for ending in endings if ending in COPIED_EXTENSIONS]
-        if len(known) == 1 and len(endings[known[0]]) == 1:
-            (path,) = endings[known[0]]
+        copied = [extension for extension in by_extension if extension in COPIED_EXTENSIONS]
+        if len(copied) == 1 and len(by_extension[copied[0]]) == 1:
+            (path,) = by_extension[copied[0]]
             if not path.resolve().is_relative_to(source.resolve()):
-                raise DataError(f"{path} is a link that leads out of {source}: replace it by the file, or remove it")
+                raise DataError(f"{path} is a link to a file outside {source}: replace it with the file, or remove it")
             shutil.copyfile(path, target / path.name)
             continue
-        languages = [ending for ending in endings if ending not in EXTENSIONS and len(endings[ending]) == 1]
+        languages = [name for name, paths in by_extension.items() if name not in EXTENSIONS and len(paths) == 1]
         if len(languages) < 2:
-            notes += [f"left out: {path.name}" for paths in endings.values() for path in paths]
+            notes += [f"left out: {path.name}" for paths in by_extension.values() for path in paths]
             continue
         rows = parallel_rows(files, stem, languages)
         pq.write_table(rows, target / f"{stem}.parquet")
-        counted[split] = counted.get(split, 0) + rows.num_rows
+        rows_written[split] = rows_written.get(split, 0) + rows.num_rows
         notes.append(f"{stem}: {rows.num_rows:,} rows of {', '.join(languages)} as {stem}.parquet")
     if not any(target.iterdir()):
-        raise DataError(f"{source} holds no data: files such as train.jsonl, or train.de beside train.en")
+        raise DataError(f"{source} contains no data: expected files such as train.jsonl, or train.de and train.en")
     splits = read_back(target, source)
-    for split, rows_expected in counted.items():
-        found = splits.get(_SPLITS.get(split, split), ([], -1))[1]
-        if found != rows_expected:
+    for split, rows_expected in rows_written.items():
+        rows_read = splits.get(_SPLIT_NAMES.get(split, split), ([], -1))[1]
+        if rows_read != rows_expected:
             raise DataError(
-                f"{source}: {split} has {rows_expected} rows, but {found} are read back from the Hub's form"
+                f"{source}: {split} has {rows_expected} rows, but datasets reads {rows_read} from its form for the Hub"
             )
     write_data_card(source, target, repo, splits)
     check_secrets(target)
@@ -67,12 +71,12 @@ def build_data_folder(source: Path, target: Path, repo: str) -> list[str]:
 
 
 def parallel_rows(files: Files, stem: str, languages: list[str]) -> pa.Table:
-    """The lines of parallel text side by side, a column for each language."""
+    """The lines of parallel text as a table with a column per language."""
     return read_shards([{language: files[stem][language][0] for language in languages}], Layout()).table
 
 
 def read_back(folder: Path, source: Path) -> dict[str, tuple[list[str], int]]:
-    """Columns and number of rows of every split, as `datasets` reads the folder."""
+    """Column names and number of rows of every split, as `datasets` reads the folder."""
     from datasets import load_dataset
     from datasets.utils.logging import disable_progress_bar, enable_progress_bar
 
@@ -80,14 +84,14 @@ def read_back(folder: Path, source: Path) -> dict[str, tuple[list[str], int]]:
     try:
         loaded = load_dataset(str(folder), cache_dir=str(folder.parent / "cache"))
         return {str(split): (rows.column_names, len(rows)) for split, rows in loaded.items()}
-    except Exception as error:  # dozens of kinds, all of which mean the same
+    except Exception as error:  # dozens of types, which all mean that the files are unreadable
         raise DataError(f"{source} cannot be read as a dataset: {' '.join(str(error).split())[:300]}") from None
     finally:
         enable_progress_bar()
 
 
 def write_data_card(source: Path, target: Path, repo: str, splits: dict[str, tuple[list[str], int]]) -> None:
-    """The user's own README.md, or one that says what is there."""
+    """Copy the user's README.md, or write one that lists the splits."""
     if (source / "README.md").is_file():
         shutil.copyfile(source / "README.md", target / "README.md")
         return

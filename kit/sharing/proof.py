@@ -1,4 +1,4 @@
-"""The proof that a folder works elsewhere: a process without kit loads it, and computes what the run's model does."""
+"""The proof that a folder works for others: a process without kit loads it, and computes what the run's model does."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,122 +19,131 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from kit.errors import HubError
 from kit.pipelines.dialogue import reads_turns
-from kit.sharing import standalone as alone
+from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, base_of
+from kit.pretrained.loading import load_model, model_place
+from kit.pretrained.pipelines import pipeline
+from kit.sharing import standalone
 from kit.sharing.folder import is_adapter
+from kit.system.files import read_json, read_json_lines
 
-EXAMPLES = 4
-LONGEST = 200  # characters
-_TOLERANCE = 1e-5
+MAX_EXAMPLES = 4
+MAX_TEXT_LENGTH = 200  # characters
+_TOLERANCE = 1e-5  # float32 rounding: both processes run the same operations, but not necessarily the same kernels
 _TEXT_COLUMNS = ("source", "text", "prompt", "question", "tokens")
 
 
 @dataclass(frozen=True)
 class ProbeRequest:
-    """What a model is asked, here and elsewhere."""
+    """What a model computes in both processes."""
 
     model: str
     """A folder, or an id on the Hub."""
     loader: str
-    """The class of transformers that loads it."""
+    """The class of transformers to load it with."""
     inputs: dict[str, Tensor]
     texts: list[str] = field(default_factory=list)
     pipeline: str = ""
     calls: list[Any] = field(default_factory=list)
     base: str = ""
-    """The base model where `model` is an adapter with the configuration of the whole beside it."""
+    """The base model, if `model` is an adapter with the configuration of the merged model beside it."""
 
 
 @dataclass(frozen=True)
 class ProbeOutput:
-    """What a model computes: tensors by name, the tokens of texts, and what its pipeline answers."""
+    """What a model computed: tensors by name, token ids of texts, and answers of its pipeline."""
 
     tensors: dict[str, Tensor]
     texts: dict[str, Any]
 
 
-def run_standalone(questions: Sequence[ProbeRequest], environment: dict[str, str] | None = None) -> list[ProbeOutput]:
-    """The answers of models that one process without kit loads; it has no network unless `environment` gives it."""
+def run_standalone(probes: Sequence[ProbeRequest], environment: dict[str, str] | None = None) -> list[ProbeOutput]:
+    """The outputs of models in one process without kit, which has no network unless `environment` enables it.
+
+    Raises HubError if a model cannot be loaded there.
+    """
     with tempfile.TemporaryDirectory(prefix="kit-alone-") as name:
-        place = Path(name)
+        folder = Path(name)
         requests = []
-        for number, question in enumerate(questions):
-            inputs, output = place / f"inputs-{number}.safetensors", place / f"output-{number}"
-            save_file({name: tensor.contiguous() for name, tensor in question.inputs.items()}, inputs)
+        for number, probe in enumerate(probes):
+            inputs, output = folder / f"inputs-{number}.safetensors", folder / f"output-{number}"
+            save_file({name: tensor.contiguous() for name, tensor in probe.inputs.items()}, inputs)
             requests.append(
                 {
-                    "model": question.model,
-                    "loader": question.loader,
-                    "base": question.base,
-                    "texts": question.texts,
-                    "pipeline": question.pipeline,
-                    "calls": question.calls,
+                    "model": probe.model,
+                    "loader": probe.loader,
+                    "base": probe.base,
+                    "texts": probe.texts,
+                    "pipeline": probe.pipeline,
+                    "calls": probe.calls,
                     "inputs": str(inputs),
                     "output": str(output),
                 }
             )
-        asked = {"threads": torch.get_num_threads(), "requests": requests}
-        (place / "requests.json").write_text(json.dumps(asked), encoding="utf-8")
-        offline = {"HF_HUB_OFFLINE": "1", "HF_MODULES_CACHE": str(place / "modules"), "TRANSFORMERS_VERBOSITY": "error"}
-        done = subprocess.run(
-            [sys.executable, "-P", alone.__file__, str(place / "requests.json")],
-            cwd=place,  # not where the user works: what lies there must not be imported
+        job = {"threads": torch.get_num_threads(), "requests": requests}
+        (folder / "requests.json").write_text(json.dumps(job), encoding="utf-8")
+        offline = {
+            "HF_HUB_OFFLINE": "1",
+            "HF_MODULES_CACHE": str(folder / "modules"),
+            "TRANSFORMERS_VERBOSITY": "error",
+        }
+        process = subprocess.run(
+            [sys.executable, "-P", standalone.__file__, str(folder / "requests.json")],
+            cwd=folder,  # not the working directory, whose files must not be imported
             env={**_without_tokens(), **offline, **(environment or {})},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["it ended without a message"])[-1]
-            raise HubError(f"a process without kit cannot load {', '.join(q.model for q in questions)}: {last}")
+        if process.returncode:
+            last = (process.stderr.strip().splitlines() or ["it exited without a message"])[-1]
+            raise HubError(f"a process without kit cannot load {', '.join(probe.model for probe in probes)}: {last}")
         return [
             ProbeOutput(
-                load_file(place / f"output-{number}" / "computed.safetensors"),
-                json.loads((place / f"output-{number}" / "texts.json").read_text(encoding="utf-8")),
+                load_file(folder / f"output-{number}" / "tensors.safetensors"),
+                read_json(folder / f"output-{number}" / "texts.json", "the outputs of a probe"),
             )
-            for number in range(len(questions))
+            for number in range(len(probes))
         ]
 
 
 def _without_tokens() -> dict[str, str]:
-    """This environment without access to anybody's account."""
+    """This environment without access tokens."""
     return {name: value for name, value in os.environ.items() if not name.endswith("_TOKEN")}
 
 
-def run_in_process(question: ProbeRequest, model: PreTrainedModel, pipe: Any = None) -> ProbeOutput:
-    """The answer of the model of a run, with kit's own classes."""
+def run_in_process(probe: ProbeRequest, model: PreTrainedModel, pipe: Any = None) -> ProbeOutput:
+    """The output of the model of a run in this process, with kit's own classes."""
     texts: dict[str, Any] = {}
-    if question.texts:
-        texts["tokens"] = AutoTokenizer.from_pretrained(question.model, trust_remote_code=False)(question.texts)[
-            "input_ids"
-        ]
-    if question.calls:
-        texts["answers"] = alone.answered(pipe, question.calls)
-    return ProbeOutput(alone.computed(model, question.inputs), texts)
+    if probe.texts:
+        texts["tokens"] = AutoTokenizer.from_pretrained(probe.model, trust_remote_code=False)(probe.texts)["input_ids"]
+    if probe.calls:
+        texts["answers"] = standalone.pipeline_answers(pipe, probe.calls)
+    return ProbeOutput(standalone.model_outputs(model, probe.inputs), texts)
 
 
-def difference(here: ProbeOutput, there: ProbeOutput) -> str | None:
-    """What differs between two answers, if anything does by more than rounding."""
-    if here.tensors.keys() != there.tensors.keys():
-        return f"outputs {', '.join(sorted(here.tensors.keys() ^ there.tensors.keys()))}"
-    for name, tensor in here.tensors.items():
-        other = there.tensors[name]
+def difference(expected: ProbeOutput, actual: ProbeOutput) -> str | None:
+    """What differs between two outputs by more than rounding, if anything."""
+    if expected.tensors.keys() != actual.tensors.keys():
+        return f"outputs {', '.join(sorted(expected.tensors.keys() ^ actual.tensors.keys()))}"
+    for name, tensor in expected.tensors.items():
+        other = actual.tensors[name]
         if tensor.shape != other.shape:
             return f"the shape of {name}"
         if not torch.allclose(tensor.double(), other.double(), rtol=_TOLERANCE, atol=_TOLERANCE, equal_nan=True):
             return name
-    return next((name for name, value in here.texts.items() if there.texts.get(name) != value), None)
+    return next((name for name, value in expected.texts.items() if actual.texts.get(name) != value), None)
 
 
 def loader_of(config: dict[str, Any]) -> str:
-    """The class of transformers that loads the model of a configuration: an Auto class for one with code of its own."""
-    own = [name for name in config.get("auto_map", {}) if name.startswith("AutoModelFor")]
+    """The class of transformers that loads a model: an Auto class if it has its own code, else its architecture."""
+    auto_classes = [name for name in config.get("auto_map", {}) if name.startswith("AutoModelFor")]
     architecture = (config.get("architectures") or ["AutoModel"])[0]
-    return own[0] if own else architecture if hasattr(transformers, architecture) else "AutoModel"
+    return auto_classes[0] if auto_classes else architecture if hasattr(transformers, architecture) else "AutoModel"
 
 
 def example_inputs(model: PreTrainedModel, tokens: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Inputs that a model can read: tokens, where it reads text, or else numbers that are drawn by a seed."""
+    """Inputs for a model: tokens if it reads text, otherwise random numbers with a fixed seed."""
     random = torch.Generator().manual_seed(0)
     config = model.config
     if tokens is not None:
@@ -161,51 +171,48 @@ def example_inputs(model: PreTrainedModel, tokens: dict[str, Tensor] | None) -> 
 
 
 def example_rows(run: Path) -> list[dict[str, Any]]:
-    """A few examples of a run, from what it predicted at its end."""
+    """A few examples of a run, from its final predictions."""
     for split in ("test", "validation"):
         file = run / "predictions" / f"{split}.jsonl"
         if file.is_file() and file.stat().st_size:
-            with file.open(encoding="utf-8") as lines:
-                return [json.loads(line) for line, _ in zip(lines, range(EXAMPLES), strict=False)]
+            return [row for _, row in islice(read_json_lines(file, "predictions"), MAX_EXAMPLES)]
     return []
 
 
 def example_texts(rows: list[dict[str, Any]]) -> list[str]:
-    """The texts of examples, cut to a length that keeps the check short."""
-    found = [row[name] for row in rows for name in _TEXT_COLUMNS if row.get(name)][:EXAMPLES]
-    texts = [" ".join(text) if isinstance(text, list) else str(text) for text in found]
-    return [text[:LONGEST] for text in texts] or ["one", "one two", "one two three"]
+    """The texts of examples, truncated to keep the check short."""
+    cells = [row[name] for row in rows for name in _TEXT_COLUMNS if row.get(name)][:MAX_EXAMPLES]
+    texts = [" ".join(text) if isinstance(text, list) else str(text) for text in cells]
+    return [text[:MAX_TEXT_LENGTH] for text in texts] or ["one", "one two", "one two three"]
 
 
 def pipeline_calls(config: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, list[Any]]:
-    """A pipeline whose code is saved with the model, and what to ask it about the examples."""
+    """The task of a pipeline whose code is saved with the model, and its inputs for the examples."""
     tasks = config.get("custom_pipelines") or {}
     if "translation" in tasks:
-        directed = any("direction" in row for row in rows)  # which the pipeline would have to be told
-        return "translation", [] if directed else [row["source"][:LONGEST] for row in rows if row["source"].strip()]
+        directed = any("direction" in row for row in rows)  # the pipeline would need languages
+        return "translation", [] if directed else [
+            row["source"][:MAX_TEXT_LENGTH] for row in rows if row["source"].strip()
+        ]
     if "question-answering" in tasks:
         return "question-answering", [{key: row[key] for key in ("question", "context")} for row in rows]
     return "", []
 
 
 def check_run(folder: Path, run: Path, model_folder: Path) -> str:
-    """Ask the model of a run here, and the folder that is to be shared in a process without kit.
+    """Compare the model of a run in this process with the folder to publish in a process without kit.
 
-    Returns what was compared, as a sentence. Raises HubError if the answers differ.
+    Returns what was compared, as a sentence. Raises HubError if the outputs differ.
     """
-    from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, base_of
-    from kit.pretrained.loading import load_model, model_place
-    from kit.pretrained.pipelines import pipeline
-
     rows = example_rows(run)
     texts = example_texts(rows) if (folder / "tokenizer_config.json").is_file() else []
     if is_adapter(folder):
         if not (folder / MODEL_CONFIG).is_file():
-            return f"not tried without kit: an adapter by peft alone, without {MODEL_CONFIG}"
+            return f"not checked without kit: an adapter of peft alone, without {MODEL_CONFIG}"
         config, base = {}, model_place(base_of(model_folder))
         loader = adapted_class(model_folder)
     else:
-        config, base = json.loads((folder / "config.json").read_text(encoding="utf-8")), ""
+        config, base = read_json(folder / "config.json", "a model configuration"), ""
         loader = getattr(transformers, loader_of(config))
     model = load_model(loader, model_folder)
     tokens = None
@@ -216,13 +223,13 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
         tokens = dict(tokenizer(texts, padding=True, return_tensors="pt"))
     task, calls = pipeline_calls(config, rows)
     inputs = example_inputs(model, tokens)
-    here = ProbeRequest(str(model_folder), loader.__name__, inputs, texts, task, calls)
-    expected = run_in_process(here, model, pipeline(task, model_folder, device="cpu") if calls else None)
-    (found,) = run_standalone([replace(here, model=str(folder), base=base)])
-    if wrong := difference(expected, found):
+    probe = ProbeRequest(str(model_folder), loader.__name__, inputs, texts, task, calls)
+    expected = run_in_process(probe, model, pipeline(task, model_folder, device="cpu") if calls else None)
+    (actual,) = run_standalone([replace(probe, model=str(folder), base=base)])
+    if name := difference(expected, actual):
         raise HubError(
-            f"nothing was shared: loaded without kit, the model gives other {wrong} than in {run}. Were files in "
-            f"{model_folder} changed? `kit verify {run}` looks closer"
+            f"nothing was published: loaded without kit, the model computes other {name} than in {run}. Were files in "
+            f"{model_folder} changed? `kit verify {run}` checks the model in detail"
         )
     answers = f", {len(calls)} answers of its pipeline" if calls else ""
     return f"loaded without kit, it computes what the run does ({', '.join(expected.tensors)}{answers})"

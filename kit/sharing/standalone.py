@@ -1,8 +1,9 @@
-"""What models compute when they are loaded from a folder, or from the Hub, by a process that has no kit.
+"""Load models, from folders or the Hub, in a process without kit, and save what they compute.
 
-    python -P alone.py REQUESTS.json
+    python -P standalone.py REQUESTS.json
 
-It imports nothing of kit, and makes sure that nothing else does: the code that travels with a model has to be enough.
+This script imports nothing of kit, and blocks all other imports of it: the code that is uploaded with a model has to be
+sufficient.
 """
 
 import json
@@ -10,79 +11,81 @@ import sys
 from pathlib import Path
 from typing import Any
 
-HOW = {"trust_remote_code": True}
-"""The code is the user's own, on its way to the Hub: here it runs before anybody else runs it."""
+LOAD_OPTIONS = {"trust_remote_code": True}
+"""The code is the user's own, about to be uploaded."""
 
 
-class _WithoutKit:
-    """Has every attempt to import kit fail."""
+class _BlockKit:
+    """Makes every import of kit fail."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         if name.split(".")[0] == "kit":
-            raise ModuleNotFoundError("there is no kit here", name=name)
+            raise ModuleNotFoundError("kit is not available in this process", name=name)
 
 
-def computed(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """All tensors that a model gives for its inputs, and the tokens of a beam search where it generates."""
+def model_outputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """All tensors that a model returns for its inputs, and the tokens of a beam search if it generates."""
     import torch
 
     model = model.eval()
     with torch.inference_mode():
         output = model(**inputs)
-        found = {name: part for name, part in output.items() if isinstance(part, torch.Tensor)}
+        tensors = {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
         if model.can_generate():
-            asked = {name: part for name, part in inputs.items() if not name.startswith("decoder_")}
-            found["beams"] = model.generate(
-                **asked, num_beams=3, num_return_sequences=2, max_new_tokens=12, do_sample=False
+            encoder_inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
+            tensors["beams"] = model.generate(
+                **encoder_inputs, num_beams=3, num_return_sequences=2, max_new_tokens=12, do_sample=False
             )
-    return {name: part.detach().clone().contiguous() for name, part in found.items()}
+    return {name: value.detach().clone().contiguous() for name, value in tensors.items()}
 
 
-def answered(pipe: Any, calls: list[Any]) -> list[Any]:
-    """What a pipeline answers to each call."""
+def pipeline_answers(pipe: Any, calls: list[Any]) -> list[Any]:
+    """The answer of a pipeline to each call, after a round trip through JSON, so that answers compare equal."""
     return json.loads(json.dumps([pipe(**call) if isinstance(call, dict) else pipe(call) for call in calls]))
 
 
-def _loaded(place: str, base: str, loader: Any) -> Any:
-    """A model, or its `base` with the adapter beside it, as the card of an adapter says."""
+def _load_model(folder: str, base: str, loader: Any) -> Any:
+    """A model, or an adapter on top of its `base`, loaded as its card documents."""
     import transformers
 
     if not base:
-        return loader.from_pretrained(place, use_safetensors=True, **HOW)
+        return loader.from_pretrained(folder, use_safetensors=True, **LOAD_OPTIONS)
     from peft import PeftModel
 
-    config = transformers.AutoConfig.from_pretrained(place, _configuration_file="model_config.json", **HOW)
-    plain = loader.from_pretrained(base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, **HOW)
+    config = transformers.AutoConfig.from_pretrained(folder, _configuration_file="model_config.json", **LOAD_OPTIONS)
+    plain = loader.from_pretrained(
+        base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, **LOAD_OPTIONS
+    )
     if plain.can_generate():
-        plain.generation_config = transformers.GenerationConfig.from_pretrained(place)
-    return PeftModel.from_pretrained(plain, place).get_base_model()
+        plain.generation_config = transformers.GenerationConfig.from_pretrained(folder)
+    return PeftModel.from_pretrained(plain, folder).get_base_model()
 
 
-def _answer(request: dict[str, Any]) -> None:
+def _process(request: dict[str, Any]) -> None:
     import transformers
     from safetensors.torch import load_file, save_file
 
-    model = _loaded(request["model"], request["base"], getattr(transformers, request["loader"]))
+    model = _load_model(request["model"], request["base"], getattr(transformers, request["loader"]))
     target = Path(request["output"])
     target.mkdir(parents=True, exist_ok=True)
-    save_file(computed(model, load_file(request["inputs"])), target / "computed.safetensors")
+    save_file(model_outputs(model, load_file(request["inputs"])), target / "tensors.safetensors")
     texts: dict[str, Any] = {}
     if request["texts"]:
         texts["tokens"] = transformers.AutoTokenizer.from_pretrained(request["model"])(request["texts"])["input_ids"]
     if request["calls"]:
-        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", **HOW)
-        texts["answers"] = answered(pipe, request["calls"])
+        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", **LOAD_OPTIONS)
+        texts["answers"] = pipeline_answers(pipe, request["calls"])
     (target / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
 
 
 def _main() -> None:
-    sys.meta_path.insert(0, _WithoutKit())
+    sys.meta_path.insert(0, _BlockKit())
     import torch
 
-    asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    torch.set_num_threads(asked["threads"])
-    for request in asked["requests"]:
-        _answer(request)
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    torch.set_num_threads(job["threads"])
+    for request in job["requests"]:
+        _process(request)
     assert "kit" not in sys.modules
 
 

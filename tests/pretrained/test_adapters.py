@@ -164,7 +164,7 @@ def test_an_adapter_that_computes_something_else_is_not_shared(
         return []
 
     monkeypatch.setattr("kit.sharing.push.build_folder", build_something_else)
-    with pytest.raises(HubError, match="nothing was shared: loaded without kit, the model gives other logits"):
+    with pytest.raises(HubError, match="nothing was published: loaded without kit, the model computes other logits"):
         build_and_check(runs["lora"], tmp_path, Destination("tester/adapter"), [])
 
 
