@@ -163,7 +163,9 @@ def has_language_codes(tokenizer: "PreTrainedTokenizerBase") -> bool:
 def unsupported_codes(tokenizer: "PreTrainedTokenizerBase") -> str | None:
     """Why kit rejects a tokenizer with codes, if it does: they must be known, and in front of the text."""
     if not code_ids(tokenizer):  # PLBart, SeamlessM4T
-        return f"{describe_tokenizer(tokenizer)} has language codes that kit does not know. Use mBART-50, NLLB or M2M-100"
+        return (
+            f"{describe_tokenizer(tokenizer)} has language codes that kit does not know. Use mBART-50, NLLB or M2M-100"
+        )
     if tokenizer("")["input_ids"][-1:] == [tokenizer.eos_token_id]:
         return None
     return (
