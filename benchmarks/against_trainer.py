@@ -25,7 +25,7 @@ from kit.cards.markdown import table
 from kit.evaluation.aggregate import with_error
 from kit.recipe.base import Recipe
 from kit.runs.prepare import prepare
-from kit.training.layer_swaps import suit
+from kit.training.layer_swaps import swap_layers
 
 
 def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict[str, dict[str, Any]]:
@@ -48,7 +48,7 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
             report_to=[],
         )
         if bf16:
-            suit(prepared.model, settings.device, mixed_precision=True)
+            swap_layers(prepared.model, settings.device, mixed_precision=True)
         trainer = Trainer(
             model=prepared.model,
             args=settings,

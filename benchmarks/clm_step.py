@@ -13,7 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
 from kit.data.batching.packing import CausalBlocks
 from kit.tasks.causal_lm.task import TextBlocks
-from kit.training.layer_swaps import suit
+from kit.training.layer_swaps import swap_layers
 from kit.training.lm_objectives import CausalLMObjective
 
 VOCABULARY, BLOCKS, LENGTH = 50_000, 16, 256
@@ -39,12 +39,12 @@ def make_side(ours: bool) -> Side:
             return model(blocks["input_ids"], labels=blocks["labels"], shift_labels=blocks["labels"]).loss
 
         return Side(model, stock)
-    suit(model, torch.device("cpu"), mixed_precision=False)  # as `kit train` does
+    swap_layers(model, torch.device("cpu"), mixed_precision=False)  # as `kit train` does
     objective = CausalLMObjective(model)
 
     def loss() -> torch.Tensor:
         blocks = batch()
-        return objective(blocks, objective.counts(blocks))
+        return objective(blocks, objective.normalizers(blocks))
 
     return Side(model, loss)
 

@@ -22,7 +22,7 @@ from transformers import (
 from kit.data.batching.ragged import RaggedTokens
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.task import MaskedExamples
-from kit.training.layer_swaps import suit
+from kit.training.layer_swaps import swap_layers
 from kit.training.lm_objectives import MaskedLMObjective
 
 VOCABULARY, PAIRS, LENGTH = 16_000, 32, 128
@@ -49,7 +49,7 @@ def make_side(ours: bool) -> Side:
 
 
 def kit_side(model: BertForPreTraining, ids: np.ndarray, follows: np.ndarray, random: np.random.Generator) -> Side:
-    suit(model, torch.device("cpu"), mixed_precision=False)  # as `kit train` does
+    swap_layers(model, torch.device("cpu"), mixed_precision=False)  # as `kit train` does
     objective = MaskedLMObjective(model)
     examples = MaskedExamples(
         RaggedTokens((ids << 1) + 1),
@@ -63,7 +63,7 @@ def kit_side(model: BertForPreTraining, ids: np.ndarray, follows: np.ndarray, ra
 
     def loss() -> torch.Tensor:
         batch = examples.batch(random.choice(len(ids), PAIRS), random)
-        return objective(batch, objective.counts(batch))
+        return objective(batch, objective.normalizers(batch))
 
     return Side(model, loss)
 

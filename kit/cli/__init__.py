@@ -70,11 +70,11 @@ for name, command in COMMANDS.items():
 
 def main() -> NoReturn:
     """Run the command; a user's mistake is one message and exit code 2, a Hub that cannot be reached one and 3."""
-    from kit.training.launch import end_with_launcher
+    from kit.training.launch import exit_with_parent
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    end_with_launcher()
+    exit_with_parent()
     try:
         app()
     except KitError as error:

@@ -16,18 +16,18 @@ def end_with_traceback() -> NoReturn:
     the traceback, once."""
     import traceback
 
-    from kit.training.launch import tell
+    from kit.training.launch import report_failure
 
-    if not tell(None, 1):
+    if not report_failure(None, 1):
         print(redact(traceback.format_exc()), end="", file=sys.stderr)
     sys.exit(1)
 
 
 def fail(message: str, code: int) -> NoReturn:
     """End with a message; in a group of processes the launcher shows it, once."""
-    from kit.training.launch import tell
+    from kit.training.launch import report_failure
 
-    if not tell(message, code):
+    if not report_failure(message, code):
         number = "" if is_main_process() else f" (process {os.environ['RANK']})"
         print(f"{message}{number}", file=sys.stderr)
     sys.exit(code)

@@ -104,7 +104,7 @@ class BeamsAsPositions:
         own = select(inputs, slice(None, None, beams))
         self.memory, mask = own["encoder_outputs"].last_hidden_state, own.get("attention_mask")
         self.memory_mask = None if mask is None else self._additive(mask.bool()[:, None, None])
-        self.bank = Cache(layer_class_to_replicate=TokenBank)
+        self.bank = Cache(layer_class_to_replicate=PreallocatedLayer)
         self.cache = EncoderDecoderCache(self.bank, DynamicCache(config=model.config))
 
     def first(self, prompts: Tensor) -> Tensor:
@@ -129,7 +129,7 @@ class BeamsAsPositions:
             self._keep(torch.arange(len(parents), device=parents.device))
         self.seen = torch.cat([self.seen, self.itself.expand(len(parents), -1, -1)], dim=-1)
         mask = self.seen.unsqueeze(1) if self.beams > 1 else None
-        return self.model.rival_logits(
+        return self.model.sibling_beam_logits(
             written[..., -1], written.shape[-1] - 1, mask, self.memory, self.memory_mask, self.cache
         )
 
@@ -155,7 +155,7 @@ class BeamsAsPositions:
         return torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device).masked_fill(~visible, lowest)
 
 
-class TokenBank(DynamicLayer):
+class PreallocatedLayer(DynamicLayer):
     """Keys and values of one layer with room behind them, so that a step copies only what is new."""
 
     least_room = 64

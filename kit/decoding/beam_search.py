@@ -31,7 +31,7 @@ from transformers.generation import (
 
 from kit.decoding.beam_decoders import BeamDecoder, beam_decoder
 
-ROW_BY_ROW = (
+SUPPORTED_PROCESSORS = (
     ForcedBOSTokenLogitsProcessor,
     ForcedEOSTokenLogitsProcessor,
     InfNanRemoveLogitsProcessor,
@@ -110,7 +110,7 @@ def _covers(
         # a cache of our own, or one that rows can leave
         and (getattr(model, "beam_layout", None) or (parts and all(isinstance(part, DynamicCache) for part in parts)))
         and inputs.get("decoder_attention_mask") is None
-        and all(type(processor) in ROW_BY_ROW for processor in processors)
+        and all(type(processor) in SUPPORTED_PROCESSORS for processor in processors)
         and all(type(criterion) in (MaxLengthCriteria, EosTokenCriteria) for criterion in criteria)
         and not any((config.do_sample, config.output_scores, config.output_logits))
         and not any((config.output_attentions, config.output_hidden_states))

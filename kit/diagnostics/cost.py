@@ -20,7 +20,7 @@ from kit.runs.prepare import Prepared
 from kit.tasks.base import Encoded
 from kit.tasks.families.seq2seq.evaluation import by_language, predict, search_settings, teacher_forced_loss
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
-from kit.training.layer_swaps import suit
+from kit.training.layer_swaps import swap_layers
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.training.optim import build_optimizer
 
@@ -115,7 +115,7 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     resident = psutil.Process().memory_info().rss
     task, train = prepared.task, prepared.recipe.train
     model = copy.deepcopy(prepared.model)
-    suit(model, device, accelerator.mixed_precision != "no")
+    swap_layers(model, device, accelerator.mixed_precision != "no")
     objective = task.objective(model).to(device)
     make_batch = prepared.batch_maker()
     optimizer = build_optimizer(objective, train)
@@ -184,7 +184,7 @@ class _Trial:
         with timed(self.accelerator) as seconds:
             batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices).items()}
             with self.accelerator.autocast():
-                loss = self.objective(batch, self.objective.counts(batch))
+                loss = self.objective(batch, self.objective.normalizers(batch))
             loss.backward()
         return seconds()
 

@@ -117,7 +117,7 @@ def learning(prepared: Prepared, device: torch.device) -> Finding:
 
 def backward(objective: Objective, batches: list[Batch], step: int) -> Tensor:
     """Accumulate the gradients of a step's micro-batches and return its loss."""
-    totals = torch.stack([objective.counts(batch).cpu() for batch in batches]).sum(0)
+    totals = torch.stack([objective.normalizers(batch).cpu() for batch in batches]).sum(0)
     losses = []
     for number, batch in enumerate(batches):
         seed_micro_batch(0, step, number)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from kit.errors import KitError, RunError, did_you_mean
 from kit.evaluation.compare import read_predictions
 from kit.inference.plot_images import plot_pictures, reads_pictures, which_head
-from kit.plots.curves import draw_curves, save_picture
+from kit.plots.curves import draw_curves, save_figure
 from kit.runs.folder import RunFolder
 from kit.tasks.dialogue.inference import Responder, draw_history, history_of, load_translator
 from kit.tasks.families.seq2seq.attention_weights import KINDS
@@ -129,9 +129,9 @@ def _plot_attention(
     # all of them are made before the first is written, so that a layer that one kind lacks leaves nothing behind
     figures = [(draw_maps(attention, one, maps, question), maps.file_name(one)) for one in kinds]
     if output is not None and _is_file(output):
-        return [save_picture(figures[0][0], output)]
+        return [save_figure(figures[0][0], output)]
     folder = output or (RunFolder(Path(run)).plots if _is_run(run) else Path())
-    return [save_picture(figure, folder / name) for figure, name in figures]
+    return [save_figure(figure, folder / name) for figure, name in figures]
 
 
 def _plot_history(

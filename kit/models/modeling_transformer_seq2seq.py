@@ -183,7 +183,7 @@ class TransformerSeq2SeqForConditionalGeneration(
         self.lm_head = nn.Linear(config.hidden_size, config.decoder_vocab_size, bias=False)
         self.post_init()
 
-    def rival_logits(
+    def sibling_beam_logits(
         self,
         tokens: Tensor,
         position: int,

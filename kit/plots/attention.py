@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from kit.errors import DataError
-from kit.plots.curves import save_picture
+from kit.plots.curves import save_figure
 from kit.plots.fonts import MAX_LABEL, MISSING_NOTE, SPECIAL_NAMES, Script, label_of, script_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def draw_attention(
     weights: Any, source_tokens: Sequence[str], output_tokens: Sequence[str], path: Path, title: str | None = None
 ) -> Path:
     """Write the heat map of `attention_figure` as PNG; the file is there as a whole or not at all."""
-    return save_picture(attention_figure(weights, source_tokens, output_tokens, title), Path(path))
+    return save_figure(attention_figure(weights, source_tokens, output_tokens, title), Path(path))
 
 
 def attention_figure(

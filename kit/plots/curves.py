@@ -30,17 +30,17 @@ def draw_curves(metrics_jsonl: Path, folder: Path) -> list[Path]:
     pictures = []
     losses = {"training": train.pop("train_loss", {}), "validation": validation.pop("loss", {})}
     if any(losses.values()):
-        pictures.append(save_picture(_plot("loss", losses, best_of="validation"), folder / "loss.png"))
+        pictures.append(save_figure(_plot("loss", losses, best_of="validation"), folder / "loss.png"))
     if rates := train.get("learning_rate"):
-        pictures.append(save_picture(_plot("learning rate", {"training": rates}), folder / "learning_rate.png"))
+        pictures.append(save_figure(_plot("learning rate", {"training": rates}), folder / "learning_rate.png"))
     for name in ("perplexity", *METRICS):
         if values := validation.get(name):
             figure = _plot(name, {"validation": values}, best_of="validation")
-            pictures.append(save_picture(figure, folder / f"validation_{name}.png"))
+            pictures.append(save_figure(figure, folder / f"validation_{name}.png"))
     return pictures
 
 
-def save_picture(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
     """Save as PNG so that the file is there as a whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kit.plots.curves import save_picture
+from kit.plots.curves import save_figure
 from kit.plots.fonts import MAX_LABEL, label_of, script_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_LABELS = 30
+MAX_LABELS = 30
 """A picture of more labels than this could not be read: the most frequent ones are shown."""
 OTHERS = "(others)"
 BINS = 10
@@ -48,7 +48,7 @@ def draw_confusion(pairs: Sequence[tuple[str, str]], path: Path) -> Path:
     _name_ticks(axes, names, "y")
     axes.set_xlabel("predicted")
     axes.set_ylabel("right")
-    return save_picture(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_labels(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], path: Path) -> Path:
@@ -78,7 +78,7 @@ def draw_types(by_type: dict[str, dict[str, float]], path: Path) -> Path:
 
 def _draw_figures(figures: dict[str, tuple[float, float, int]], path: Path, make: type) -> Path:
     """Bars of precision and recall by name, the most frequent names first."""
-    names = sorted(figures, key=lambda name: (-figures[name][2], name))[:MOST_LABELS]
+    names = sorted(figures, key=lambda name: (-figures[name][2], name))[:MAX_LABELS]
     figure = make(figsize=(7, 1.2 + 0.4 * max(len(names), 1)), dpi=120)
     axes = figure.add_subplot()
     rows = np.arange(len(names))
@@ -92,7 +92,7 @@ def _draw_figures(figures: dict[str, tuple[float, float, int]], path: Path, make
     if len(names) < len(figures):
         axes.set_xlabel(f"the {len(names)} most frequent of {len(figures):,} labels")
     axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.6 / max(len(names), 1)), ncols=2)
-    return save_picture(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_reliability(sure: Sequence[tuple[float, bool]], path: Path) -> Path:
@@ -122,13 +122,13 @@ def draw_reliability(sure: Sequence[tuple[float, bool]], path: Path) -> Path:
     axes.set_ylabel("share that is right")
     axes.set_title(f"expected calibration error {error:.3f}", fontsize=10)
     axes.grid(alpha=0.3)
-    return save_picture(figure, path)
+    return save_figure(figure, path)
 
 
 def _shown_labels(labels: Iterable[str]) -> tuple[list[str], bool]:
     """The labels to show, in order, and whether there are others."""
     counts = Counter(labels)
-    shown = sorted(name for name, _ in counts.most_common(MOST_LABELS))
+    shown = sorted(name for name, _ in counts.most_common(MAX_LABELS))
     return shown, len(shown) < len(counts)
 
 

@@ -20,12 +20,12 @@ from kit.system.console import Reporter
 from kit.system.machine import keep_freed_memory
 from kit.training import sharding
 from kit.training.launch import EXPECTED_PROCESSES
-from kit.training.layer_swaps import suit
+from kit.training.layer_swaps import swap_layers
 from kit.training.loop import Loop
 from kit.training.metrics_log import MetricsLog, check_trackers
 from kit.training.objective import SamplingSchedule
 from kit.training.optim import build_optimizer, build_schedule
-from kit.training.out_of_memory import memory_told
+from kit.training.out_of_memory import explain_out_of_memory
 
 REFUSED = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
 
@@ -51,7 +51,7 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
     recipe = in_enough_parts(recipe, folder, resume, accelerator.num_processes, reporter)
     if folder.recipe_file.is_file():
         recipe = pinned(with_pins_of(recipe, folder.recipe()))
-    if sharding.is_asked_for():
+    if sharding.is_requested():
         sharding.check(recipe, accelerator)
     folder.claim(recipe, resume)
     if folder.is_finished:
@@ -64,7 +64,7 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
             reporter.print(line)
         loop = build_loop(prepared, folder, accelerator, reporter)
         try:
-            with memory_told(recipe, loop):
+            with explain_out_of_memory(recipe, loop):
                 go_on_from_checkpoint(loop, resume, reporter)
                 loop.run()
                 results = finish(prepared, loop, folder, reporter)
@@ -103,7 +103,7 @@ def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: 
     """The recipe with at least one micro-batch per process; a resumed run keeps the number it was started with, unless
     more are asked for, as after it ran out of memory."""
     asked = recipe.train.micro_batches
-    parts = asked + -asked % processes if sharding.is_asked_for() and asked > 1 else asked
+    parts = asked + -asked % processes if sharding.is_requested() and asked > 1 else asked
     if resume and folder.recipe_file.is_file():
         before = folder.recipe()
         parts = before.train.micro_batches
@@ -143,24 +143,24 @@ def describe_processes(accelerator: Accelerator) -> str:
     number = accelerator.num_processes
     if number == 1:
         return f"processes: 1, on {accelerator.device.type}"
-    shared = "weights divided among them (FSDP2)" if sharding.is_asked_for() else "each with all weights (DDP)"
+    shared = "weights divided among them (FSDP2)" if sharding.is_requested() else "each with all weights (DDP)"
     return f"processes: {number}, on {accelerator.device.type} by {torch.distributed.get_backend()}, {shared}"
 
 
 def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, reporter: Reporter) -> Loop:
     """The training loop over the task's objective, with evaluation on the validation split."""
     recipe, task = prepared.recipe, prepared.task
-    suit(prepared.model, accelerator.device, accelerator.mixed_precision != "no")
+    swap_layers(prepared.model, accelerator.device, accelerator.mixed_precision != "no")
     if recipe.train.torch_compile:
         prepared.model.compile(dynamic=True)
     objective = task.objective(prepared.model, prepared.plan)
     full = recipe.model.settings.get("scheduled_sampling", 0.0)
     if full and (recipe.train.sampling_start or recipe.train.sampling_steps):
         objective.sampling = SamplingSchedule(full, recipe.train.sampling_start, recipe.train.sampling_steps)
-    learner = objective
-    if sharding.is_asked_for():
-        learner = sharding.shard(objective, accelerator)
-    optimizer = build_optimizer(learner, recipe.train)
+    trained_objective = objective
+    if sharding.is_requested():
+        trained_objective = sharding.shard(objective, accelerator)
+    optimizer = build_optimizer(trained_objective, recipe.train)
     selected = recipe.eval.select_by
 
     def evaluate(step: int) -> tuple[dict[str, Any], float, bool]:
@@ -175,7 +175,7 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     return Loop(
         accelerator=accelerator,
         objective=objective,
-        learner=learner,
+        trained_objective=trained_objective,
         optimizer=optimizer,
         schedule=build_schedule(optimizer, recipe.train, prepared.total_steps),
         plan=prepared.plan,
@@ -192,7 +192,7 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
 def go_on_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None:
     """Restore the newest whole checkpoint; say so if there is none, or if a newer one is broken."""
     if loop.accelerator.is_main_process:
-        loop.checkpoints.sweep()
+        loop.checkpoints.remove_partial()
     loop.accelerator.wait_for_everyone()
     if loop.recipe.train.report_to:
         loop.accelerator.init_trackers("kit", config={key: str(value) for key, value in loop.recipe.flat().items()})

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from kit.training.checkpoint import Checkpoint, load_model_tensors, model_tensors
-from kit.training.sharding import divided_like
+from kit.training.sharding import shard_like
 
 
-def mean_of(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
+def mean_weights(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
     """The arithmetic mean of the weights of checkpoints, summed in float64; whole numbers are the last one's."""
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
@@ -47,7 +47,7 @@ class MovingAverage:
     def restore(self, tensors: dict[str, Tensor]) -> None:
         """Go on from saved tensors."""
         for name, tensor in self.tensors.items():
-            tensor.copy_(divided_like(tensor, tensors[name]))
+            tensor.copy_(shard_like(tensor, tensors[name]))
 
     @contextmanager
     def in_place(self, model: nn.Module) -> Iterator[None]:

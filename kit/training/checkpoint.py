@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from kit.errors import RunError
 from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder
 from kit.system.version import __version__
-from kit.training.sharding import divided_like
+from kit.training.sharding import shard_like
 
 FORMAT = 1
 """Number of the way in which checkpoints are written; it grows when a kit could no longer read those of another."""
@@ -76,7 +76,7 @@ def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path
         raise RunError(f"{where} holds another model than the recipe describes: {', '.join(odd[:5])} do not fit")
     with torch.no_grad():
         for name, tensor in own.items():
-            tensor.copy_(divided_like(tensor, tensors[name]))
+            tensor.copy_(shard_like(tensor, tensors[name]))
 
 
 def optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str]) -> dict[str, Tensor]:
@@ -99,7 +99,7 @@ def load_optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str], tenso
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state_dict["state"] = {
         index: {
-            key: divided_like(parameter, tensor) if tensor.shape == parameter.shape else tensor
+            key: shard_like(parameter, tensor) if tensor.shape == parameter.shape else tensor
             for key, tensor in states[names[parameter]].items()
         }
         for index, parameter in enumerate(parameters)
@@ -118,7 +118,7 @@ class Checkpoint:
     def step(self) -> int:
         return int(self.folder.name.removeprefix("step-"))
 
-    def broken(self) -> str | None:
+    def integrity_error(self) -> str | None:
         """What is wrong with its files, if anything."""
         if not (self.folder / "checksums.json").is_file():
             return "checksums.json is missing"
@@ -146,7 +146,7 @@ class Checkpoint:
         """The moving average of the weights, if the run keeps one."""
         return self._tensors(AVERAGE_FILE) if (self.folder / AVERAGE_FILE).is_file() else None
 
-    def carried(self) -> dict[str, Tensor]:
+    def carried_state(self) -> dict[str, Tensor]:
         """What the objective carried from step to step, if anything."""
         return self._tensors(CARRIED_FILE) if (self.folder / CARRIED_FILE).is_file() else {}
 
@@ -195,9 +195,9 @@ class Checkpoints:
     def newest_first(self) -> Iterator[tuple[Checkpoint, str | None]]:
         """With what is wrong with each, if anything."""
         for checkpoint in reversed(self.all()):
-            yield checkpoint, checkpoint.broken()
+            yield checkpoint, checkpoint.integrity_error()
 
-    def sweep(self) -> None:
+    def remove_partial(self) -> None:
         """Remove what a killed process left unfinished."""
         for path in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)

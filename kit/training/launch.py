@@ -30,10 +30,10 @@ SHARDED_ENVIRONMENT = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 """The environment in which Accelerate shards weights among the processes."""
 
 LAUNCHER = "KIT_LAUNCHER"
-TOLD = "KIT_TOLD"
+FAILURE_DIR = "KIT_FAILURE_DIR"
 """Names the folder where a process of a group leaves its error for the launcher."""
 
-LOST = (
+LOST_PEER_ERRORS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
@@ -83,12 +83,12 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
         shutdown_timeout=SECONDS_TO_SAVE,
     )
     with tempfile.TemporaryDirectory() as place:
-        os.environ[TOLD] = place
+        os.environ[FAILURE_DIR] = place
         try:
             elastic_launch(config, sys.executable)("-m", "kit", *arguments)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            return show_failure(codes, read_told(Path(place)))
+            return show_failure(codes, read_failures(Path(place)))
         except SignalException as stop:  # handed on to the processes, which have saved and ended
             return 128 + int(stop.sigval)
     return 0
@@ -97,7 +97,7 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
 # ---- in the launcher -------------------------------------------------------------------------------------------------
 
 
-def read_told(folder: Path) -> dict[int, dict[str, Any]]:
+def read_failures(folder: Path) -> dict[int, dict[str, Any]]:
     """What the processes have left, by their number, the first failure first."""
     found = {int(path.stem): read_json(path, "the failure of a process") for path in folder.glob("*.json")}
     return dict(sorted(found.items(), key=lambda entry: entry[1]["time"]))
@@ -111,7 +111,9 @@ def show_failure(codes: Mapping[int, int], told: Mapping[int, dict[str, Any]]) -
         return int(mistake["code"])
     # Processes that lose another one fail for want of it, are ended by SIGTERM, or by SIGKILL if they do not listen. So
     # the first is one whose error speaks of something else; else one that a signal ended.
-    cause = next((rank for rank, entry in told.items() if not any(sign in entry["text"] for sign in LOST)), None)
+    cause = next(
+        (rank for rank, entry in told.items() if not any(sign in entry["text"] for sign in LOST_PEER_ERRORS)), None
+    )
     ended = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
     if cause is None and ended:
         for rank, number in ended.items():
@@ -128,9 +130,9 @@ def show_failure(codes: Mapping[int, int], told: Mapping[int, dict[str, Any]]) -
 # ---- in each process -------------------------------------------------------------------------------------------------
 
 
-def tell(message: str | None, code: int) -> bool:
+def report_failure(message: str | None, code: int) -> bool:
     """Leave a message, or the traceback of the present error, for the launcher; False if there is none."""
-    place = os.environ.get(TOLD)
+    place = os.environ.get(FAILURE_DIR)
     if place is None or not Path(place).is_dir() or "RANK" not in os.environ:
         return False
     text = redact(message if message is not None else traceback.format_exc())
@@ -139,7 +141,7 @@ def tell(message: str | None, code: int) -> bool:
     return True
 
 
-def end_with_launcher() -> None:
+def exit_with_parent() -> None:
     """In a process of a group: end as soon as the launcher is gone. It was killed, and nobody waits for this run."""
     launcher = os.environ.get(LAUNCHER)
     if launcher is None or "RANK" not in os.environ:

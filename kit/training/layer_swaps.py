@@ -19,7 +19,7 @@ ATTENTION = "kit"
 """Name of our attention among those of transformers."""
 
 
-def suit(model: PreTrainedModel, device: torch.device, mixed_precision: bool) -> None:
+def swap_layers(model: PreTrainedModel, device: torch.device, mixed_precision: bool) -> None:
     """Exchange what computes slowly on this device. The function that the model is stays the same up to rounding; only
     which units a dropout leaves out depends on the kind of dropout."""
     for parent in list(model.modules()):

@@ -15,7 +15,7 @@ from kit.training.objective import Batch, Objective
 
 
 @contextmanager
-def head_input_through(head: nn.Module, change: Any) -> Iterator[None]:
+def replace_head_input(head: nn.Module, change: Any) -> Iterator[None]:
     """Within the block the output layer sees `change(hidden states)`."""
     handle = head.register_forward_pre_hook(lambda module, arguments: (change(arguments[0]), *arguments[1:]))
     try:
@@ -36,13 +36,13 @@ class MaskedLMObjective(Objective):
         self.needs_logits = not is_plain_head(model)
         self.head = prediction_head(model)
 
-    def counts(self, batch: Batch) -> Tensor:
+    def normalizers(self, batch: Batch) -> Tensor:
         counts = [(batch["labels"] != IGNORE_INDEX).sum()]
         if self.with_pairs:
             counts.append(torch.tensor(len(batch["labels"])))
         return torch.stack([count.cpu() for count in counts]).to(torch.float64)
 
-    def sizes(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> Tensor:
         real = batch["attention_mask"].sum()
         return torch.stack([real, real, torch.full_like(real, batch["labels"].numel())]).to(torch.float64)
 
@@ -69,21 +69,21 @@ class MaskedLMObjective(Objective):
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
         """Logits at the masked positions (masked, vocabulary), and of the order of sentences (batch, 2)."""
         outputs = self._outputs(batch)
-        return precisely(logits_of(outputs)), self._pair_logits(outputs)
+        return upcast(logits_of(outputs)), self._pair_logits(outputs)
 
     def _outputs(self, batch: Batch, seen: list[Tensor] | None = None) -> Any:
         """What the model makes of a batch, its head at the masked positions alone; where `seen` is given, without the
         output layer, whose input goes there."""
         masked = batch["labels"] != IGNORE_INDEX
         inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "next_sentence_label")}
-        with head_input_through(self.model.get_submodule(self.head), lambda hidden: hidden[masked]):
+        with replace_head_input(self.model.get_submodule(self.head), lambda hidden: hidden[masked]):
             if seen is None:
                 return self.model(**inputs)
-            with head_input_through(self.model.get_output_embeddings(), keeping(seen)):
+            with replace_head_input(self.model.get_output_embeddings(), capture_head_input(seen)):
                 return self.model(**inputs)
 
     def _pair_logits(self, outputs: Any) -> Tensor | None:
-        return precisely(outputs.seq_relationship_logits) if self.with_pairs else None
+        return upcast(outputs.seq_relationship_logits) if self.with_pairs else None
 
 
 class CausalLMObjective(Objective):
@@ -98,10 +98,10 @@ class CausalLMObjective(Objective):
         self.chunk = chunk
         self.needs_logits = not is_plain_head(model)
 
-    def counts(self, batch: Batch) -> Tensor:
+    def normalizers(self, batch: Batch) -> Tensor:
         return (batch["labels"] != IGNORE_INDEX).sum().to(torch.float64).reshape(1)
 
-    def sizes(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> Tensor:
         real = (batch["labels"] != IGNORE_INDEX).sum()
         return torch.stack([real, real, torch.full_like(real, batch["labels"].numel())]).to(torch.float64)
 
@@ -114,7 +114,7 @@ class CausalLMObjective(Objective):
         inputs["use_cache"] = False
         labels = batch["labels"].flatten()
         if self.needs_logits:
-            logits = precisely(self.model(**inputs).logits.flatten(0, 1))
+            logits = upcast(self.model(**inputs).logits.flatten(0, 1))
             return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return chunked_cross_entropy(
             hidden_states(self.model, inputs).flatten(0, 1),
@@ -127,13 +127,13 @@ class CausalLMObjective(Objective):
 class AnswerObjective(CausalLMObjective):
     """The same for prompts with answers, padded at the end: only tokens of answers have labels."""
 
-    def sizes(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> Tensor:
         """The speed is that of all tokens that are read."""
         real = batch["attention_mask"].sum()
         return torch.stack([real, real, torch.full_like(real, batch["attention_mask"].numel())]).to(torch.float64)
 
 
-class CarryingLMObjective(CausalLMObjective):
+class TruncatedBPTTObjective(CausalLMObjective):
     """The same for a recurrent model that goes on from the state in which it left the block before (truncated
     backpropagation through time): gradients stop at the beginning of a block, what the model remembers does not.
 
@@ -161,20 +161,20 @@ class CarryingLMObjective(CausalLMObjective):
         head = self.model.get_output_embeddings()
         return chunked_cross_entropy(hidden.flatten(0, 1), head, batch["labels"].flatten(), chunk=self.chunk)
 
-    def carried(self) -> dict[str, Tensor]:
+    def carried_state(self) -> dict[str, Tensor]:
         return self._state
 
-    def carry(self, tensors: dict[str, Tensor]) -> None:
+    def load_carried_state(self, tensors: dict[str, Tensor]) -> None:
         device = self.model.get_output_embeddings().weight.device
         self._state = {name: tensor.to(device) for name, tensor in tensors.items()}
         self._mine = torch.zeros(self.streams, dtype=torch.bool)
 
-    def own_streams(self) -> Tensor:
+    def local_streams(self) -> Tensor:
         return self._mine
 
 
-def keeping(seen: list[Tensor]) -> Any:
-    """For `head_input_through`: keep what the output layer is given, and give it nothing to do."""
+def capture_head_input(seen: list[Tensor]) -> Any:
+    """For `replace_head_input`: keep what the output layer is given, and give it nothing to do."""
 
     def keep(hidden: Tensor) -> Tensor:
         seen.append(hidden)
@@ -186,7 +186,7 @@ def keeping(seen: list[Tensor]) -> Any:
 def hidden_states(model: PreTrainedModel, inputs: dict[str, Any]) -> Tensor:
     """What the output layer of a model is given, (batch, time, width), without computing the output layer."""
     seen: list[Tensor] = []
-    with head_input_through(model.get_output_embeddings(), keeping(seen)):
+    with replace_head_input(model.get_output_embeddings(), capture_head_input(seen)):
         model(**inputs)
     return seen[0]
 
@@ -196,7 +196,7 @@ def logits_of(outputs: Any) -> Tensor:
     return outputs.prediction_logits if "prediction_logits" in outputs else outputs.logits
 
 
-def precisely(logits: Tensor) -> Tensor:
+def upcast(logits: Tensor) -> Tensor:
     """Logits in 32 bits at least, as losses need them."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
@@ -221,7 +221,7 @@ def is_plain_head(model: PreTrainedModel) -> bool:
     if not isinstance(head, nn.Linear):
         return False
     with trial(model) as inputs:
-        return alike(logits_of(model(**inputs)), head(hidden_states(model, inputs)))
+        return logits_match(logits_of(model(**inputs)), head(hidden_states(model, inputs)))
 
 
 def prediction_head(model: PreTrainedModel) -> str:
@@ -234,13 +234,13 @@ def prediction_head(model: PreTrainedModel) -> str:
         some = torch.tensor([[False, True, False, True]])
         expected = logits_of(model(**inputs))[some]
         try:
-            with head_input_through(model.get_submodule(outermost), lambda hidden: hidden[some]):
+            with replace_head_input(model.get_submodule(outermost), lambda hidden: hidden[some]):
                 found = logits_of(model(**inputs))
         except Exception:  # whatever it may be that it cannot do with fewer positions
             return name
-    return outermost if alike(found, expected) else name
+    return outermost if logits_match(found, expected) else name
 
 
-def alike(logits: Tensor, others: Tensor) -> bool:
+def logits_match(logits: Tensor, others: Tensor) -> bool:
     """Whether two ways to compute logits are the same up to rounding."""
     return logits.shape == others.shape and torch.allclose(logits, others, rtol=1e-4, atol=1e-5)

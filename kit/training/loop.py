@@ -28,7 +28,7 @@ from kit.data.batching.plan import Plan, micro_batch_rng, seed_micro_batch
 from kit.errors import DataError, RunError
 from kit.recipe.base import Recipe
 from kit.system.console import Reporter
-from kit.training.averaging import MovingAverage, mean_of
+from kit.training.averaging import MovingAverage, mean_weights
 from kit.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -40,7 +40,14 @@ from kit.training.checkpoint import (
 )
 from kit.training.metrics_log import MetricsLog
 from kit.training.objective import Batch, Objective
-from kit.training.sharding import empty, fill, gather, gathered, is_sharded, own_gradients
+from kit.training.sharding import (
+    free_weights,
+    full_tensor,
+    full_tensors,
+    is_sharded,
+    load_full_weights,
+    no_gradient_sync,
+)
 
 
 class TrainingFailed(Exception):
@@ -68,7 +75,7 @@ class Progress:
     best_loss: float | None = None  # decides between steps whose selecting figure is equal
     best_step: int | None = None
     evaluated_step: int = -1
-    without_gain: int = 0
+    stale_evaluations: int = 0
     world_size: int = 1
 
 
@@ -79,7 +86,7 @@ class Loop:
     accelerator: Accelerator
     objective: Objective
     """What is evaluated and kept."""
-    learner: Objective
+    trained_objective: Objective
     """What learns: the objective itself, or a copy of it whose weights are divided among the processes."""
     optimizer: Optimizer
     schedule: LRScheduler
@@ -98,12 +105,14 @@ class Loop:
         self.progress = Progress(world_size=self.accelerator.num_processes)
         keep = max(self.recipe.train.save_total_limit, self.recipe.eval.average or 1)
         self.checkpoints = Checkpoints(self.folder / "checkpoints", keep)
-        self.sharded = is_sharded(self.learner)
-        self.prepared: Any = self.learner if self.sharded else self.accelerator.prepare_model(self.learner)
+        self.sharded = is_sharded(self.trained_objective)
+        self.prepared: Any = (
+            self.trained_objective if self.sharded else self.accelerator.prepare_model(self.trained_objective)
+        )
         self.prepared_optimizer: Any = self.accelerator.prepare(self.optimizer)
-        self.names: dict[Tensor, str] = {p: name for name, p in self.learner.model.named_parameters()}
+        self.names: dict[Tensor, str] = {p: name for name, p in self.trained_objective.model.named_parameters()}
         decay = self.recipe.train.ema_decay
-        self.average = None if decay is None else MovingAverage(self.learner.model, decay)
+        self.average = None if decay is None else MovingAverage(self.trained_objective.model, decay)
         self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has them whole
         self._interrupted_by = 0
 
@@ -117,8 +126,8 @@ class Loop:
             window = _Window()
             while not self._done():
                 began = time.perf_counter()
-                batches = self._coming_batches()
-                totals, sizes, interrupted, time_is_up = self._agree(batches)
+                batches = self._next_batches()
+                totals, sizes, interrupted, time_is_up = self._sync_step(batches)
                 if interrupted:
                     self._save()
                     raise TrainingInterrupted(self._interrupted_by or int(signal.SIGTERM), progress.step)
@@ -127,7 +136,7 @@ class Loop:
                 loss, norm = self._step(batches, totals)
                 progress.step += 1
                 if self.average is not None:
-                    self.average.update(self.learner.model, progress.step)
+                    self.average.update(self.trained_objective.model, progress.step)
                 progress.target_tokens += int(sizes[0])
                 progress.step_seconds += time.perf_counter() - began
                 window.add(loss, sizes, time.perf_counter() - began)
@@ -143,26 +152,26 @@ class Loop:
                 self._evaluate()
             self._save()
         if self.sharded:
-            fill(self.objective, self.learner)
+            load_full_weights(self.objective, self.trained_objective)
         progress.seconds = self._seconds()
         return progress
 
     def _done(self) -> bool:
         patience = self.recipe.train.early_stopping_patience
-        out_of_patience = patience is not None and self.progress.without_gain >= patience
+        out_of_patience = patience is not None and self.progress.stale_evaluations >= patience
         return self.progress.step >= self.total_steps or out_of_patience
 
-    def _coming_batches(self) -> list[tuple[int, Batch]]:
+    def _next_batches(self) -> list[tuple[int, Batch]]:
         """This process's micro-batches of the coming step, or a checkpoint if a stream cannot be read on: that is the
         same in all processes."""
         try:
-            return self._own_micro_batches()
+            return self._local_micro_batches()
         except DataError:
             if self.progress.step:
                 self._save()
             raise
 
-    def _own_micro_batches(self) -> list[tuple[int, Batch]]:
+    def _local_micro_batches(self) -> list[tuple[int, Batch]]:
         """This process's micro-batches of the coming step, with their numbers."""
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         return [
@@ -177,11 +186,11 @@ class Loop:
     def _batch(self, indices: np.ndarray, j: int) -> Batch:
         return self.make_batch(indices, micro_batch_rng(self.recipe.train.seed, self.progress.step, j))
 
-    def _agree(self, batches: list[tuple[int, Batch]]) -> tuple[Tensor, Tensor, bool, bool]:
+    def _sync_step(self, batches: list[tuple[int, Batch]]) -> tuple[Tensor, Tensor, bool, bool]:
         """What all processes must know alike before a step: the totals to divide by, the sizes for the log, whether a
         signal came to any of them, whether the main one has run out of time."""
-        counts = torch.stack([self.objective.counts(batch).cpu() for _, batch in batches]).sum(0)
-        sizes = torch.stack([self.objective.sizes(batch).cpu() for _, batch in batches]).sum(0)
+        counts = torch.stack([self.objective.normalizers(batch).cpu() for _, batch in batches]).sum(0)
+        sizes = torch.stack([self.objective.token_counts(batch).cpu() for _, batch in batches]).sum(0)
         minutes = self.recipe.train.max_minutes
         late = minutes is not None and self.accelerator.is_main_process and self._seconds() > 60 * minutes
         flags = torch.tensor([bool(self._interrupted_by), late], dtype=torch.float64)
@@ -194,19 +203,19 @@ class Loop:
         norm of the gradient."""
         train, processes = self.recipe.train, self.accelerator.num_processes
         self.prepared.train()
-        self.learner.begin_step(self.progress.step)
+        self.trained_objective.begin_step(self.progress.step)
         losses = []
         for position, (j, batch) in enumerate(batches):
             seed_micro_batch(train.seed, self.progress.step, j)
             last = position == len(batches) - 1
-            with nullcontext() if last else self._own_gradients():
+            with nullcontext() if last else self._no_gradient_sync():
                 with self.accelerator.autocast():
                     loss = self.prepared(batch, totals)
                 # data-parallel gradients are averaged over processes, but a step's loss is the sum of its parts
                 self.accelerator.backward(loss * processes)
             losses.append(loss.detach())
         largest = math.inf if train.max_grad_norm is None else train.max_grad_norm
-        norm = float(gathered(self.accelerator.clip_grad_norm_(self.prepared.parameters(), largest)))
+        norm = float(full_tensor(self.accelerator.clip_grad_norm_(self.prepared.parameters(), largest)))
         self._check_finite(batches, losses, norm)
         self.prepared_optimizer.step()
         if not self.accelerator.optimizer_step_was_skipped:
@@ -214,9 +223,9 @@ class Loop:
         self.prepared_optimizer.zero_grad()
         return torch.stack(losses).sum(), norm
 
-    def _own_gradients(self) -> AbstractContextManager[Any]:
+    def _no_gradient_sync(self) -> AbstractContextManager[Any]:
         """Gradients are summed over processes once a step."""
-        return own_gradients(self.learner) if self.sharded else self.accelerator.no_sync(self.prepared)
+        return no_gradient_sync(self.trained_objective) if self.sharded else self.accelerator.no_sync(self.prepared)
 
     def _check_finite(self, batches: list[tuple[int, Batch]], losses: list[Tensor], norm: float) -> None:
         scaled = self.accelerator.scaler is not None  # with fp16 an overflow is ordinary: the scaler skips the step
@@ -259,7 +268,10 @@ class Loop:
     def _evaluate(self) -> bool:
         """Evaluate, and tell whether this is the best step so far."""
         progress = self.progress
-        with nullcontext() if self.average is None else self.average.in_place(self.learner.model), self._whole():
+        with (
+            nullcontext() if self.average is None else self.average.in_place(self.trained_objective.model),
+            self._full_weights(),
+        ):
             figures, value, greater = self.evaluate(progress.step)
         self.log.add(progress.step, validation=figures)
         rank = (value if greater else -value, -figures["loss"])
@@ -269,28 +281,28 @@ class Loop:
             gained = rank > (progress.best if greater else -progress.best, -progress.best_loss)
         if gained:
             progress.best, progress.best_loss = value, figures["loss"]
-            progress.best_step, progress.without_gain = progress.step, 0
+            progress.best_step, progress.stale_evaluations = progress.step, 0
         else:
-            progress.without_gain += 1
+            progress.stale_evaluations += 1
         progress.evaluated_step = progress.step
         return gained
 
     @contextmanager
-    def _whole(self) -> Iterator[None]:
+    def _full_weights(self) -> Iterator[None]:
         """Within the block the objective has all weights, also where each process learns a part of them."""
         if self.sharded:
-            fill(self.objective, self.learner)
+            load_full_weights(self.objective, self.trained_objective)
         yield
         if self.sharded:
-            empty(self.objective)
+            free_weights(self.objective)
 
     def _save(self) -> None:
         """Write a checkpoint of this step; the main process writes, the others wait for it."""
         self.progress.seconds = self._seconds()
-        carried, keep = self._carried(), self.accelerator.is_main_process
-        model = gather(model_tensors(self.learner.model), keep)
-        optimizer = gather(optimizer_tensors(self.optimizer, self.names), keep)
-        average = None if self.average is None else gather(self.average.tensors, keep)
+        carried, keep = self._carried_state(), self.accelerator.is_main_process
+        model = full_tensors(model_tensors(self.trained_objective.model), keep)
+        optimizer = full_tensors(optimizer_tensors(self.optimizer, self.names), keep)
+        average = None if self.average is None else full_tensors(self.average.tensors, keep)
         if self.accelerator.is_main_process:
             scaler = self.accelerator.scaler
             state = {
@@ -305,9 +317,9 @@ class Loop:
             self.checkpoints.rotate(self.progress.best_step)
         self.accelerator.wait_for_everyone()
 
-    def _carried(self) -> dict[str, Tensor]:
+    def _carried_state(self) -> dict[str, Tensor]:
         """What the objective carries, each stream from the process that reads it."""
-        mine, tensors = self.learner.own_streams(), self.learner.carried()
+        mine, tensors = self.trained_objective.local_streams(), self.trained_objective.carried_state()
         if self.accelerator.num_processes == 1 or not tensors:
             return tensors
         readers = self.accelerator.reduce(mine.float().to(self.accelerator.device)).cpu()
@@ -327,7 +339,7 @@ class Loop:
                 f"{checkpoint.folder} was trained on other frozen weights than those that "
                 f"{self.recipe.model.pretrained} has now. Put these back, or start a new run with another --output"
             )
-        load_model_tensors(self.learner.model, checkpoint.model(), checkpoint.folder)
+        load_model_tensors(self.trained_objective.model, checkpoint.model(), checkpoint.folder)
         load_optimizer_tensors(self.optimizer, self.names, checkpoint.optimizer())
         if self.average is not None:
             self.average.restore(checkpoint.weights())
@@ -338,14 +350,14 @@ class Loop:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.progress = Progress(**{**state["progress"], "world_size": self.accelerator.num_processes})
         self.plan.restore(state["plan"])
-        self.learner.carry(checkpoint.carried())
+        self.trained_objective.load_carried_state(checkpoint.carried_state())
 
     def load_best(self) -> None:
         """Put the weights of the best step into the model."""
         if self.progress.best_step is None:
             return
         checkpoint = Checkpoint(self.checkpoints.folder / f"step-{self.progress.best_step}")
-        wrong = checkpoint.broken()
+        wrong = checkpoint.integrity_error()
         if wrong:
             raise RunError(f"the best checkpoint, {checkpoint.folder}, is broken: {wrong}")
         load_model_tensors(self.objective.model, checkpoint.weights(), checkpoint.folder)
@@ -353,7 +365,7 @@ class Loop:
     def load_mean(self, last: int) -> list[int]:
         """Put the mean of the last checkpoints that are whole into the model; returns their steps."""
         whole = [checkpoint for checkpoint, wrong in self.checkpoints.newest_first() if wrong is None][:last]
-        load_model_tensors(self.objective.model, mean_of(whole[::-1]), self.checkpoints.folder)
+        load_model_tensors(self.objective.model, mean_weights(whole[::-1]), self.checkpoints.folder)
         return sorted(checkpoint.step for checkpoint in whole)
 
     def release(self) -> None:

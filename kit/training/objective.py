@@ -51,7 +51,7 @@ class Objective(nn.Module):
         if self.sampling is not None:
             self.sampling_arguments = {"sampling_probability": self.sampling.at(step)}
 
-    def counts(self, batch: Batch) -> Tensor:
+    def normalizers(self, batch: Batch) -> Tensor:
         """What this micro-batch counts for, as float64 numbers (one for each normaliser of the loss)."""
         raise NotImplementedError
 
@@ -59,18 +59,18 @@ class Objective(nn.Module):
         """This micro-batch's share of the loss of the step."""
         raise NotImplementedError
 
-    def sizes(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> Tensor:
         """Tokens that the speed is measured in, real tokens and padded tokens of a micro-batch, for the log."""
         raise NotImplementedError
 
-    def carried(self) -> dict[str, Tensor]:
+    def carried_state(self) -> dict[str, Tensor]:
         """What goes from step to step besides the weights, by name; (streams, …) with a row for each stream of text."""
         return {}
 
-    def carry(self, tensors: dict[str, Tensor]) -> None:
+    def load_carried_state(self, tensors: dict[str, Tensor]) -> None:
         """Go on with what a checkpoint holds of it."""
 
-    def own_streams(self) -> Tensor:
+    def local_streams(self) -> Tensor:
         """Which streams this process has read since it began, (streams,)."""
         return torch.zeros(0, dtype=torch.bool)
 
@@ -89,12 +89,12 @@ class Seq2SeqObjective(Objective):
         self.label_smoothing = label_smoothing
         self.normalize_by = normalize_by
 
-    def counts(self, batch: Batch) -> Tensor:
+    def normalizers(self, batch: Batch) -> Tensor:
         labels = batch["labels"]
         count = (labels != IGNORE_INDEX).sum() if self.normalize_by == "tokens" else torch.tensor(len(labels))
         return count.to(torch.float64).reshape(1)
 
-    def sizes(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> Tensor:
         """The speed is that of target tokens; both sides are padded, but pictures are not."""
         target = (batch["labels"] != IGNORE_INDEX).sum()
         read = batch.get("attention_mask", batch["labels"].new_zeros(0))

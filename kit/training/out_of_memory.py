@@ -17,7 +17,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 @contextmanager
-def memory_told(recipe: Recipe, loop: Loop) -> Iterator[None]:
+def explain_out_of_memory(recipe: Recipe, loop: Loop) -> Iterator[None]:
     """Where memory runs out within the block, say what would need less of it."""
     try:
         yield

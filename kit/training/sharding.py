@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kit.training.objective import Objective
 
 
-NOT_HONOURED = {
+UNSUPPORTED_FSDP_OPTIONS = {
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
     "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "fsdp_cpu_ram_efficient_loading",
@@ -38,7 +38,7 @@ def _is_true(variable: str, default: str = "false") -> bool:
     return os.environ.get(variable, default).lower() in ("true", "1", "yes")
 
 
-def is_asked_for() -> bool:
+def is_requested() -> bool:
     """Whether this process was started to share the weights with others."""
     return _is_true("ACCELERATE_USE_FSDP")
 
@@ -48,7 +48,7 @@ def check(recipe: Recipe, accelerator: Accelerator) -> None:
     train, processes = recipe.train, accelerator.num_processes
     if os.environ.get("FSDP_VERSION", "1") != "2":
         raise RunError("sharding works by FSDP2 alone: set fsdp_version: 2 in the configuration of Accelerate")
-    for variable, key in NOT_HONOURED.items():
+    for variable, key in UNSUPPORTED_FSDP_OPTIONS.items():
         if _is_true(variable):
             raise RunError(f"{key} is not supported: set it to false in the configuration of Accelerate")
     if processes == 1:
@@ -78,18 +78,18 @@ def shard(objective: "Objective", accelerator: Accelerator) -> "Objective":
     sharded = copy.deepcopy(objective)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
     reshard = _is_true("FSDP_RESHARD_AFTER_FORWARD", "true")
-    for layer in layers_apart(sharded.model):
+    for layer in shardable_layers(sharded.model):
         fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(sharded, mesh=mesh)
     whole = [name for name, parameter in sharded.named_parameters() if not isinstance(parameter, DTensor)]
     if whole:
         raise RuntimeError(f"these weights were not sharded: {', '.join(whole)}")
-    empty(objective)
+    free_weights(objective)
     objective.to(accelerator.device)
     return sharded
 
 
-def layers_apart(model: nn.Module) -> list[nn.Module]:
+def shardable_layers(model: nn.Module) -> list[nn.Module]:
     """The layers that a model class names as such, without those that share a parameter with another module."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     holders = Counter(parameter for module in model.modules() for parameter in module.parameters(recurse=False))
@@ -105,22 +105,22 @@ def is_sharded(module: nn.Module) -> bool:
     return isinstance(module, FSDPModule)
 
 
-def gathered(tensor: Tensor) -> Tensor:
+def full_tensor(tensor: Tensor) -> Tensor:
     """A tensor with all its parts; all processes must ask for it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def gather(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
+def full_tensors(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
     """All tensors whole, one after the other; those that do not `keep` them only take part."""
     found = {}
     for name, tensor in tensors.items():
-        one = gathered(tensor)
+        one = full_tensor(tensor)
         if keep:
             found[name] = (one if one is tensor else one.cpu()).contiguous()
     return found
 
 
-def divided_like(tensor: Tensor, whole: Tensor) -> Tensor:
+def shard_like(tensor: Tensor, whole: Tensor) -> Tensor:
     """A whole tensor, divided as another one is (or as it is, where that is not divided)."""
     if not isinstance(tensor, DTensor):
         return whole
@@ -128,7 +128,7 @@ def divided_like(tensor: Tensor, whole: Tensor) -> Tensor:
 
 
 @contextmanager
-def own_gradients(module: nn.Module) -> Iterator[None]:
+def no_gradient_sync(module: nn.Module) -> Iterator[None]:
     """Within the block gradients stay with the process that computed them: more of the step is to come."""
     assert isinstance(module, FSDPModule)
     module.set_requires_gradient_sync(False)
@@ -139,17 +139,17 @@ def own_gradients(module: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def fill(objective: nn.Module, sharded: nn.Module) -> None:
+def load_full_weights(objective: nn.Module, sharded: nn.Module) -> None:
     """Give the objective beside a sharded one the present weights, whole; all processes must do it."""
     parameters = dict(objective.named_parameters())
     for name, parameter in sharded.named_parameters():
-        parameters[name].data = gathered(parameter.detach())
+        parameters[name].data = full_tensor(parameter.detach())
     buffers = dict(objective.named_buffers())
     for name, buffer in sharded.named_buffers():
         buffers[name].data = buffer.detach().clone()
 
 
-def empty(objective: nn.Module) -> None:
+def free_weights(objective: nn.Module) -> None:
     """Free the weights of an objective that is not needed for now."""
     for parameter in objective.parameters():
         parameter.data = parameter.data.new_empty(0)

@@ -20,7 +20,7 @@ TOLERANCE = 1e-6
 EXTRA_PADDING = 3
 
 
-def difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> float:
+def relative_difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> float:
     """The largest difference, relative to the largest logit; with `where` (batch, target), of these positions."""
     if where is not None:
         found, expected = found[where], expected[where]
@@ -30,10 +30,12 @@ def difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> 
 @proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_seq2seq)
 def save_and_load(subject: Subject) -> Outcome:
     inputs = {name: tensor.to(subject.model.device) for name, tensor in subject.inputs().items()}
-    return saved_and_loaded(subject.model, lambda model: logits_of(model, inputs))
+    return compare_after_reload(subject.model, lambda model: logits_of(model, inputs))
 
 
-def saved_and_loaded(model: PreTrainedModel, run: Callable[[PreTrainedModel], Tensor], what: str = "logits") -> Outcome:
+def compare_after_reload(
+    model: PreTrainedModel, run: Callable[[PreTrainedModel], Tensor], what: str = "logits"
+) -> Outcome:
     """Whether a model that was saved and loaded has the same weights, and computes the same when it is run."""
     with tempfile.TemporaryDirectory() as folder, without_progress_bars():
         model.save_pretrained(folder)
@@ -83,7 +85,7 @@ def _padded(subject: Subject, left: bool) -> Batch:
 def _padding(subject: Subject, left: bool) -> Outcome:
     real = subject.batch["labels"] != IGNORE_INDEX
     found = logits_of(subject.exact, _padded(subject, left))
-    return equal_within(difference(found, subject.logits_alone, real), TOLERANCE, "logits")
+    return equal_within(relative_difference(found, subject.logits_alone, real), TOLERANCE, "logits")
 
 
 @proof("padding", "a padded batch gives each example the logits it has alone", can_be_padded)
@@ -115,7 +117,7 @@ def cached_logits(subject: Subject) -> Outcome:
             )
             steps.append(output.logits)
             cache = output.past_key_values
-    return equal_within(difference(torch.cat(steps, dim=1), whole), TOLERANCE, "logits")
+    return equal_within(relative_difference(torch.cat(steps, dim=1), whole), TOLERANCE, "logits")
 
 
 @proof("fused layers", "fused recurrent layers give the logits of a loop over single cells", is_recurrent)
@@ -128,4 +130,4 @@ def fused_layers(subject: Subject) -> Outcome:
         looped = logits_of(model, subject.inputs())
     finally:
         decoder.stepwise = False
-    return equal_within(difference(fused, looped), TOLERANCE, "logits")
+    return equal_within(relative_difference(fused, looped), TOLERANCE, "logits")

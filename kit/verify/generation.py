@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from kit.decoding.search import Hypothesis, SearchSettings, search
 from kit.training.objective import Batch, source_of
-from kit.verify.proof import Outcome, equal_within, largest, proof
-from kit.verify.subject import Subject, end_markers, is_own, is_seq2seq, logits_of, random_batch, trimmed
+from kit.verify.proof import Outcome, equal_within, max_or_nan, proof
+from kit.verify.subject import Subject, end_markers, is_kit_model, is_seq2seq, logits_of, random_batch, trimmed
 
 TOLERANCE = 1e-4
 """For scores: transformers adds log-probabilities up in float32."""
@@ -114,7 +114,7 @@ def greedy_is_one_beam(subject: Subject) -> Outcome:
 
 
 @proof("own search", "kit's own search finds what `generate` finds, with the same scores", is_seq2seq)
-def own_search(subject: Subject) -> Outcome:
+def kit_search(subject: Subject) -> Outcome:
     model, source = subject.exact, subject.source()
     found, expected, differences = [], [], []
     searches = [
@@ -132,7 +132,7 @@ def own_search(subject: Subject) -> Outcome:
         if settings.num_beams > 1:
             differences += [abs(h.score - float(s)) for h, s in zip(own, output.sequences_scores, strict=True)]
     same = _same_tokens(found, expected)
-    return equal_within(largest(differences), TOLERANCE, same.figure) if same.passed else same
+    return equal_within(max_or_nan(differences), TOLERANCE, same.figure) if same.passed else same
 
 
 @proof("beam scores", "the score of every hypothesis is the one that teacher forcing gives it", is_seq2seq)
@@ -143,7 +143,7 @@ def beam_scores(subject: Subject) -> Outcome:
         expected = score_by_forward(subject.exact, subject.batch, found, length_penalty)
         for hypotheses, scores in zip(found, expected, strict=True):
             differences += [abs(h.score - score) for h, score in zip(hypotheses, scores, strict=True)]
-    return equal_within(largest(differences), TOLERANCE, f"scores of {len(differences)} hypotheses")
+    return equal_within(max_or_nan(differences), TOLERANCE, f"scores of {len(differences)} hypotheses")
 
 
 @torch.no_grad()
@@ -199,13 +199,13 @@ def compare_with_every_hypothesis(
             return Outcome(False, f"beam search returned {tokens}, twice the same or no hypothesis at all", TOLERANCE)
         for hypothesis, own, ranked in zip(hypotheses, tokens, sorted(scores.values(), reverse=True), strict=False):
             differences += [abs(hypothesis.score - scores[own]), abs(hypothesis.score - ranked)]
-    return equal_within(largest(differences), TOLERANCE, f"the best of {total} hypotheses")
+    return equal_within(max_or_nan(differences), TOLERANCE, f"the best of {total} hypotheses")
 
 
-@proof("beam search", "on a tiny copy, beam search finds the best of all possible hypotheses", is_own)
+@proof("beam search", "on a tiny copy, beam search finds the best of all possible hypotheses", is_kit_model)
 def beam_is_exhaustive(subject: Subject) -> Outcome:
     model = subject.tiny_copy(vocabulary=5, width=4)
-    scatter(model)
+    perturb_parameters(model)
     source = Subject(model, random_batch(model, subject.seed, examples=3)).source()
     for length_penalty in (1.0, 0.0):
         outcome = compare_with_every_hypothesis(model, source, max_new_tokens=4, length_penalty=length_penalty)
@@ -215,7 +215,7 @@ def beam_is_exhaustive(subject: Subject) -> Outcome:
 
 
 @torch.no_grad()
-def scatter(model: PreTrainedModel) -> None:
+def perturb_parameters(model: PreTrainedModel) -> None:
     """Move every parameter, biases too, away from its first value: a wrong use of any of them then shows."""
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) / 2)

@@ -10,8 +10,8 @@ from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
-from kit.verify.proof import Outcome, equal_within, largest, proof
-from kit.verify.subject import Subject, is_own, is_seq2seq, logits_of, random_batch, trimmed
+from kit.verify.proof import Outcome, equal_within, max_or_nan, proof
+from kit.verify.subject import Subject, is_kit_model, is_seq2seq, logits_of, random_batch, trimmed
 
 TOLERANCE = 1e-9
 """Relative, in float64: sums in another order, and nothing else."""
@@ -19,7 +19,7 @@ TOLERANCE = 1e-9
 MICRO_BATCHES = 4
 SMOOTHING = 0.1
 
-NEVER_MOVED = {
+ZERO_GRADIENT_PATTERNS = {
     r"\b(k_proj|k_lin|key|k)\.bias$": "the softmax takes as much from every score, so that a bias of the keys cancels",
     r"\blora_A\b": "the other factor of a new adapter is zero",
     r"\b(mask_emb|r_s_bias|seg_embed)$": "an XLNet uses it in pretraining, or where it is given segments",
@@ -33,7 +33,7 @@ OVERFIT_LOSS = 0.05
 def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor]:
     """The gradient of one step in these parts."""
     objective.zero_grad()
-    totals = torch.stack([objective.counts(part) for part in parts]).sum(0)
+    totals = torch.stack([objective.normalizers(part) for part in parts]).sum(0)
     for part in parts:
         objective(part, totals).backward()
     return {
@@ -43,17 +43,17 @@ def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor
     }
 
 
-def accumulated(objective: Objective, batch: Batch, parts: list[Batch]) -> float:
+def accumulation_error(objective: Objective, batch: Batch, parts: list[Batch]) -> float:
     """By how much the gradient of a step in parts differs from that of the whole batch, for each parameter in relation
     to its largest."""
     whole, split = step_gradients(objective, [batch]), step_gradients(objective, parts)
-    most = largest(float(gradient.abs().max()) for gradient in whole.values())
+    most = max_or_nan(float(gradient.abs().max()) for gradient in whole.values())
     differences = []
     for name, gradient in whole.items():
         # where a gradient is next to nothing, its own size is no measure
         scale = max(float(gradient.abs().max()), 1e-6 * most)
         differences.append(float((split[name] - gradient).abs().max()) / scale)
-    return largest(differences)
+    return max_or_nan(differences)
 
 
 @proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_seq2seq)
@@ -64,8 +64,8 @@ def accumulation(subject: Subject) -> Outcome:
     differences = []
     for normalize_by in ("tokens", "sequences"):
         objective = Seq2SeqObjective(subject.exact, SMOOTHING, normalize_by)
-        differences.append(accumulated(objective, batch, parts))
-    return equal_within(largest(differences), TOLERANCE, "gradients")
+        differences.append(accumulation_error(objective, batch, parts))
+    return equal_within(max_or_nan(differences), TOLERANCE, "gradients")
 
 
 def cross_entropy_by_hand(logits: Tensor, labels: Tensor, smoothing: float) -> float:
@@ -97,12 +97,14 @@ def objective_loss(subject: Subject) -> Outcome:
         for normalize_by, count in counts.items():
             objective = Seq2SeqObjective(model, smoothing, normalize_by)  # type: ignore[arg-type]
             with torch.no_grad():
-                loss = objective(subject.batch, objective.counts(subject.batch))
+                loss = objective(subject.batch, objective.normalizers(subject.batch))
             differences.append(_relative(loss, by_hand / count))
-    return equal_within(largest(differences), TOLERANCE, "losses")
+    return equal_within(max_or_nan(differences), TOLERANCE, "losses")
 
 
-@proof("model(labels=…)", "the model's own loss is the mean over labels, or their sum / `num_items_in_batch`", is_own)
+@proof(
+    "model(labels=…)", "the model's own loss is the mean over labels, or their sum / `num_items_in_batch`", is_kit_model
+)
 def model_loss(subject: Subject) -> Outcome:
     model, batch = subject.exact, subject.batch
     by_hand = cross_entropy_by_hand(logits_of(model, subject.inputs()), batch["labels"], 0.0)
@@ -111,17 +113,17 @@ def model_loss(subject: Subject) -> Outcome:
         mean = model(**batch).loss
         share = model(**batch, num_items_in_batch=torch.tensor(3 * tokens)).loss
     differences = [_relative(mean, by_hand / tokens), _relative(share, by_hand / (3 * tokens))]
-    return equal_within(largest(differences), TOLERANCE, "losses")
+    return equal_within(max_or_nan(differences), TOLERANCE, "losses")
 
 
 @proof("gradients", "the loss reaches every parameter that can learn", is_seq2seq)
 def every_gradient(subject: Subject) -> Outcome:
-    return reached(step_gradients(Seq2SeqObjective(subject.exact), [subject.batch]))
+    return check_gradients(step_gradients(Seq2SeqObjective(subject.exact), [subject.batch]))
 
 
-def reached(gradients: dict[str, Tensor], never_moved: Iterable[str] = NEVER_MOVED) -> Outcome:
+def check_gradients(gradients: dict[str, Tensor], never_moved: Iterable[str] = ZERO_GRADIENT_PATTERNS) -> Outcome:
     """Whether every parameter has a gradient, but those that by their names cannot have one."""
-    most = largest(float(gradient.abs().max()) for gradient in gradients.values())
+    most = max_or_nan(float(gradient.abs().max()) for gradient in gradients.values())
     still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * most]
     excused = [name for name in still if any(re.search(pattern, name) for pattern in never_moved)]
     missing = [name for name in still if name not in excused]
@@ -136,7 +138,7 @@ def reached(gradients: dict[str, Tensor], never_moved: Iterable[str] = NEVER_MOV
 def _loss_after_training(model: PreTrainedModel, batch: Batch) -> float:
     objective = Seq2SeqObjective(model.float().train())
     optimizer = torch.optim.Adam(objective.parameters(), lr=0.01)
-    counts = objective.counts(batch)
+    counts = objective.normalizers(batch)
     loss = math.inf
     for _ in range(OVERFIT_STEPS):
         optimizer.zero_grad()
@@ -150,7 +152,7 @@ def _loss_after_training(model: PreTrainedModel, batch: Batch) -> float:
     return loss
 
 
-@proof("overfitting", "a tiny copy with new weights learns one batch by heart", is_own)
+@proof("overfitting", "a tiny copy with new weights learns one batch by heart", is_kit_model)
 def overfitting(subject: Subject) -> Outcome:
     model = subject.tiny_copy(vocabulary=16, width=32)
     loss = _loss_after_training(model, random_batch(model, subject.seed))

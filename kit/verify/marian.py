@@ -3,7 +3,7 @@
 import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
-from kit.verify.forward import TOLERANCE, difference
+from kit.verify.forward import TOLERANCE, relative_difference
 from kit.verify.proof import Outcome, equal_within, proof
 from kit.verify.subject import Subject, logits_of
 
@@ -74,4 +74,4 @@ def logits_are_marians(subject: Subject) -> Outcome:
     longest = max(tensor.shape[1] for tensor in inputs.values())
     marian = as_marian(subject.model, longest).to("cpu", torch.float64)
     found, expected = logits_of(subject.exact, inputs), logits_of(marian, inputs)
-    return equal_within(difference(found, expected), TOLERANCE, "logits")
+    return equal_within(relative_difference(found, expected), TOLERANCE, "logits")

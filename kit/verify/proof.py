@@ -64,7 +64,7 @@ def equal_within(difference: float, tolerance: float, what: str) -> Outcome:
     return Outcome(difference <= tolerance, f"{what} differ by {difference:.1e}", tolerance)
 
 
-def largest(values: Iterable[float]) -> float:
+def max_or_nan(values: Iterable[float]) -> float:
     """The largest of these differences; not a number if any of them is not, which `max` would pass over."""
     return float(torch.tensor([0.0, *values], dtype=torch.float64).max())
 

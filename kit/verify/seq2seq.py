@@ -20,7 +20,7 @@ PROOFS: tuple[Proof, ...] = (
     generation.cached_search,
     generation.batched_search,
     generation.greedy_is_one_beam,
-    generation.own_search,
+    generation.kit_search,
     generation.beam_scores,
     generation.beam_is_exhaustive,
     learning.objective_loss,

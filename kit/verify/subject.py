@@ -15,8 +15,8 @@ from kit.models import MODELS
 from kit.pipelines.dialogue import reads_turns
 from kit.training.objective import Batch, decoder_inputs, source_of
 
-EXAMPLES = 8
-LONGEST = 32
+MAX_EXAMPLES = 8
+MAX_LENGTH = 32
 TURNS = 3
 
 
@@ -112,7 +112,7 @@ def can_be_padded(subject: Subject) -> bool:
     return is_seq2seq(subject) and ("input_ids" in subject.batch or pads_pictures)
 
 
-def is_own(subject: Subject) -> bool:
+def is_kit_model(subject: Subject) -> bool:
     """An encoder-decoder of kit's: its own loss takes part in gradient accumulation, and it has `tiny_sizes`."""
     return is_seq2seq(subject) and subject.model.config.model_type in MODELS
 
@@ -141,7 +141,7 @@ def end_markers(model: PreTrainedModel) -> list[int]:
 
 
 def random_batch(
-    model: PreTrainedModel, seed: int, examples: int = EXAMPLES, longest_source: int = 9, longest_target: int = 7
+    model: PreTrainedModel, seed: int, examples: int = MAX_EXAMPLES, longest_source: int = 9, longest_target: int = 7
 ) -> Batch:
     """Random tokens of a model's vocabularies, in sequences of many lengths, each target with its end marker."""
     random = torch.Generator().manual_seed(seed)
@@ -199,8 +199,8 @@ def small_batch(batch: Batch, limit: int | None = None) -> Batch:
 
     Too few are repeated: some proofs split a batch in four. Of `limit` positions half are left to padding.
     """
-    longest = min(LONGEST, (limit or 2 * LONGEST) // 2)
-    rows = torch.arange(max(4, min(EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
+    longest = min(MAX_LENGTH, (limit or 2 * MAX_LENGTH) // 2)
+    rows = torch.arange(max(4, min(MAX_EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
     cut: Batch = {
         name: batch[name].cpu()[rows, :longest][..., :longest]
         for name in ("input_ids", "attention_mask", "labels")

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from kit import DataError, KitError, load_recipe, train
 from kit.cards.markdown import table
-from kit.plots.curves import save_picture
+from kit.plots.curves import save_figure
 from kit.system.console import Reporter
 from kit.system.files import write_text
 
@@ -140,7 +140,7 @@ def draw(groups: dict[str, Groups], path: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside upper center", ncols=3, frameon=False)
-    save_picture(figure, path)
+    save_figure(figure, path)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from kit.models import (
     TransformerSeq2SeqConfig,
     TransformerSeq2SeqForConditionalGeneration,
 )
-from kit.verify.generation import scatter
+from kit.verify.generation import perturb_parameters
 
 VOCABULARY, SENTENCES, LONGEST = 30, 5, 7
 
@@ -83,7 +83,7 @@ def model_of(name: str) -> PreTrainedModel:
     """With every parameter moved; in double precision, so that rounding cannot decide between two hypotheses."""
     torch.manual_seed(3)
     model = MODELS[name]().double().eval()
-    scatter(model)
+    perturb_parameters(model)
     return model
 
 

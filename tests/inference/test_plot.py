@@ -136,8 +136,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
         figures[path] = figure
         return path
 
-    monkeypatch.setattr("kit.tasks.families.seq2seq.plots.save_picture", keep)
-    monkeypatch.setattr("kit.inference.plot.save_picture", keep)
+    monkeypatch.setattr("kit.tasks.families.seq2seq.plots.save_figure", keep)
+    monkeypatch.setattr("kit.inference.plot.save_figure", keep)
     return figures
 
 

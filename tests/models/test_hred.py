@@ -24,7 +24,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
 from kit.data.builtin import dialogues
 from kit.models import HREDConfig, HREDForConditionalGeneration, HREDModel, register_models
-from kit.verify.generation import scatter
+from kit.verify.generation import perturb_parameters
 from kit.verify.subject import logits_of
 
 TARGET = torch.tensor([[0, 3, 4, 3], [0, 4, 4, 1], [0, 3, 3, 4]])
@@ -36,7 +36,7 @@ def tiny(**choices: Any) -> HREDForConditionalGeneration:
     torch.manual_seed(0)
     sizes = {"vocab_size": 5, "hidden_size": 4, "embedding_size": 3}
     model = HREDForConditionalGeneration(HREDConfig(**{**sizes, **choices})).double().eval()
-    scatter(model)
+    perturb_parameters(model)
     return model
 
 

@@ -26,7 +26,7 @@ from kit.data.builtin import shapes
 from kit.models import RNNCaptionerConfig, RNNCaptionerForConditionalGeneration, RNNCaptionerModel, register_models
 from kit.models.modeling_rnn_captioner import position_coordinates
 from kit.tasks.captioning.images import image_processor_of
-from kit.verify.generation import scatter
+from kit.verify.generation import perturb_parameters
 from kit.verify.subject import logits_of
 
 RESNET = {"model_type": "resnet", "embedding_size": 4, "hidden_sizes": [4, 6], "depths": [1, 1], "layer_type": "basic"}
@@ -37,7 +37,7 @@ def tiny(**choices: Any) -> RNNCaptionerForConditionalGeneration:
     torch.manual_seed(0)
     sizes = {"vocab_size": 5, "hidden_size": 4, "embedding_size": 3, "cnn_channels": [4, 6]}
     model = RNNCaptionerForConditionalGeneration(RNNCaptionerConfig(**{**sizes, **choices})).double().eval()
-    scatter(model)
+    perturb_parameters(model)
     return model
 
 

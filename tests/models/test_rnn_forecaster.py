@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForTimeSeriesPrediction, Trainer, 
 
 from kit.data.builtin import pendulum
 from kit.models import RNNForecasterConfig, RNNForecasterForPrediction, register_models
-from kit.verify.generation import scatter
+from kit.verify.generation import perturb_parameters
 
 CHOICES: list[dict[str, Any]] = [
     {},
@@ -34,7 +34,7 @@ def tiny(**choices: Any) -> RNNForecasterForPrediction:
     torch.manual_seed(0)
     sizes = {"value_size": 2, "context_size": 1, "hidden_size": 4, "horizon": 3}
     model = RNNForecasterForPrediction(RNNForecasterConfig(**{**sizes, **choices})).double().eval()
-    scatter(model)
+    perturb_parameters(model)
     model.fit_normalization(3 + 2 * torch.randn(5, 7, 2), context=torch.randn(5, 7, 1) - 1 if sizes else None)
     return model
 

@@ -54,7 +54,7 @@ def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:
     torch.manual_seed(0)
     sizes = {"vocab_size": 5, "hidden_size": 4, "embedding_size": 3}
     model = RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqConfig(**{**sizes, **choices})).double().eval()
-    generation.scatter(model)
+    generation.perturb_parameters(model)
     return model
 
 
@@ -411,9 +411,9 @@ def test_an_objective_follows_its_schedule_and_leaves_the_configuration_alone() 
     losses = []
     for step in range(2):
         objective.begin_step(step)
-        losses.append(objective(batch, objective.counts(batch)))
-    assert losses[1] == Seq2SeqObjective(model)(batch, objective.counts(batch))  # as configured
-    assert losses[0] == Seq2SeqObjective(model.eval())(batch, objective.counts(batch))  # teacher forcing
+        losses.append(objective(batch, objective.normalizers(batch)))
+    assert losses[1] == Seq2SeqObjective(model)(batch, objective.normalizers(batch))  # as configured
+    assert losses[0] == Seq2SeqObjective(model.eval())(batch, objective.normalizers(batch))  # teacher forcing
     assert losses[0] != losses[1]
     assert model.config.scheduled_sampling == 1.0
 

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from kit.decoding.search import SearchSettings, search
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
 from kit.models.recurrent import RecurrentCache
-from kit.verify.generation import scatter
+from kit.verify.generation import perturb_parameters
 from kit.verify.subject import Subject, logits_of, random_batch
 
 
@@ -19,7 +19,7 @@ def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:
     torch.manual_seed(0)
     sizes = {"vocab_size": 12, "hidden_size": 8, "embedding_size": 6, "encoder_layers": 2, "decoder_layers": 2}
     model = RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqConfig(**sizes, **choices)).double().eval()
-    scatter(model)
+    perturb_parameters(model)
     return model
 
 

@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, PreTraine
 from transformers.modeling_outputs import BaseModelOutput
 
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel, register_models
-from kit.verify.generation import scatter
+from kit.verify.generation import perturb_parameters
 from kit.verify.subject import Subject, logits_of, random_batch
 
 SCORES = ("none", "fixed", "additive", "rbf")
@@ -31,7 +31,7 @@ def configuration(**choices: Any) -> RNNSeq2SeqConfig:
 def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:
     torch.manual_seed(0)
     model = RNNSeq2SeqForConditionalGeneration(configuration(**choices)).double().eval()
-    scatter(model)
+    perturb_parameters(model)
     return model
 
 
@@ -139,7 +139,7 @@ def test_every_parameter_is_initialised_also_when_nothing_is_loaded(cell: str, s
 )
 def test_what_is_missing_in_a_checkpoint_is_initialised_and_the_rest_loaded(missing: str) -> None:
     model = RNNSeq2SeqForConditionalGeneration(configuration())
-    scatter(model)
+    perturb_parameters(model)
     saved = model.state_dict()
     weights = {name: tensor for name, tensor in saved.items() if name != missing}
     loaded, report = RNNSeq2SeqForConditionalGeneration.from_pretrained(

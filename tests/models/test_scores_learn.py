@@ -52,7 +52,7 @@ def exact_match_after(steps: int, **choices: Any) -> float:
     for _ in range(steps):
         batch = batch_of([sequence for sequence in draw(64, random) if sequence not in unseen])
         optimizer.zero_grad()
-        objective(batch, objective.counts(batch)).backward()
+        objective(batch, objective.normalizers(batch)).backward()
         torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
         optimizer.step()
         schedule.step()

@@ -293,7 +293,7 @@ def test_the_curves_hold_the_logged_values(tmp_path: Path, monkeypatch: pytest.M
         drawn.append({line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in lines})
         return path
 
-    monkeypatch.setattr("kit.plots.curves.save_picture", keep)
+    monkeypatch.setattr("kit.plots.curves.save_figure", keep)
     draw_curves(write_log(tmp_path / "m.jsonl", [*LOG, {"step": 30, "train_loss": 1.5}]), tmp_path)
     assert drawn[0] == {
         "training": ([10, 30], [3.0, 1.5]),

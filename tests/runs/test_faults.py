@@ -26,7 +26,7 @@ SHORT = ["train.max_steps=8", "train.save_steps=1", "train.save_total_limit=99",
 
 def whole_checkpoints(run: Path) -> list[int]:
     found = Checkpoints(run / "checkpoints", 1).all()
-    assert [checkpoint.broken() for checkpoint in found] == [None] * len(found)
+    assert [checkpoint.integrity_error() for checkpoint in found] == [None] * len(found)
     return [checkpoint.step for checkpoint in found]
 
 

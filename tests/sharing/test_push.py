@@ -468,7 +468,7 @@ def families() -> dict[str, tuple[Any, str, dict[str, Any]]]:
 
     from kit import models
     from kit.sharing.proof import example_inputs
-    from kit.verify.generation import scatter
+    from kit.verify.generation import perturb_parameters
 
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 8}
@@ -487,7 +487,7 @@ def families() -> dict[str, tuple[Any, str, dict[str, Any]]]:
     }
     models_by_name = {}
     for name, model in built.items():
-        scatter(model)
+        perturb_parameters(model)
         reads_text = name not in ("rnn_captioner", "rnn_forecaster")
         models_by_name[name] = (model.eval(), model._auto_class, example_inputs(model, tokens if reads_text else None))
     return models_by_name

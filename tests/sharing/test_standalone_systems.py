@@ -15,7 +15,7 @@ from kit.models import (
     RNNForecasterForPrediction,
 )
 from kit.tasks.captioning.images import image_processor_of
-from kit.verify.generation import scatter
+from kit.verify.generation import perturb_parameters
 
 ALONE = """
 import sys
@@ -57,7 +57,7 @@ def test_each_folder_stands_on_its_own(tmp_path: Path) -> None:
     talker = HREDForConditionalGeneration(HREDConfig(**sizes)).eval()
     forecaster = RNNForecasterForPrediction(RNNForecasterConfig(value_size=2, hidden_size=4)).eval()
     for name, model in (("captioner", captioner), ("hred", talker), ("forecaster", forecaster)):
-        scatter(model)
+        perturb_parameters(model)
         model.save_pretrained(tmp_path / name)
     image_processor_of(captioner.config).save_pretrained(tmp_path / "captioner")
     inputs = {

@@ -46,7 +46,7 @@ def in_parts(objective: LabelObjective, batch: dict[str, Tensor], parts: int) ->
         dict(zip(batch, values, strict=True))
         for values in zip(*(t.tensor_split(parts) for t in batch.values()), strict=True)
     ]
-    totals = torch.stack([objective.counts(piece) for piece in pieces]).sum(0)
+    totals = torch.stack([objective.normalizers(piece) for piece in pieces]).sum(0)
     return float(sum(objective(piece, totals) for piece in pieces).detach())  # type: ignore[union-attr]
 
 

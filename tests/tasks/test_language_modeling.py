@@ -110,11 +110,11 @@ def test_one_part_or_two_are_equal(kind: str, tmp_path: Path) -> None:
         whole = make(indices, np.random.default_rng(0))
         half = len(indices) // 2
         pieces = [{name: tensor[rows] for name, tensor in whole.items()} for rows in (slice(half), slice(half, None))]
-    totals = objective.counts(whole)
+    totals = objective.normalizers(whole)
     together = objective(whole, totals)
     apart = sum(objective(piece, totals) for piece in pieces)
     assert float(apart.detach()) == pytest.approx(float(together.detach()), rel=1e-9)
-    assert sum(objective.counts(piece) for piece in pieces).tolist() == totals.tolist()
+    assert sum(objective.normalizers(piece) for piece in pieces).tolist() == totals.tolist()
 
 
 def test_a_resumed_run_is_the_unbroken_one(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from conftest import RunKit
 from safetensors.torch import load_file
 from torch import nn
 
-from kit.training.averaging import MovingAverage, mean_of
+from kit.training.averaging import MovingAverage, mean_weights
 from kit.training.checkpoint import Checkpoint, Checkpoints
 
 
@@ -24,7 +24,7 @@ def test_the_mean_of_checkpoints_is_the_arithmetic_mean(tmp_path: Path) -> None:
     ]
     arrays = [load_file(checkpoint.folder / "model.safetensors")["w"].numpy() for checkpoint in saved]
     expected = np.mean([array.astype(np.float64) for array in arrays], axis=0).astype(np.float32)
-    mean = mean_of(saved)
+    mean = mean_weights(saved)
     assert np.array_equal(mean["w"].numpy(), expected)
     assert int(mean["n"]) == 5
 
@@ -101,7 +101,7 @@ def test_the_better_of_mean_and_best_step_is_kept(
     assert averaging["chosen"] == better
     assert results["validation"] == averaging[better]
     best = weights_of(run / f"checkpoints/step-{results['train']['best_step']}")
-    mean = mean_of([Checkpoint(run / f"checkpoints/step-{step}") for step in averaging["steps"]])
+    mean = mean_weights([Checkpoint(run / f"checkpoints/step-{step}") for step in averaging["steps"]])
     assert same(weights_of(run / "model"), mean if better == "average" else best)
 
 

@@ -19,7 +19,7 @@ from transformers import (
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.models import register_models
 from kit.training.chunked_loss import chunked_cross_entropy
-from kit.training.layer_swaps import attention, suit
+from kit.training.layer_swaps import attention, swap_layers
 from kit.training.lm_objectives import CausalLMObjective, MaskedLMObjective, is_plain_head
 
 SMALL = {
@@ -79,7 +79,7 @@ def test_the_sparse_head_equals_stock_bert_for_pretraining() -> None:
     model = BertForPreTraining(BertConfig(**SMALL)).double()
     batch = masked_batch(with_pairs=True)
     objective = MaskedLMObjective(model)
-    ours = objective(batch, objective.counts(batch))
+    ours = objective(batch, objective.normalizers(batch))
     stock = model(**batch).loss
     assert float(ours.detach()) == pytest.approx(float(stock.detach()), rel=1e-6)
     assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6
@@ -91,7 +91,7 @@ def test_the_sparse_head_equals_the_stock_class_of_other_encoders(kind: str) -> 
     model = AutoModelForMaskedLM.from_config(AutoConfig.for_model(kind, **ENCODERS[kind])).double().eval()
     batch = masked_batch(with_pairs=False)
     objective = MaskedLMObjective(model)
-    ours = objective(batch, objective.counts(batch))
+    ours = objective(batch, objective.normalizers(batch))
     logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     stock = nn.functional.cross_entropy(logits.flatten(0, 1), batch["labels"].flatten())
     assert float(ours.detach()) == pytest.approx(float(stock.detach()), rel=1e-6)
@@ -107,7 +107,7 @@ def test_the_head_sees_masked_positions_only() -> None:
     masked = int((batch["labels"] != IGNORE_INDEX).sum())
     objective.logits(batch)
     assert shapes == [(masked, 16), (masked, 60)]
-    objective(batch, objective.counts(batch))
+    objective(batch, objective.normalizers(batch))
     assert shapes[2:] == [(masked, 16), (0, 60)]  # the output layer is computed with the loss, chunk by chunk
 
 
@@ -124,7 +124,7 @@ def test_a_suited_model_is_the_same_function_in_training(kind: str) -> None:
             set_seed(0)
             model = auto.from_config(AutoConfig.for_model(kind, **sizes)).double().train()
             if suited:
-                suit(model, torch.device("cpu"), mixed_precision=False)
+                swap_layers(model, torch.device("cpu"), mixed_precision=False)
                 assert model.config._attn_implementation == "kit"
             loss = model(**inputs).loss
             found.append((float(loss.detach()), gradients(model, loss)))
@@ -225,7 +225,7 @@ def test_the_causal_objective_equals_the_stock_loss(kind: str) -> None:
     labels = torch.cat([ids[:, 1:], torch.full((3, 1), IGNORE_INDEX)], 1)
     objective = CausalLMObjective(model, chunk=4)
     batch = {"input_ids": ids, "labels": labels}
-    ours = objective(batch, objective.counts(batch))
+    ours = objective(batch, objective.normalizers(batch))
     stock = model(input_ids=ids, labels=ids).loss
     assert float(ours.detach()) == pytest.approx(float(stock.detach()), rel=1e-6)
     assert relative(gradients(model, ours), gradients(model, stock)) < 1e-6

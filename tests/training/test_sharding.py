@@ -33,7 +33,7 @@ def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
 
     def watched(self: Loop, *arguments: Any) -> Any:
         found = plain(self, *arguments)
-        parameters = dict(self.learner.model.named_parameters())
+        parameters = dict(self.trained_objective.model.named_parameters())
         assert all(isinstance(parameter, DTensor) for parameter in parameters.values())
         moments = [state["exp_avg"] for state in self.optimizer.state.values()]
         assert all(isinstance(moment, DTensor) for moment in moments)
@@ -78,7 +78,7 @@ def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> 
 def test_a_layer_that_shares_weights_stays_with_the_whole(tied: bool) -> None:
     sizes = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 8}
     model = BertForMaskedLM(BertConfig(**sizes, vocab_size=20, tie_word_embeddings=tied))
-    names = [type(layer).__name__ for layer in sharding.layers_apart(model)]
+    names = [type(layer).__name__ for layer in sharding.shardable_layers(model)]
     assert names == [*([] if tied else ["BertEmbeddings"]), "BertLayer", "BertLayer"]
 
 
@@ -142,7 +142,7 @@ def test_what_accelerate_makes_of_them_asks_kit_to_shard(name: str, monkeypatch:
         setattr(arguments, key, value)
     for variable, value in prepare_multi_gpu_env(arguments).items():
         monkeypatch.setenv(variable, value)
-    assert sharding.is_asked_for()
+    assert sharding.is_requested()
     recipe = load_recipe("dates_rnn", ["train.micro_batches=4"])
     accelerator: Any = SimpleNamespace(num_processes=4)
     sharding.check(recipe, accelerator)

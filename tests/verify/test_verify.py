@@ -22,8 +22,8 @@ from kit.runs.verify import verify
 from kit.tasks.registry import load_recipe
 from kit.training.objective import Batch, Seq2SeqObjective
 from kit.verify import learning
-from kit.verify.generation import scatter
-from kit.verify.proof import Check, equal_within, largest, table
+from kit.verify.generation import perturb_parameters
+from kit.verify.proof import Check, equal_within, max_or_nan, table
 from kit.verify.seq2seq import PROOFS, verify_model
 from kit.verify.subject import Subject, random_batch, small_batch, tiny_config
 
@@ -34,7 +34,7 @@ def built(model_class: type[Model] = Model, **choices: Any) -> Model:
     torch.manual_seed(0)
     sizes = {"vocab_size": 12, "hidden_size": 8, "encoder_layers": 1, "decoder_layers": 1}
     model = model_class(RNNSeq2SeqConfig(**{**sizes, **choices})).eval()
-    scatter(model)
+    perturb_parameters(model)
     return model
 
 
@@ -183,7 +183,7 @@ def test_a_wrong_objective_is_found(monkeypatch: pytest.MonkeyPatch, broken: str
         return right(self, batch, 0.0)
 
     def mean_of_means(self: Seq2SeqObjective, batch: Batch, totals: Tensor) -> Tensor:
-        return right(self, batch, self.label_smoothing) / self.counts(batch)[0]
+        return right(self, batch, self.label_smoothing) / self.normalizers(batch)[0]
 
     monkeypatch.setattr(Seq2SeqObjective, broken, without_smoothing if broken == "summed_loss" else mean_of_means)
     assert failures(built()) == ({"loss"} if broken == "summed_loss" else {"accumulation"})
@@ -216,7 +216,7 @@ def test_nothing_that_is_not_a_number_passes() -> None:
     excused = {"tokenizers", "overfitting", "beam search", "Marian"}
     tokens_only = {"cached search", "batched search", "greedy", "save and load"}
     assert failures(model) >= names - excused - tokens_only
-    assert not equal_within(largest([0.0, float("nan"), 0.0]), 1.0, "x").passed
+    assert not equal_within(max_or_nan([0.0, float("nan"), 0.0]), 1.0, "x").passed
 
 
 def test_the_idle_parameter_is_named() -> None:

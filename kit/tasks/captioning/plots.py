@@ -13,7 +13,7 @@ from PIL import Image
 
 from kit.decoding.search import SearchSettings, search
 from kit.errors import DataError, RunError
-from kit.plots.curves import save_picture
+from kit.plots.curves import save_figure
 from kit.plots.fonts import MISSING_NOTE, label_of, script_of
 from kit.tasks.families.seq2seq.attention_weights import eager_attention, readable
 
@@ -128,5 +128,5 @@ def draw_caption(
         raise RunError(f"--head {head}: the model has {heads} head{'s' * (heads > 1)}, counted from 1")
     which = "" if heads == 1 else f" · mean of {heads} heads" if head == "mean" else f" · head {head} of {heads}"
     title = "where the model looks for each word" + which + (" · the caption was given" if caption is not None else "")
-    save_picture(caption_figure(seen, head, title), path)
+    save_figure(caption_figure(seen, head, title), path)
     return True

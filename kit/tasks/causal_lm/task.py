@@ -32,7 +32,7 @@ from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import causal_batch
 from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity, summed_over
-from kit.training.lm_objectives import CarryingLMObjective, CausalLMObjective
+from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
 from kit.training.objective import Batch, Objective
 
 
@@ -155,7 +155,7 @@ class CausalLM(LanguageModel[TextBlocks]):
 
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> CausalLMObjective:
         if isinstance(plan, ContiguousPlan):
-            return CarryingLMObjective(model, len(plan.streams))
+            return TruncatedBPTTObjective(model, len(plan.streams))
         return CausalLMObjective(model)
 
     def evaluate(
@@ -174,7 +174,7 @@ class CausalLM(LanguageModel[TextBlocks]):
 
         def sums(indices: np.ndarray) -> Tensor:
             batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
-            return torch.stack([objective.summed_loss(batch), objective.counts(batch).sum().to(device)])
+            return torch.stack([objective.summed_loss(batch), objective.normalizers(batch).sum().to(device)])
 
         if self.recipe.data.carry_state:
             nats, tokens = self.read_through(objective.model, examples, accelerator)
@@ -196,13 +196,15 @@ class CausalLM(LanguageModel[TextBlocks]):
         """Sums of the loss and of the labels, reading the text from its beginning to its end with one state, by a
         single process: what comes later depends on what came before."""
         plan = ContiguousPlan(examples.lengths, 1, 1)
-        objective = CarryingLMObjective(model.eval(), 1)
+        objective = TruncatedBPTTObjective(model.eval(), 1)
         total = torch.zeros(2, dtype=torch.float64)
         if accelerator.is_main_process:
             for step in range(plan.steps_per_epoch):
                 batch = in_streams(examples, plan, plan.step(step)[0])
                 batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-                total += torch.stack([objective.summed_loss(batch).double().cpu(), objective.counts(batch).sum().cpu()])
+                total += torch.stack(
+                    [objective.summed_loss(batch).double().cpu(), objective.normalizers(batch).sum().cpu()]
+                )
         return accelerator.reduce(total.to(accelerator.device)).cpu().tolist()
 
     def samples(

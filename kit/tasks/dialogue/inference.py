@@ -11,7 +11,7 @@ from kit.decoding.search import SearchSettings, search
 from kit.errors import KitError, RunError
 from kit.pipelines.dialogue import SETTINGS, reads_turns, recent_turns
 from kit.plots.attention import attention_figure
-from kit.plots.curves import save_picture
+from kit.plots.curves import save_figure
 from kit.prediction.bad_lines import FAILED, longer_than
 from kit.pretrained.loading import load_config
 from kit.tasks.dialogue.data import Conversations
@@ -100,4 +100,4 @@ def draw_history(
     written = [responder.tokenizers.target.decode([token]) for token in best.tokens]
     names = ("turns" if responder.apart else "tokens of all turns", "reply")
     figure = attention_figure(best.attention.cpu(), labels, written, names=names, of_texts=responder.apart)
-    return save_picture(figure, path)
+    return save_figure(figure, path)

@@ -9,11 +9,11 @@ from kit.training.objective import Batch, Objective
 class ForecastObjective(Objective):
     """The loss of each number to predict, squared error or likelihood as the model's configuration says."""
 
-    def counts(self, batch: Batch) -> Tensor:
+    def normalizers(self, batch: Batch) -> Tensor:
         numbers = batch["future_mask"].sum() * batch["future_values"].shape[-1]
         return numbers.to(torch.float64).reshape(1)
 
-    def sizes(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> Tensor:
         """The speed is that of steps to predict."""
         predicted = batch["future_mask"].sum()
         real = predicted + batch["past_mask"].sum()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kit.evaluation.metrics import METRICS
-from kit.plots.curves import save_picture
+from kit.plots.curves import save_figure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,7 +51,7 @@ def draw_lines(lines: Mapping[str, tuple[Sequence[float], str, str]], title: str
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    return save_picture(figure, path)
+    return save_figure(figure, path)
 
 
 def draw_forecast(
@@ -85,4 +85,4 @@ def draw_forecast(
             axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
         if place == len(shown) - 1:
             axes.set_xlabel("step")
-    return save_picture(figure, path)
+    return save_figure(figure, path)

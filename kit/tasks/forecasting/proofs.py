@@ -9,9 +9,9 @@ from torch import Tensor
 
 from kit.tasks.forecasting.objective import ForecastObjective
 from kit.training.objective import Batch
-from kit.verify.forward import saved_and_loaded
-from kit.verify.learning import MICRO_BATCHES, accumulated, reached, step_gradients
-from kit.verify.proof import Outcome, Proof, equal_within, largest, proof
+from kit.verify.forward import compare_after_reload
+from kit.verify.learning import MICRO_BATCHES, accumulation_error, check_gradients, step_gradients
+from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject
 
 TOLERANCE = 1e-9
@@ -40,7 +40,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
 
 @proof("save and load", "a saved model is loaded with the same weights, normalisation and forecasts", is_forecaster)
 def save_and_load(subject: Subject) -> Outcome:
-    return saved_and_loaded(subject.model, lambda model: predicted(model, subject.batch), "forecasts")
+    return compare_after_reload(subject.model, lambda model: predicted(model, subject.batch), "forecasts")
 
 
 @proof("padding", "steps that a mask leaves out, before or behind, change no forecast and no loss", is_forecaster)
@@ -57,7 +57,7 @@ def padding(subject: Subject) -> Outcome:
             wide[name] = torch.cat([more, part] if before else [part, more], dim=1)
         found = predicted(model, {**batch, **{name: wide[name] for name in wide if name.startswith("past")}})
         differences += [relative(found, expected), abs(float(_loss(model, wide)) - loss) / max(abs(loss), 1e-12)]
-    return equal_within(largest(differences), TOLERANCE, "forecasts and losses")
+    return equal_within(max_or_nan(differences), TOLERANCE, "forecasts and losses")
 
 
 @torch.no_grad()
@@ -109,7 +109,7 @@ def loss_by_hand(subject: Subject) -> Outcome:
     with torch.no_grad():
         output = model(**batch)
         objective = ForecastObjective(model)
-        found = float(objective(batch, objective.counts(batch)))
+        found = float(objective(batch, objective.normalizers(batch)))
     total, count = 0.0, 0
     spread = model.normalization.scale.tolist()
     for row, step in batch["future_mask"].nonzero().tolist():
@@ -130,12 +130,12 @@ def accumulation(subject: Subject) -> Outcome:
     objective = ForecastObjective(subject.exact)
     rows = torch.arange(len(subject.batch["future_values"])).tensor_split(MICRO_BATCHES)
     parts = [{name: x[some] for name, x in subject.batch.items()} for some in rows]
-    return equal_within(accumulated(objective, subject.batch, parts), TOLERANCE, "gradients")
+    return equal_within(accumulation_error(objective, subject.batch, parts), TOLERANCE, "gradients")
 
 
 @proof("gradients", "the loss reaches every parameter", is_forecaster)
 def every_gradient(subject: Subject) -> Outcome:
-    return reached(step_gradients(ForecastObjective(subject.exact), [subject.batch]))
+    return check_gradients(step_gradients(ForecastObjective(subject.exact), [subject.batch]))
 
 
 PROOFS: tuple[Proof, ...] = (

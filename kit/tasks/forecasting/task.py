@@ -43,7 +43,7 @@ from kit.tasks.forecasting.splits import hold_out_series
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
-from kit.verify.subject import EXAMPLES, Subject
+from kit.verify.subject import MAX_EXAMPLES, Subject
 
 SETTINGS = "forecasting"
 """Field of the model's configuration that tells how files are read for it."""
@@ -297,7 +297,7 @@ class Forecasting(Task[Windows]):
         else:
             model = self.load_model(model_folder)
             windows = self.encode_split(splits.datasets["validation"], NoTokenizers(), model.config)
-        indices = torch.arange(max(MICRO_BATCHES, min(EXAMPLES, len(windows)))) % len(windows)
+        indices = torch.arange(max(MICRO_BATCHES, min(MAX_EXAMPLES, len(windows)))) % len(windows)
         batch = {
             name: tensor.double() if tensor.is_floating_point() else tensor
             for name, tensor in windows.batch(indices.numpy()).items()
@@ -318,7 +318,7 @@ def roll_out(
     model: Any = objective.model
     for indices in mine:
         batch = {name: part.to(accelerator.device) for name, part in windows.batch(indices).items()}
-        loss, count = objective.summed_loss(batch).double().cpu(), objective.counts(batch).cpu()[0]
+        loss, count = objective.summed_loss(batch).double().cpu(), objective.normalizers(batch).cpu()[0]
         sums += torch.stack([loss, count])
         inputs = {name: part for name, part in batch.items() if name not in ("future_values", "future_mask")}
         predictions = model.predict(**inputs, horizon=windows.horizon).predictions.double().cpu().numpy()

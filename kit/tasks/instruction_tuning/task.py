@@ -44,7 +44,7 @@ from kit.training.lm_objectives import AnswerObjective
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
-from kit.verify.subject import EXAMPLES, Subject
+from kit.verify.subject import MAX_EXAMPLES, Subject
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class InstructionTuning(Task[Answered]):
 
         def sums(indices: np.ndarray) -> Tensor:
             batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
-            return torch.stack([objective.summed_loss(batch), objective.counts(batch).sum().to(device)])
+            return torch.stack([objective.summed_loss(batch), objective.normalizers(batch).sum().to(device)])
 
         nats, tokens = summed_over(objective, examples.lengths, section.tokens_per_batch, accelerator, sums)
         loss = nats / tokens
@@ -319,7 +319,7 @@ class InstructionTuning(Task[Answered]):
             tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
         name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
         rows = splits.datasets[name]
-        rows = rows.select(range(min(EXAMPLES, len(rows))))
+        rows = rows.select(range(min(MAX_EXAMPLES, len(rows))))
         examples, limit = self.encode_split(rows, tokenizers, model.config), position_limit(model.config)
         short = np.flatnonzero(examples.lengths <= (limit or np.inf) - GENERATED_TOKENS)
         if not len(short):

@@ -31,7 +31,7 @@ class LabelObjective(Objective):
         """The loss summed over a batch; weights and label smoothing are for training alone."""
         raise NotImplementedError
 
-    def counts(self, batch: Batch) -> Tensor:
+    def normalizers(self, batch: Batch) -> Tensor:
         return self.loss_count(batch, training=True).to(torch.float64).reshape(1)
 
     def loss_count(self, batch: Batch, training: bool = False) -> Tensor:
@@ -42,7 +42,7 @@ class LabelObjective(Objective):
         loss = self.summed_loss(self.output(batch), batch, training=True)
         return loss / totals[0].clamp(min=1e-12).to(loss.device)
 
-    def sizes(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> Tensor:
         """The speed is that of input tokens."""
         real = batch["attention_mask"].sum()
         return torch.stack([real, real, torch.full_like(real, batch["attention_mask"].numel())]).to(torch.float64)

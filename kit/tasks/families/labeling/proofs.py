@@ -20,16 +20,16 @@ from kit.pretrained.positions import position_limit
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.recipe import FineTuningRecipe
 from kit.training.objective import Batch
-from kit.verify.forward import EXTRA_PADDING, TOLERANCE, difference, saved_and_loaded
+from kit.verify.forward import EXTRA_PADDING, TOLERANCE, compare_after_reload, relative_difference
 from kit.verify.learning import (
     MICRO_BATCHES,
-    NEVER_MOVED,
-    accumulated,
-    reached,
+    ZERO_GRADIENT_PATTERNS,
+    accumulation_error,
+    check_gradients,
     step_gradients,
 )
 from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
-from kit.verify.proof import Outcome, Proof, equal_within, largest, proof
+from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject
 
 SAME_SCORE = 1e-4
@@ -95,7 +95,7 @@ def save_and_load(subject: Subject) -> Outcome:
     def run(model: PreTrainedModel) -> Tensor:
         return flat(subject.objective(model).output(batch))
 
-    return saved_and_loaded(subject.model, run)
+    return compare_after_reload(subject.model, run)
 
 
 @torch.no_grad()
@@ -126,8 +126,8 @@ def padding(subject: Subject) -> Outcome:
     for row, found in enumerate(said(subject, wide)):
         real = inputs["attention_mask"][row].bool()
         (alone,) = said(subject, {name: ids[row : row + 1, real] for name, ids in inputs.items()})
-        differences.append(difference(found, alone))
-    return equal_within(largest(differences), TOLERANCE, "logits")
+        differences.append(relative_difference(found, alone))
+    return equal_within(max_or_nan(differences), TOLERANCE, "logits")
 
 
 @proof("loss", "the training loss is the one computed by hand", is_labeled)
@@ -135,7 +135,7 @@ def loss(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     objective, batch = subject.objective(subject.exact), subject.batch
     with torch.no_grad():
-        found = float(objective(batch, objective.counts(batch)))
+        found = float(objective(batch, objective.normalizers(batch)))
         output = objective.output(batch)
     by_hand = subject.task.loss_by_hand(output, batch)
     return equal_within(abs(found - by_hand) / max(abs(by_hand), 1e-12), LOSS_TOLERANCE, "losses")
@@ -147,14 +147,14 @@ def accumulation(subject: Subject) -> Outcome:
     rows = torch.arange(len(subject.batch["input_ids"])).tensor_split(MICRO_BATCHES)
     parts = [{name: tensor[part] for name, tensor in subject.batch.items()} for part in rows]
     objective = subject.objective(subject.exact)
-    return equal_within(accumulated(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
+    return equal_within(accumulation_error(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
 
 
 @proof("gradients", "the loss reaches every parameter that can learn", is_labeled)
 def every_gradient(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     gradients = step_gradients(subject.objective(subject.exact), [subject.batch])
-    return reached(gradients, [*NEVER_MOVED, *subject.task.zero_gradients])
+    return check_gradients(gradients, [*ZERO_GRADIENT_PATTERNS, *subject.task.zero_gradients])
 
 
 @proof("pipeline", "the pipeline on the saved folder says about each row what evaluation says", is_labeled)

@@ -32,7 +32,7 @@ from kit.tasks.families.language_modeling.task import vocabulary_settings
 from kit.training.objective import Batch
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
-from kit.verify.subject import EXAMPLES, Subject
+from kit.verify.subject import MAX_EXAMPLES, Subject
 
 NO_LIMIT = 1_000_000
 """A tokenizer that says it takes more tokens than this does not know a limit."""
@@ -219,10 +219,10 @@ class FineTuning(Task[L]):
         else:
             tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
         rows = splits.datasets["validation"]
-        rows = rows.select(range(min(EXAMPLES, len(rows))))
+        rows = rows.select(range(min(MAX_EXAMPLES, len(rows))))
         examples = self.encode_split(rows, tokenizers, model.config)
         self.restore_weights(splits)
-        indices = np.arange(max(MICRO_BATCHES, min(EXAMPLES, len(examples)))) % len(examples)
+        indices = np.arange(max(MICRO_BATCHES, min(MAX_EXAMPLES, len(examples)))) % len(examples)
         subject = LabeledSubject(
             model, examples.batch(indices), self.recipe.train.seed,
             task=self, rows=rows, folder=model_folder, tokenizers=tokenizers,

@@ -13,11 +13,11 @@ from kit.data.batching.ragged import IGNORE_INDEX
 from kit.pretrained.positions import position_limit
 from kit.training.lm_objectives import CausalLMObjective, MaskedLMObjective
 from kit.training.objective import Batch, Objective
-from kit.verify.forward import TOLERANCE, difference, saved_and_loaded
-from kit.verify.learning import MICRO_BATCHES, OVERFIT_LOSS, OVERFIT_STEPS, accumulated, cross_entropy_by_hand
+from kit.verify.forward import TOLERANCE, compare_after_reload, relative_difference
+from kit.verify.learning import MICRO_BATCHES, OVERFIT_LOSS, OVERFIT_STEPS, accumulation_error, cross_entropy_by_hand
 from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
-from kit.verify.proof import Outcome, Proof, equal_within, largest, proof
-from kit.verify.subject import EXAMPLES, LONGEST, Subject
+from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
+from kit.verify.subject import MAX_EXAMPLES, MAX_LENGTH, Subject
 
 EXTRA_PADDING = 3
 GENERATED_TOKENS = 6
@@ -47,8 +47,8 @@ def causal_batch(rows: list[np.ndarray], pad: int, limit: int | None) -> Batch:
 
     Of `limit` positions some are left to what is written.
     """
-    longest = LONGEST if limit is None else max(4, min(LONGEST, limit - GENERATED_TOKENS))
-    rows = [row[: max(3, min(longest, len(row)) - 2 * number)] for number, row in enumerate(rows[:EXAMPLES])]
+    longest = MAX_LENGTH if limit is None else max(4, min(MAX_LENGTH, limit - GENERATED_TOKENS))
+    rows = [row[: max(3, min(longest, len(row)) - 2 * number)] for number, row in enumerate(rows[:MAX_EXAMPLES])]
     longest = max(map(len, rows)) - 1
     batch = {
         "input_ids": torch.full((len(rows), longest), pad),
@@ -87,7 +87,7 @@ def logits_alone(subject: Subject) -> Tensor:
 @proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_language_model)
 def save_and_load(subject: Subject) -> Outcome:
     batch = {name: tensor.to(subject.model.device) for name, tensor in subject.batch.items()}
-    return saved_and_loaded(subject.model, lambda model: logits_of(model, batch))
+    return compare_after_reload(subject.model, lambda model: logits_of(model, batch))
 
 
 @proof("padding", "a padded batch gives each text the logits it has alone", is_language_model)
@@ -100,7 +100,7 @@ def right_padding(subject: Subject) -> Outcome:
     }
     real = subject.batch["attention_mask"].bool()
     found = logits_of(subject.exact, wide)[:, : real.shape[1]]
-    return equal_within(difference(found, logits_alone(subject), real), TOLERANCE, "logits")
+    return equal_within(relative_difference(found, logits_alone(subject), real), TOLERANCE, "logits")
 
 
 def left_padded(batch: Batch) -> tuple[Tensor, Tensor]:
@@ -121,8 +121,8 @@ def left_padding(subject: Subject) -> Outcome:
     found, alone = logits_of(model, inputs), logits_alone(subject)
     differences = []
     for row, real in enumerate(mask.sum(1).tolist()):
-        differences.append(difference(found[row, ids.shape[1] - real :], alone[row, :real]))
-    return equal_within(largest(differences), TOLERANCE, "logits")
+        differences.append(relative_difference(found[row, ids.shape[1] - real :], alone[row, :real]))
+    return equal_within(max_or_nan(differences), TOLERANCE, "logits")
 
 
 @proof("cache", "one token after the other from the cache gives the logits of the whole text", is_causal)
@@ -136,7 +136,7 @@ def cached_logits(subject: Subject) -> Outcome:
             output = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
             steps.append(output.logits)
             cache = output.past_key_values
-    return equal_within(difference(torch.cat(steps, dim=1), whole), TOLERANCE, "logits")
+    return equal_within(relative_difference(torch.cat(steps, dim=1), whole), TOLERANCE, "logits")
 
 
 @proof("batched writing", "beginnings of many lengths are completed as each alone", is_causal)
@@ -160,7 +160,7 @@ def sparse_output_layer(subject: Subject) -> Outcome:
     with torch.no_grad():
         sparse, _ = MaskedLMObjective(model).logits(subject.batch)
     return equal_within(
-        difference(sparse, logits_of(model, subject.batch)[labels != IGNORE_INDEX]), TOLERANCE, "logits"
+        relative_difference(sparse, logits_of(model, subject.batch)[labels != IGNORE_INDEX]), TOLERANCE, "logits"
     )
 
 
@@ -182,14 +182,14 @@ def accumulation(subject: Subject) -> Outcome:
     objective = objective_of(subject.exact)
     rows = torch.arange(len(subject.batch["labels"])).tensor_split(MICRO_BATCHES)
     parts = [{name: tensor[part] for name, tensor in subject.batch.items()} for part in rows]
-    return equal_within(accumulated(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
+    return equal_within(accumulation_error(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
 
 
 @proof("overfitting", "a copy of the model learns one batch by heart", is_language_model)
 def overfitting(subject: Subject) -> Outcome:
     objective = objective_of(copy.deepcopy(subject.exact).float().eval())  # without dropout
     optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
-    counts, loss = objective.counts(subject.batch), float("inf")
+    counts, loss = objective.normalizers(subject.batch), float("inf")
     for _ in range(OVERFIT_STEPS):
         optimizer.zero_grad()
         share = objective(subject.batch, counts)

@@ -35,7 +35,7 @@ from kit.tasks.families.language_modeling.proofs import PROOFS
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe
 from kit.training.objective import Batch, Objective
 from kit.verify.proof import Proof
-from kit.verify.subject import EXAMPLES, Subject
+from kit.verify.subject import MAX_EXAMPLES, Subject
 
 PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
 """How documents are encoded: nothing is added, and text that looks like a special token is text."""
@@ -197,7 +197,7 @@ class LanguageModel(Task[B]):
             tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
         name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
         examples = self.encode_documents(splits.datasets[name], tokenizers, name)
-        indices = np.arange(min(EXAMPLES, len(examples)))
+        indices = np.arange(min(MAX_EXAMPLES, len(examples)))
         batch = self.proof_batch(examples, indices, tokenizers, position_limit(model.config))
         subject = Subject(model, batch, self.recipe.train.seed, tokenizers)
         return subject, f"{len(indices)} blocks of {name}"

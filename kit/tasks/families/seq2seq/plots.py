@@ -11,7 +11,7 @@ from torch import Tensor
 from kit.decoding.search import SearchSettings
 from kit.errors import KitError, did_you_mean
 from kit.plots.attention import attention_figure
-from kit.plots.curves import save_picture
+from kit.plots.curves import save_figure
 from kit.tasks.families.seq2seq.attention_weights import KINDS, Attention, Kind, attention_of
 from kit.tasks.families.seq2seq.inference import UNREADABLE, Translator
 
@@ -72,7 +72,7 @@ def draw_sentence(
     attention = ask(translator, question, settings)
     if "cross" not in attention.weights:
         return False
-    save_picture(draw_maps(attention, "cross", Maps(), question), path)
+    save_figure(draw_maps(attention, "cross", Maps(), question), path)
     return True
 
 

@@ -22,7 +22,7 @@ from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
 from kit.training.objective import Batch, Seq2SeqObjective
 from kit.verify.proof import Proof
 from kit.verify.seq2seq import PROOFS
-from kit.verify.subject import EXAMPLES, Subject, random_batch, small_batch
+from kit.verify.subject import MAX_EXAMPLES, Subject, random_batch, small_batch
 
 
 class Writing(Task[E]):
@@ -71,9 +71,9 @@ class Writing(Task[E]):
         """The first examples of the validation split, or of the first split, and what they are."""
         name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
         rows = splits.datasets[name]
-        rows = rows.select(range(min(EXAMPLES, len(rows))))
+        rows = rows.select(range(min(MAX_EXAMPLES, len(rows))))
         examples: Any = self.encode_split(rows, tokenizers, model.config)
-        indices = np.arange(len(examples))[:EXAMPLES]
+        indices = np.arange(len(examples))[:MAX_EXAMPLES]
         return self.batch_of(examples, indices, tokenizers), f"{len(rows)} {self.example_name} of {name}"
 
     @abstractmethod
