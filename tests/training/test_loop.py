@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(2, tensors, {}, {"progress": {}})
     assert [checkpoint.step for checkpoint in checkpoints.all()] == [1]
-    assert checkpoints.all()[0].broken() is None
+    assert checkpoints.all()[0].integrity_error() is None
     assert not list((tmp_path / "checkpoints").glob(".tmp-*"))
 
 
