@@ -36,6 +36,7 @@ soak: $(VENV)/.installed
 # The documentation as a site in site/, without the network. Warnings, such as broken links, are errors.
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict
+	@! grep -rlE '<(script|link)[^>]*(src|href)="(https?:)?//' site --include='*.html' || (echo "these pages load files from elsewhere"; exit 1)
 
 $(VENV)/.installed-docs: $(VENV)/.installed
 	$(BIN)/python -m pip install --quiet -c $(CONSTRAINTS) -e '.[docs]'
