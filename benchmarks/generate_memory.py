@@ -23,7 +23,7 @@ RECIPE: dict[str, Any] = {
     "task": "translation",
     "model": {
         "type": "transformer_seq2seq", "hidden_size": 32, "encoder_layers": 1, "decoder_layers": 1,
-        "attention_heads": 2, "feed_forward_size": 64,
+        "num_attention_heads": 2, "intermediate_size": 64,
     },
     "tokenizer": {"train": "bpe", "vocab_size": 1000},
     "data": {"path": "builtin:dates", "sizes": {"train": 2000, "validation": 10, "test": 10}},

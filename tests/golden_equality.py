@@ -28,8 +28,15 @@ from safetensors.numpy import load_file
 STEPS = 100
 INPUT_ROWS = 200
 
-RENAMED_KEYS: dict[str, str] = {}
-"""Recipe keys of the jobs below, with the name that version 0.1 knows."""
+RENAMED_KEYS: dict[str, str] = {
+    "model.num_attention_heads": "model.attention_heads",
+    "model.intermediate_size": "model.feed_forward_size",
+    "model.num_hidden_layers": "model.layers",
+    "model.include_utterances": "model.sees_utterances",
+}
+"""Recipe keys of the jobs below, with the name that version 0.1 knows. Those of `model` belong to kit's model types."""
+
+FOREIGN_MODELS = ("bert", "gpt2")
 
 RENAMED_PARAMETERS: list[tuple[str, str]] = [
     (r"decoder\.handover\.", "decoder.bridge."),
@@ -100,7 +107,7 @@ JOBS: dict[str, Job] = {
     "translation_lstm": translation(
         {
             "type": "rnn_seq2seq", **RNN, "cell": "lstm", "encoder_layers": 2, "decoder_layers": 2,
-            "attention": "keyed", "attention_heads": 2, "context_to": ["input", "readout"], "embedding_noise": 0.05,
+            "attention": "keyed", "num_attention_heads": 2, "context_to": ["input", "readout"], "embedding_noise": 0.05,
         },
         train={"label_smoothing_factor": 0.1, "micro_batches": 2},
     ),
@@ -111,7 +118,7 @@ JOBS: dict[str, Job] = {
     "transformer": translation(
         {
             "type": "transformer_seq2seq", "hidden_size": 48, "encoder_layers": 2, "decoder_layers": 2,
-            "attention_heads": 2, "feed_forward_size": 96, "dropout": 0.1,
+            "num_attention_heads": 2, "intermediate_size": 96, "dropout": 0.1,
         },
         train={"mixed_precision": "bf16", "ema_decay": 0.9},
     ),
@@ -123,7 +130,7 @@ JOBS: dict[str, Job] = {
     "rnn_lm": Job(
         {
             "task": "causal_lm",
-            "model": {"type": "rnn_lm", "cell": "lstm", "embedding_size": 32, "hidden_size": 48, "layers": 2,
+            "model": {"type": "rnn_lm", "cell": "lstm", "embedding_size": 32, "hidden_size": 48, "num_hidden_layers": 2,
                       "dropout": 0.2},
             "tokenizer": {"train": "byte_bpe", "vocab_size": 600},
             "data": {"path": "builtin:pydocs", "block_size": 32, "carry_state": True},
@@ -187,7 +194,7 @@ JOBS: dict[str, Job] = {
     "dialogue": Job(
         {
             "task": "dialogue",
-            "model": {"type": "hred", "cell": "lstm", **RNN, "attention": "general", "sees_utterances": True},
+            "model": {"type": "hred", "cell": "lstm", **RNN, "attention": "general", "include_utterances": True},
             "tokenizer": {"train": "word", "min_frequency": 1},
             "data": {"path": "builtin:dialogues", "target": "response", "answer": "answer",
                      "sizes": {"train": 1000, "validation": 60, "test": 200}},
@@ -260,6 +267,8 @@ def filled(recipe: dict[str, Any], places: dict[str, str], old_names: bool) -> d
     if old_names:
         for new, old in RENAMED_KEYS.items():
             section, key = new.split(".")
+            if section == "model" and found["model"].get("type") in FOREIGN_MODELS:
+                continue
             if key in found.get(section, {}):
                 moved_to, old_key = old.split(".")
                 found[moved_to][old_key] = found[section].pop(key)

@@ -82,7 +82,7 @@ def test_the_loop_is_compared_with_a_bare_one(text: Path, monkeypatch, capsys) -
 
 def test_both_searches_write_the_same(text: Path, tmp_path: Path, capsys) -> None:
     small = [
-        "hidden_size=16", "encoder_layers=1", "decoder_layers=1", "attention_heads=2", "feed_forward_size=16",
+        "hidden_size=16", "encoder_layers=1", "decoder_layers=1", "num_attention_heads=2", "intermediate_size=16",
         "norm=post",
     ]  # fmt: skip
     overrides = [

@@ -139,7 +139,7 @@ def test_settings_are_compared_over_seeds_and_by_horizon(tmp_path: Path, capsys)
 def test_a_direction_never_seen_is_compared_with_the_way_through_english(folder: Path, tmp_path: Path, capsys) -> None:
     from kit import evaluate, load_recipe, train
 
-    small = ["hidden_size=16", "encoder_layers=1", "decoder_layers=1", "attention_heads=2", "feed_forward_size=16"]
+    small = ["hidden_size=16", "encoder_layers=1", "decoder_layers=1", "num_attention_heads=2", "intermediate_size=16"]
     overrides = [
         *TINY, *(f"model.{value}" for value in small), f"data.path={folder}", "data.direction_sizes={fr-en: 20}",
         "train.max_steps=3", "tokenizer.vocab_size=80",

@@ -16,10 +16,7 @@ class HREDConfig(RNNTextDecoderConfig):
     reads_turns: ClassVar[bool] = True
     """Inputs are (batch, turns, tokens): the turns of a dialogue are read one by one."""
     encoder_width_field: ClassVar[str] = "context_hidden_size"
-    attribute_map = {  # noqa: RUF012
-        "num_hidden_layers": "context_layers",
-        "num_attention_heads": "attention_heads",
-    }
+    attribute_map = {"num_hidden_layers": "context_layers"}  # noqa: RUF012
 
     utterance_hidden_size: int | None = None
     """Width of the utterance encoder's state in one direction; by default such that an utterance, both directions
@@ -37,12 +34,12 @@ class HREDConfig(RNNTextDecoderConfig):
     context_layers: int = 1
     """Number of recurrent layers that read the turns."""
 
-    sees_utterances: bool = True
+    include_utterances: bool = True
     """Put each utterance itself beside the state of the context encoder after it, for attention, and the last one for
     the decoder's first state. Without it the decoder sees turns through the context encoder alone, as in the original
     HRED."""
 
-    share_embeddings: bool = True
+    share_encoder_decoder_embeddings: bool = True
     """Use one matrix for the word vectors of what is read and what is written."""
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -59,7 +56,7 @@ class HREDConfig(RNNTextDecoderConfig):
 
     @property
     def encoder_size(self) -> int:
-        return self.context_hidden_size + self.sees_utterances * self.utterance_width
+        return self.context_hidden_size + self.include_utterances * self.utterance_width
 
     def tiny_sizes(self, width: int) -> dict[str, Any]:
         return {

@@ -16,10 +16,7 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
 
     model_type = "rnn_captioner"
     encoder_width_field: ClassVar[str] = "feature_size"
-    attribute_map = {  # noqa: RUF012
-        "num_hidden_layers": "decoder_layers",
-        "num_attention_heads": "attention_heads",
-    }
+    attribute_map = {"num_hidden_layers": "decoder_layers"}  # noqa: RUF012
 
     image_size: int = 64
     """Height and width that images are resized to before the model sees them; it takes other sizes too."""
@@ -43,7 +40,7 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
     feature_size: int | None = None
     """Width of the features, one for each place of the image; by default `hidden_size`."""
 
-    feature_places: bool = True
+    feature_positions: bool = True
     """Let each feature know its place in the image."""
 
     def __post_init__(self, **kwargs: Any) -> None:

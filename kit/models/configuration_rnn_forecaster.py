@@ -14,10 +14,7 @@ class RNNForecasterConfig(RNNDecoderConfig):
     """An encoder of what was measured, and the decoder of `rnn_seq2seq` for what comes next, step by step."""
 
     model_type = "rnn_forecaster"
-    attribute_map = {  # noqa: RUF012
-        "num_hidden_layers": "encoder_layers",
-        "num_attention_heads": "attention_heads",
-    }
+    attribute_map = {"num_hidden_layers": "encoder_layers"}  # noqa: RUF012
 
     value_size: int = 1
     """How many numbers are measured, and predicted, at each step."""
@@ -58,7 +55,7 @@ class RNNForecasterConfig(RNNDecoderConfig):
     """What training minimises: the `squared` error, or the negative log-likelihood of a `gaussian` whose width is
     predicted too. Both are of normalised values."""
 
-    least_scale: float | int = 1e-3
+    min_scale: float | int = 1e-3
     """The narrowest Gaussian that can be predicted, in normalised units; only for the loss `gaussian`."""
 
     dropout: float | int = 0.0
@@ -94,8 +91,8 @@ class RNNForecasterConfig(RNNDecoderConfig):
         for name in ("context_size", "input_noise"):
             if getattr(self, name) < 0:
                 yield f"{name} must not be negative, not {getattr(self, name)}"
-        if self.least_scale <= 0:
-            yield f"least_scale must be above 0, not {self.least_scale}"
+        if self.min_scale <= 0:
+            yield f"min_scale must be above 0, not {self.min_scale}"
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()

@@ -12,7 +12,6 @@ class RNNLMConfig(PreTrainedConfig):
 
     model_type = "rnn_lm"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the name and type are transformers')
-    attribute_map = {"num_hidden_layers": "layers"}  # noqa: RUF012
 
     vocab_size: int = 8000
     """Number of tokens."""
@@ -23,7 +22,7 @@ class RNNLMConfig(PreTrainedConfig):
     hidden_size: int = 256
     """Width of the state of each layer."""
 
-    layers: int = 2
+    num_hidden_layers: int = 2
     """Number of recurrent layers."""
 
     cell: Literal["rnn", "lstm", "gru"] = "lstm"
@@ -89,7 +88,7 @@ class RNNLMConfig(PreTrainedConfig):
 
     def check_combination(self) -> None:
         """Refuse values that make no sense, each with a message that says what to change."""
-        for name in ("vocab_size", "embedding_size", "hidden_size", "layers"):
+        for name in ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name} must be at least 1, not {value}")

@@ -26,7 +26,7 @@ class RNNDecoderConfig(PreTrainedConfig):
     Subclasses say what kind of encoder that is, and what the decoder reads and writes.
     """
 
-    handover = "mlp"  # a field where there is a choice
+    bridge = "mlp"  # a field where there is a choice
     encoder_width_field: ClassVar[str] = "encoder_hidden_size"
     """The field that changes `encoder_size`, for messages."""
 
@@ -48,7 +48,7 @@ class RNNDecoderConfig(PreTrainedConfig):
     """Width of projected keys and queries, all heads together; by default `hidden_size`. Only for the scores `keyed`,
     `additive`, `scaled_dot` and `rbf`."""
 
-    attention_heads: int = 1
+    num_attention_heads: int = 1
     """Number of attention heads."""
 
     attention_layers: int = 1
@@ -128,7 +128,7 @@ class RNNDecoderConfig(PreTrainedConfig):
         for name, choices in self.field_choices().items():
             if getattr(self, name) not in choices:
                 yield f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)}"
-        yield from self.not_positive("hidden_size", "decoder_layers", "attention_heads", "attention_size")
+        yield from self.not_positive("hidden_size", "decoder_layers", "num_attention_heads", "attention_size")
         yield from self.not_probabilities("dropout")
         if self.dropout == 1:
             yield "dropout=1 would erase everything: it must be below 1"
@@ -171,8 +171,8 @@ class RNNDecoderConfig(PreTrainedConfig):
     def _attention_conflicts(self) -> Iterator[str]:
         from .attention import SCORES
 
-        uses, heads = self.uses_attention, self.attention_heads
-        for name, default in (("attention_heads", 1), ("attention_values", False), ("attention_query", "previous")):
+        uses, heads = self.uses_attention, self.num_attention_heads
+        for name, default in (("num_attention_heads", 1), ("attention_values", False), ("attention_query", "previous")):
             if not uses and getattr(self, name) != default:
                 yield f"{name}={getattr(self, name)} has no effect with attention={self.attention}: leave it out"
         if self.attention_size is not None and not self._score_has("projects"):
@@ -189,7 +189,7 @@ class RNNDecoderConfig(PreTrainedConfig):
             )
         for name, size in (("encoder output", self.encoder_size), ("keys", self.key_size)):
             if uses and size % heads != 0:
-                yield f"attention_heads={heads} does not divide the width of the {name}, {size}"
+                yield f"num_attention_heads={heads} does not divide the width of the {name}, {size}"
 
 
 @strict
@@ -197,7 +197,7 @@ class RNNTextDecoderConfig(RNNDecoderConfig):
     """A recurrent decoder that writes text."""
 
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the name and type are transformers')
-    share_embeddings = False  # fields where the encoder reads text too
+    share_encoder_decoder_embeddings = False  # fields where the encoder reads text too
     separate_vocabularies = False
 
     vocab_size: int = 8000
@@ -267,7 +267,7 @@ class RNNTextDecoderConfig(RNNDecoderConfig):
 
     @property
     def has_target_embeddings(self) -> bool:
-        return not self.share_embeddings
+        return not self.share_encoder_decoder_embeddings
 
     @property
     def readout_sees_input(self) -> bool:
@@ -312,10 +312,7 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
     """An encoder-decoder of recurrent cells, without attention, with a fixed context or with attention."""
 
     model_type = "rnn_seq2seq"
-    attribute_map = {  # noqa: RUF012
-        "num_hidden_layers": "encoder_layers",
-        "num_attention_heads": "attention_heads",
-    }
+    attribute_map = {"num_hidden_layers": "encoder_layers"}  # noqa: RUF012
 
     vocab_size: int = 8000
     """Number of tokens of the source; of the target too, unless `separate_vocabularies` is set."""
@@ -336,10 +333,10 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
     reverse_source: bool = False
     """Read the source from its end, which helps models without attention (Sutskever et al., 2014)."""
 
-    handover: Literal["copy", "mlp"] = "mlp"
+    bridge: Literal["copy", "mlp"] = "mlp"
     """How the encoder's final state becomes the decoder's first: `copy` layer by layer, or through an `mlp`."""
 
-    share_embeddings: bool = False
+    share_encoder_decoder_embeddings: bool = False
     """Use one matrix for the word embeddings of source and target; needs one vocabulary."""
 
     def __post_init__(self, **kwargs: Any) -> None:
@@ -363,18 +360,20 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
-        if self.handover == "copy" and self.encoder_layers != self.decoder_layers:
+        if self.bridge == "copy" and self.encoder_layers != self.decoder_layers:
             yield (
-                f"handover=copy works layer by layer: encoder_layers={self.encoder_layers} and "
-                f"decoder_layers={self.decoder_layers} must be equal (or handover=mlp)"
+                f"bridge=copy works layer by layer: encoder_layers={self.encoder_layers} and "
+                f"decoder_layers={self.decoder_layers} must be equal (or bridge=mlp)"
             )
-        if self.handover == "copy" and self.encoder_size != self.hidden_size:
+        if self.bridge == "copy" and self.encoder_size != self.hidden_size:
             yield (
-                f"handover=copy needs an encoder output as wide as the decoder: {self.encoder_size} is not "
-                f"{self.hidden_size}; change encoder_hidden_size (or handover=mlp)"
+                f"bridge=copy needs an encoder output as wide as the decoder: {self.encoder_size} is not "
+                f"{self.hidden_size}; change encoder_hidden_size (or bridge=mlp)"
             )
-        if self.share_embeddings and self.separate_vocabularies:
-            yield "share_embeddings needs one vocabulary for both sides, but separate_vocabularies is set"
+        if self.share_encoder_decoder_embeddings and self.separate_vocabularies:
+            yield (
+                "share_encoder_decoder_embeddings needs one vocabulary for both sides, but separate_vocabularies is set"
+            )
 
     @property
     def how_vocabularies_may_differ(self) -> str:

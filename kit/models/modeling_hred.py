@@ -78,7 +78,7 @@ class HREDEncoder(nn.Module):
         stack = run_stack(self.context_layers, self.dropout, self.dropout(turns), is_turn)
         # (batch, turns, context_hidden_size), and (batch, context layers, context_hidden_size)
         states, hidden, cell = stack.states[-1], stack.hidden, stack.cell
-        if self.config.sees_utterances:
+        if self.config.include_utterances:
             states = torch.cat([states, turns], dim=-1)  # (batch, turns, encoder_size)
             last = last_real_step(turns, is_turn).unsqueeze(1).expand(-1, hidden.shape[1], -1)
             hidden = torch.cat([hidden, last], dim=-1)  # (batch, context layers, encoder_size)

@@ -137,7 +137,7 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.network = ConvolutionalNetwork(config) if config.backbone_config is None else Backbone(config)
-        self.projection = nn.Linear(self.network.channels + 2 * config.feature_places, config.feature_size)
+        self.projection = nn.Linear(self.network.channels + 2 * config.feature_positions, config.feature_size)
         self.memory = attention_memory(config)
         self.dropout = Dropout(config.dropout)
 
@@ -159,7 +159,7 @@ class ImageEncoder(nn.Module):
         pixel_values = pixel_values.to(self.projection.weight.dtype)
         features, mask = self.network(pixel_values, pixel_mask)  # (batch, channels, rows, columns)
         x = features.permute(0, 2, 3, 1)  # (batch, rows, columns, channels)
-        if self.config.feature_places:
+        if self.config.feature_positions:
             x = torch.cat([x, position_coordinates(features, mask)], dim=-1)
         states = self.dropout(torch.tanh(self.projection(x))).flatten(1, 2)  # (batch, positions, feature_size)
         mask = None if mask is None else mask.flatten(1)  # (batch, positions)

@@ -218,7 +218,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         means, *rest = self.head(readout).split(self.config.value_size, dim=-1)
         if self.config.predict_change:
             means = means + previous
-        return means, nn.functional.softplus(rest[0]) + self.config.least_scale if rest else None
+        return means, nn.functional.softplus(rest[0]) + self.config.min_scale if rest else None
 
     def add_noise(self, values: Tensor) -> Tensor:
         """Values as training reads them."""

@@ -72,7 +72,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
         self.embed_tokens = nn.Embedding(config.vocab_size, config.word_vector_size, config.pad_token_id)
         self.layers = nn.ModuleList(
             recurrent_layer(config.cell, config.word_vector_size if i == 0 else config.hidden_size, config.hidden_size)
-            for i in range(config.layers)
+            for i in range(config.num_hidden_layers)
         )
         narrower = config.output_size != config.hidden_size
         self.projection = nn.Linear(config.hidden_size, config.output_size) if narrower else nn.Identity()

@@ -78,7 +78,7 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
 
     def tied_weights(self) -> dict[str, str]:
         """The matrix that the output layer shares if `tie_word_embeddings` is set."""
-        owner = "encoder" if self.config.share_embeddings else "decoder"
+        owner = "encoder" if self.config.share_encoder_decoder_embeddings else "decoder"
         return {"lm_head.weight": f"model.{owner}.embed_tokens.weight"}
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:

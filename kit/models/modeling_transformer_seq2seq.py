@@ -1,12 +1,16 @@
-"""The Transformer encoder-decoder as a `PreTrainedModel`.
+"""The Transformer encoder-decoder (Vaswani et al., 2017).
 
-source tokens ─► Encoder: embeddings + positions ─► layers ─► states
-                                                                │ cross-attention
-START + target ─► Decoder: embeddings + positions ─► layers ◄───┘ ─► lm_head ─► logits
+    source tokens ─► TransformerSeq2SeqEncoder: embeddings + positions ─► layers ─► states
+                                                                                      │ cross-attention
+    START + target ─► TransformerSeq2SeqDecoder: embeddings + positions ─► layers ◄───┘ ─► lm_head ─► logits
+
+Shapes in comments: batch, source and target (positions), length (either), hidden (width of the model), keys (positions
+in the cache), beams of a search, and vocabulary of the target.
 """
 
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
@@ -14,14 +18,32 @@ from transformers.masking_utils import create_bidirectional_mask, create_causal_
 from transformers.modeling_outputs import (
     BaseModelOutput,
     BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
 )
 from transformers.utils.generic import can_return_tuple, merge_with_config_defaults
 from transformers.utils.output_capturing import OutputRecorder, capture_outputs
 
 from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
-from .encoder_decoder import EncoderDecoderBody, EncoderDecoderHead
-from .recurrent import Dropout
-from .transformer_layers import DecoderLayer, EncoderLayer, MultiHeadAttention, Positions, initialize
+from .transformer_layers import DecoderLayer, Dropout, EncoderLayer, MultiHeadAttention, Positions, init_weights
+
+
+# Copied from recurrent.py, so that a Transformer is uploaded without recurrent code; a test compares the two.
+def shift_right(labels: Tensor, start: int, pad: int) -> Tensor:
+    """Decoder input of the labels: START, then each label but the last; ignored labels (−100) become PAD."""
+    shifted = labels.new_full(labels.shape, start)
+    shifted[:, 1:] = labels[:, :-1]
+    return shifted.masked_fill(shifted == -100, pad)
+
+
+# Copied from recurrent.py
+def cross_entropy(logits: Tensor, labels: Tensor, num_items: Tensor | int | None = None) -> Tensor:
+    """Cross-entropy of labels (−100 is ignored), summed and divided by `num_items`, or by the number of labels."""
+    # half precision is summed in float32; float64 stays float64
+    logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    labels = labels.flatten().to(logits.device)
+    total = nn.functional.cross_entropy(logits.flatten(0, 1), labels, ignore_index=-100, reduction="sum")
+    return total / ((labels != -100).sum() if num_items is None else num_items)
 
 
 class TransformerSeq2SeqPreTrainedModel(PreTrainedModel):
@@ -35,11 +57,11 @@ class TransformerSeq2SeqPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["EncoderLayer", "DecoderLayer"]  # noqa: RUF012
 
     def _init_weights(self, module: nn.Module) -> None:
-        initialize(module, self.config)
+        init_weights(module, self.config)
 
 
-class Embedded(TransformerSeq2SeqPreTrainedModel):
-    """What encoder and decoder have in common: word vectors with positions, layers, and the last norm."""
+class TransformerStack(TransformerSeq2SeqPreTrainedModel):
+    """What encoder and decoder share: word embeddings with positions, layers, and the final norm."""
 
     def __init__(self, config: TransformerSeq2SeqConfig, layers: nn.ModuleList, vocabulary: int | None):
         super().__init__(config)
@@ -48,9 +70,9 @@ class Embedded(TransformerSeq2SeqPreTrainedModel):
         self.scale = size**0.5 if config.scale_embedding else 1.0
         self.positions = Positions(config)
         self.layers = layers
-        # post-norm layers end with a norm of their own
+        # the output of a post-norm layer is normalized already
         self.norm = nn.LayerNorm(size) if config.norm == "pre" else nn.Identity()
-        self.dropout = Dropout(config.first_dropout)
+        self.dropout = Dropout(config.input_dropout)
         self.gradient_checkpointing = False
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -59,12 +81,12 @@ class Embedded(TransformerSeq2SeqPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embed_tokens = value
 
-    def placed(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
-        """Word vectors (batch, length, hidden) as the first layer sees them."""
+    def add_positions(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
+        """The first layer's input (batch, length, hidden) from word embeddings; see `Positions.forward`."""
         return self.dropout(self.positions(embeddings * self.scale, start, length))
 
 
-class TransformerSeq2SeqEncoder(Embedded):
+class TransformerSeq2SeqEncoder(TransformerStack):
     """Reads the source."""
 
     _can_record_outputs = {"hidden_states": EncoderLayer, "attentions": MultiHeadAttention}  # noqa: RUF012
@@ -74,28 +96,32 @@ class TransformerSeq2SeqEncoder(Embedded):
         super().__init__(config, layers, config.vocab_size)
         self.post_init()
 
-    @merge_with_config_defaults
     @capture_outputs
     def forward(
         self,
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
+        """Encode input_ids (batch, source); attention_mask (batch, source) is 1 at real tokens.
+
+        `capture_outputs` reads `output_hidden_states` and adds the states to the output.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("the encoder needs exactly one of input_ids and inputs_embeds")
         if inputs_embeds is None:
             inputs_embeds = self.embed_tokens(input_ids)
-        x = self.placed(inputs_embeds)  # (batch, source, hidden)
+        x = self.add_positions(inputs_embeds)  # (batch, source, hidden)
         mask = create_bidirectional_mask(config=self.config, inputs_embeds=x, attention_mask=attention_mask)
         for layer in self.layers:
-            x = layer(x, mask, **kwargs)
+            x = layer(x, mask, output_attentions=output_attentions)
         return BaseModelOutput(last_hidden_state=self.norm(x))
 
 
-class TransformerSeq2SeqDecoder(Embedded):
-    """Writes the target. Where source and target share their word vectors, it has none of its own."""
+class TransformerSeq2SeqDecoder(TransformerStack):
+    """Decodes the target. Where source and target share their word embeddings, the encoder owns them."""
 
     _can_record_outputs = {  # noqa: RUF012
         "hidden_states": DecoderLayer,
@@ -105,7 +131,7 @@ class TransformerSeq2SeqDecoder(Embedded):
 
     def __init__(self, config: TransformerSeq2SeqConfig):
         layers = nn.ModuleList(DecoderLayer(config, i) for i in range(config.decoder_layers))
-        super().__init__(config, layers, None if config.share_embeddings else config.decoder_vocab_size)
+        super().__init__(config, layers, None if config.share_encoder_decoder_embeddings else config.decoder_vocab_size)
         self.post_init()
 
     @merge_with_config_defaults
@@ -118,16 +144,23 @@ class TransformerSeq2SeqDecoder(Embedded):
         encoder_attention_mask: Tensor | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         use_cache: bool | None = None,
-        **kwargs: Any,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode inputs_embeds (batch, target, hidden), which come after what `past_key_values` holds.
+
+        `capture_outputs` reads `output_hidden_states` and adds the states to the output.
+        """
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
-        seen = 0 if past_key_values is None else past_key_values.get_seq_length()
-        x = self.placed(inputs_embeds, seen)  # (batch, target, hidden)
+        past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
+        x = self.add_positions(inputs_embeds, past_length)  # (batch, target, hidden)
         memory = encoder_outputs.last_hidden_state  # (batch, source, hidden)
-        own_cache = None if past_key_values is None else past_key_values.self_attention_cache
         mask = create_causal_mask(
-            config=self.config, inputs_embeds=x, attention_mask=attention_mask, past_key_values=own_cache
+            config=self.config,
+            inputs_embeds=x,
+            attention_mask=attention_mask,
+            past_key_values=None if past_key_values is None else past_key_values.self_attention_cache,
         )
         memory_mask = create_bidirectional_mask(
             config=self.config,
@@ -136,27 +169,29 @@ class TransformerSeq2SeqDecoder(Embedded):
             encoder_hidden_states=memory,
         )
         return BaseModelOutputWithPastAndCrossAttentions(
-            last_hidden_state=self.through_layers(x, mask, memory, memory_mask, past_key_values, **kwargs),
+            last_hidden_state=self.run_layers(x, mask, memory, memory_mask, past_key_values, output_attentions),
             past_key_values=past_key_values if use_cache else None,
         )
 
-    def through_layers(
+    def run_layers(
         self,
         x: Tensor,
         mask: Tensor | None,
         memory: Tensor,
         memory_mask: Tensor | None,
         past_key_values: EncoderDecoderCache | None,
-        **kwargs: Any,
+        output_attentions: bool | None = None,
     ) -> Tensor:
-        """Placed word vectors (batch, target, hidden) as the output layer sees them; masks as attention takes them."""
+        """The output layer's input (batch, target, hidden); masks are in the form that the attention function takes."""
         for layer in self.layers:
-            # positional, as gradient checkpointing needs tensors that it is to differentiate
-            x = layer(x, mask, memory, memory_mask, past_key_values=past_key_values, **kwargs)
+            # gradient checkpointing differentiates positional arguments only
+            x = layer(
+                x, mask, memory, memory_mask, past_key_values=past_key_values, output_attentions=output_attentions
+            )
         return self.norm(x)
 
 
-class TransformerSeq2SeqModel(EncoderDecoderBody, TransformerSeq2SeqPreTrainedModel):
+class TransformerSeq2SeqModel(TransformerSeq2SeqPreTrainedModel):
     """Encoder and decoder, without the output layer."""
 
     def __init__(self, config: TransformerSeq2SeqConfig):
@@ -165,23 +200,144 @@ class TransformerSeq2SeqModel(EncoderDecoderBody, TransformerSeq2SeqPreTrainedMo
         self.decoder = TransformerSeq2SeqDecoder(config)
         self.post_init()
 
-    def checked(self, encoder_outputs: Any) -> BaseModelOutput:
-        return BaseModelOutput(*encoder_outputs) if isinstance(encoder_outputs, tuple) else encoder_outputs
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embed_tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        self.encoder.embed_tokens = value
+
+    @property
+    def target_embeddings(self) -> nn.Embedding:
+        """The word embeddings of the target, which the encoder may own."""
+        return self.encoder.embed_tokens if self.decoder.embed_tokens is None else self.decoder.embed_tokens
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+    ) -> Seq2SeqModelOutput:
+        """States (batch, target, hidden) of decoder_input_ids (batch, target), given input_ids (batch, source)."""
+        # resolved here: `capture_outputs` takes an argument that is None as a no
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                inputs_embeds=inputs_embeds,
+                output_attentions=output_attentions,
+                output_hidden_states=output_hidden_states,
+                return_dict=True,
+            )
+        if isinstance(encoder_outputs, tuple):
+            encoder_outputs = BaseModelOutput(*encoder_outputs)
+        if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
+            raise ValueError("the decoder needs exactly one of decoder_input_ids and decoder_inputs_embeds")
+        if decoder_inputs_embeds is None:
+            decoder_inputs_embeds = self.target_embeddings(decoder_input_ids)
+        decoder_outputs = self.decoder(
+            inputs_embeds=decoder_inputs_embeds,
+            encoder_outputs=encoder_outputs,
+            attention_mask=decoder_attention_mask,
+            encoder_attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        return Seq2SeqModelOutput(
+            last_hidden_state=decoder_outputs.last_hidden_state,
+            past_key_values=decoder_outputs.past_key_values,
+            decoder_hidden_states=decoder_outputs.hidden_states,
+            decoder_attentions=decoder_outputs.attentions,
+            cross_attentions=decoder_outputs.cross_attentions,
+            encoder_last_hidden_state=encoder_outputs.last_hidden_state,
+            encoder_hidden_states=encoder_outputs.hidden_states,
+            encoder_attentions=encoder_outputs.attentions,
+        )
 
 
-class TransformerSeq2SeqForConditionalGeneration(
-    EncoderDecoderHead, TransformerSeq2SeqPreTrainedModel, GenerationMixin
-):
+class TransformerSeq2SeqForConditionalGeneration(TransformerSeq2SeqPreTrainedModel, GenerationMixin):
     """The encoder-decoder with its output layer: train it with `labels`, decode with `generate()`."""
 
-    beam_layout = "positions"
+    # the loss takes `num_items_in_batch`; without this mark the Trainer believes it only of a forward with **kwargs
+    accepts_loss_kwargs = True
+
+    beam_layout: ClassVar[str] = "positions"
+    """How a beam search lays out its beams: as target positions of one row, see `sibling_beam_logits`."""
 
     def __init__(self, config: TransformerSeq2SeqConfig):
         super().__init__(config)
-        self._tied_weights_keys = self.tied_weights()
+        owner = "encoder" if config.share_encoder_decoder_embeddings else "decoder"
+        self._tied_weights_keys = {"lm_head.weight": f"model.{owner}.embed_tokens.weight"}
         self.model = TransformerSeq2SeqModel(config)
         self.lm_head = nn.Linear(config.hidden_size, config.decoder_vocab_size, bias=False)
         self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        encoder_outputs: Any = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        decoder_inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Seq2SeqLMOutput:
+        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
+
+        The loss is summed and divided by `num_items_in_batch`, by default the number of labels.
+        """
+        if labels is not None:
+            use_cache = False
+            if decoder_input_ids is None and decoder_inputs_embeds is None:
+                decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+        outputs = self.model(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            decoder_input_ids=decoder_input_ids,
+            decoder_attention_mask=decoder_attention_mask,
+            encoder_outputs=encoder_outputs,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            decoder_inputs_embeds=decoder_inputs_embeds,
+            use_cache=use_cache,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
+        logits = self.lm_head(outputs.last_hidden_state)  # (batch, target, vocabulary)
+        return Seq2SeqLMOutput(
+            loss=None if labels is None else cross_entropy(logits, labels, num_items_in_batch),
+            logits=logits,
+            past_key_values=outputs.past_key_values,
+            decoder_hidden_states=outputs.decoder_hidden_states,
+            decoder_attentions=outputs.decoder_attentions,
+            cross_attentions=outputs.cross_attentions,
+            encoder_last_hidden_state=outputs.encoder_last_hidden_state,
+            encoder_hidden_states=outputs.encoder_hidden_states,
+            encoder_attentions=outputs.encoder_attentions,
+        )
 
     def sibling_beam_logits(
         self,
@@ -192,17 +348,51 @@ class TransformerSeq2SeqForConditionalGeneration(
         memory_mask: Tensor | None,
         past_key_values: EncoderDecoderCache,
     ) -> Tensor:
-        """Logits (batch, rivals, vocabulary) after tokens (batch, rivals) that are rivals for one position: the beams
-        of a search. `mask` (batch, 1, rivals, keys) is added to attention and tells each which keys of the cache it
-        sees.
+        """Logits (batch, beams, vocabulary) after tokens (batch, beams): one token of each beam, all at one position.
+
+        mask (batch, 1, beams, keys) is added to the attention scores: each beam sees the keys of its own ancestors in
+        the cache.
         """
         decoder = self.model.decoder
-        x = decoder.placed(self.model.target_embeddings(tokens), position, 1)  # (batch, rivals, hidden)
-        return self.lm_head(decoder.through_layers(x, mask, memory, memory_mask, past_key_values))
+        x = decoder.add_positions(self.model.target_embeddings(tokens), position, 1)  # (batch, beams, hidden)
+        return self.lm_head(decoder.run_layers(x, mask, memory, memory_mask, past_key_values))
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
+
+    def _resize_token_embeddings(
+        self, new_num_tokens: int | None, pad_to_multiple_of: int | None = None, mean_resizing: bool = True
+    ) -> nn.Embedding:
+        """Resize the source's word embeddings, and the target's with them where there is one vocabulary."""
+        old = self.model.get_input_embeddings()
+        new = self._resize(old, new_num_tokens, pad_to_multiple_of, mean_resizing)
+        self.model.set_input_embeddings(new)
+        if not self.config.separate_vocabularies:
+            self._resize_target(new.weight.shape[0], mean_resizing)
+        return new
+
+    def resize_decoder_token_embeddings(self, new_num_tokens: int, mean_resizing: bool = True) -> nn.Embedding:
+        """Resize the target's word embeddings and the output layer; for models with two vocabularies."""
+        if not self.config.separate_vocabularies:
+            raise ValueError("source and target share one vocabulary: use resize_token_embeddings")
+        self._resize_target(new_num_tokens, mean_resizing)
+        self.tie_weights()
+        return self.model.decoder.embed_tokens
+
+    def _resize_target(self, size: int, mean_resizing: bool) -> None:
+        decoder = self.model.decoder
+        if decoder.embed_tokens is not None:
+            decoder.embed_tokens = self._resize(decoder.embed_tokens, size, None, mean_resizing)
+        self.lm_head = self._get_resized_lm_head(self.lm_head, size, mean_resizing=mean_resizing)
+        self.config.decoder_vocab_size = size
+
+    def _resize(self, old: nn.Embedding, size: int | None, multiple: int | None, mean_resizing: bool) -> nn.Embedding:
+        new = self._get_resized_embeddings(old, size, multiple, mean_resizing)
+        return new.requires_grad_(old.weight.requires_grad)  # transformers makes new ones trainable
 
 
 class TransformerSeq2SeqEncoderModel(TransformerSeq2SeqPreTrainedModel):
-    """The encoder alone, loaded from the folder of a whole model: for embeddings of sentences."""
+    """The encoder alone, loaded from the folder of a whole model: for sentence embeddings."""
 
     _keys_to_ignore_on_load_unexpected = [r"decoder\.", r"lm_head\."]  # noqa: RUF012
 
@@ -223,9 +413,22 @@ class TransformerSeq2SeqEncoderModel(TransformerSeq2SeqPreTrainedModel):
         input_ids: Tensor | None = None,
         attention_mask: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        **kwargs: Any,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
     ) -> BaseModelOutput:
-        return self.encoder(input_ids, attention_mask, inputs_embeds, return_dict=True, **kwargs)
+        """States (batch, source, hidden) of input_ids (batch, source)."""
+        if output_attentions is None:
+            output_attentions = self.config.output_attentions
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        return self.encoder(
+            input_ids=input_ids,
+            attention_mask=attention_mask,
+            inputs_embeds=inputs_embeds,
+            output_attentions=output_attentions,
+            output_hidden_states=output_hidden_states,
+            return_dict=True,
+        )
 
 
 TransformerSeq2SeqConfig.register_for_auto_class()

@@ -136,7 +136,7 @@ class StateBridge(nn.Module):
         super().__init__()
         self.layers = config.decoder_layers
         size = config.decoder_layers * config.hidden_size
-        uses_mlp = config.handover == "mlp"
+        uses_mlp = config.bridge == "mlp"
         self.hidden = nn.Linear(config.encoder_size, size) if uses_mlp else None
         self.cell = nn.Linear(config.encoder_size, size) if uses_mlp and config.cell == "lstm" else None
 
@@ -228,7 +228,7 @@ class RNNDecoder(nn.Module):
         self.attention: Attention | None = None
         if config.uses_attention:
             self.attention = SCORES[config.attention](
-                config.hidden_size, config.key_size, config.attention_heads, config.attention_layers
+                config.hidden_size, config.key_size, config.num_attention_heads, config.attention_layers
             )
         self.combine = (
             nn.Linear(config.hidden_size + config.encoder_size, config.hidden_size)

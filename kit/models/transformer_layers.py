@@ -1,6 +1,11 @@
-"""The parts of a Transformer: positions, attention, feed-forward, and the layers made of them."""
+"""The layers of the Transformer: positions, attention, feed-forward, and what they make together.
+
+Shapes in comments: batch, length (of a sequence), hidden (width of the model), heads, d (width of one head), queries
+and keys (positions that attend, and that are attended to), source and target.
+"""
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -12,11 +17,39 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
-from .recurrent import Dropout
+
+# Copied from recurrent.py, so that a Transformer is uploaded without recurrent code; a test compares the two.
+DROPOUT_STEPS = 2**16
+"""Values of the 16-bit random numbers behind `fast_dropout`; a probability is met to the nearest 1/65,536."""
+
+
+# Copied from recurrent.py
+def fast_dropout(x: Tensor, p: float) -> Tensor:
+    """Dropout with probability p. On a CPU, one draw of 64 bits decides for four elements.
+
+    torch draws one random number per element there, one after the other, which took a tenth of a training step. The
+    draws come from torch's default generator all the same, so that seeds keep their meaning.
+    """
+    dropped = round(p * DROPOUT_STEPS)
+    if dropped == 0:
+        return x
+    if x.device.type != "cpu" or dropped == DROPOUT_STEPS or torch.compiler.is_compiling():
+        return nn.functional.dropout(x, p)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    keep = draws.view(torch.int16)[: x.numel()].view(x.shape) >= dropped - DROPOUT_STEPS // 2
+    return x * keep.to(x.dtype).mul_(DROPOUT_STEPS / (DROPOUT_STEPS - dropped))
+
+
+# Copied from recurrent.py
+class Dropout(nn.Dropout):
+    """`nn.Dropout` with `fast_dropout`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return fast_dropout(x, self.p) if self.training else x
 
 
 @lru_cache(maxsize=8)
-@torch.inference_mode(False)  # a table that was made while decoding must serve training too
+@torch.inference_mode(False)  # a table that is made while decoding must serve training too
 def sinusoids(length: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Sines in the first half and cosines in the second, (length, size); row p is position p."""
     # float64 throughout: position × frequency loses digits in float32
@@ -27,23 +60,24 @@ def sinusoids(length: int, size: int, dtype: torch.dtype, device: torch.device) 
 
 
 class Positions(nn.Module):
-    """Adds to word vectors what tells their position."""
+    """Adds position embeddings to word embeddings: sinusoids, or learned ones up to `max_position_embeddings`."""
 
     def __init__(self, config: TransformerSeq2SeqConfig):
         super().__init__()
         self.size = config.hidden_size
-        self.learned = nn.Embedding(config.max_positions, self.size) if config.positions == "learned" else None
+        limit = config.max_position_embeddings
+        self.learned = None if limit is None else nn.Embedding(limit, self.size)
 
     def forward(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
-        """`length` is that of the embeddings, or 1 where all of them are at the same position."""
+        """embeddings (batch, length, hidden) from position `start` on; with `length=1`, all at that one position."""
         end = start + (embeddings.shape[1] if length is None else length)
         if self.learned is None:
             rows = 1 << max(6, (end - 1).bit_length())  # a power of two: few tables serve all lengths
             return embeddings + sinusoids(rows, self.size, embeddings.dtype, embeddings.device)[start:end]
         if end > self.learned.num_embeddings:
             raise ValueError(
-                f"a sequence of {end} tokens is longer than the {self.learned.num_embeddings} learned "
-                "positions (max_positions): shorten it, or train with positions=sinusoid"
+                f"a sequence of {end} tokens is longer than the {self.learned.num_embeddings} learned positions "
+                "(max_position_embeddings): shorten it, or train without max_position_embeddings"
             )
         return embeddings + self.learned.weight[start:end]
 
@@ -58,13 +92,17 @@ def eager_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor]:
-    """Attention in plain steps, which also gives its weights: (batch, heads, queries, keys)."""
-    scores = query @ key.transpose(-1, -2) * scaling
+    """Attention in plain operations, the `eager` of transformers.
+
+    query, key and value (batch, heads, queries or keys, d) → context (batch, queries, heads, d) and weights (batch,
+    heads, queries, keys).
+    """
+    scores = query @ key.transpose(-1, -2) * scaling  # (batch, heads, queries, keys)
     if attention_mask is not None:
         scores = scores + attention_mask
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
-    mixed = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
-    return mixed.transpose(1, 2).contiguous(), weights
+    context = nn.functional.dropout(weights, p=dropout, training=module.training) @ value
+    return context.transpose(1, 2).contiguous(), weights
 
 
 class MultiHeadAttention(nn.Module):
@@ -76,7 +114,7 @@ class MultiHeadAttention(nn.Module):
     def __init__(self, config: TransformerSeq2SeqConfig, layer_idx: int, is_causal: bool = False):
         super().__init__()
         self.config, self.layer_idx, self.is_causal = config, layer_idx, is_causal
-        self.heads = config.attention_heads
+        self.heads = config.num_attention_heads
         size = config.hidden_size
         self.scaling = (size // self.heads) ** -0.5
         self.q_proj = nn.Linear(size, size)
@@ -90,33 +128,43 @@ class MultiHeadAttention(nn.Module):
         memory: Tensor | None = None,
         attention_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        output_attentions: bool | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """x (batch, queries, hidden) attends to itself or to `memory` (batch, keys, hidden)."""
-        query = self._heads(self.q_proj(x))  # (batch, heads, queries, d)
+        """x (batch, queries, hidden) attends to itself or to memory (batch, keys, hidden).
+
+        Also returns the weights, where the attention function computes them; a fused one warns if they are asked for.
+        """
+        query = self._split_heads(self.q_proj(x))  # (batch, heads, queries, d)
         key, value = self._keys_and_values(x, memory, past_key_values)  # (batch, heads, keys, d)
         attend = ALL_ATTENTION_FUNCTIONS.get_interface(self.config._attn_implementation, eager_attention)
-        dropout = self.config.attention_dropout if self.training else 0.0
-        mixed, weights = attend(
-            self, query, key, value, attention_mask, scaling=self.scaling, dropout=dropout, **kwargs
+        context, weights = attend(
+            self,
+            query,
+            key,
+            value,
+            attention_mask,
+            scaling=self.scaling,
+            dropout=self.config.attention_dropout if self.training else 0.0,
+            output_attentions=output_attentions,
         )
-        return self.out_proj(mixed.flatten(2)), weights
+        return self.out_proj(context.flatten(2)), weights  # (batch, queries, hidden)
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor]:
+        """Keys and values (batch, heads, keys, d), with those of the cache."""
         if memory is None:
-            key, value = self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
+            key, value = self._split_heads(self.k_proj(x)), self._split_heads(self.v_proj(x))
             if cache is None:
                 return key, value
-            own = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
-            return own.update(key, value, self.layer_idx)
-        # the source does not change while the target is written: its keys and values are computed once
+            self_attention_cache = cache.self_attention_cache if isinstance(cache, EncoderDecoderCache) else cache
+            return self_attention_cache.update(key, value, self.layer_idx)
+        # the source does not change while the target is decoded: its keys and values are computed once
         if cache is not None and cache.is_updated.get(self.layer_idx):
             layer = cache.cross_attention_cache.layers[self.layer_idx]
             return layer.keys, layer.values
-        key, value = self._heads(self.k_proj(memory)), self._heads(self.v_proj(memory))
+        key, value = self._split_heads(self.k_proj(memory)), self._split_heads(self.v_proj(memory))
         if cache is not None:
             key, value = cache.cross_attention_cache.update(key, value, self.layer_idx)
             cache.is_updated[self.layer_idx] = True
@@ -124,60 +172,64 @@ class MultiHeadAttention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear maps with a non-linearity between, at each position alone."""
+    """Two linear maps with an activation between, at each position alone."""
 
     def __init__(self, config: TransformerSeq2SeqConfig):
         super().__init__()
-        self.kind = config.activation
-        self.up_proj = nn.Linear(config.hidden_size, config.feed_forward_size)
-        self.gate_proj = nn.Linear(config.hidden_size, config.feed_forward_size) if self.kind == "swiglu" else None
-        self.down_proj = nn.Linear(config.feed_forward_size, config.hidden_size)
+        self.hidden_act = config.hidden_act
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size)
+        is_gated = self.hidden_act == "swiglu"
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size) if is_gated else None
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size)
         self.dropout = Dropout(config.activation_dropout)
 
     def forward(self, x: Tensor) -> Tensor:
-        inner = self.up_proj(x)
+        inner = self.up_proj(x)  # (batch, length, intermediate)
         if self.gate_proj is not None:
             inner = nn.functional.silu(self.gate_proj(x)) * inner
         else:
-            inner = nn.functional.relu(inner) if self.kind == "relu" else nn.functional.gelu(inner)
-        return self.down_proj(self.dropout(inner))
+            inner = nn.functional.relu(inner) if self.hidden_act == "relu" else nn.functional.gelu(inner)
+        return self.down_proj(self.dropout(inner))  # (batch, length, hidden)
 
 
 class Layer(GradientCheckpointingLayer):
-    """Parts with a residual connection around each: x + part(norm(x)), or norm(x + part(x))."""
+    """Sublayers with a residual connection each: x + f(norm(x)) with pre-norm, norm(x + f(x)) with post-norm."""
 
-    def __init__(self, config: TransformerSeq2SeqConfig, parts: int):
+    def __init__(self, config: TransformerSeq2SeqConfig, sublayers: int):
         super().__init__()
         self.norm_first = config.norm == "pre"
-        self.norms = nn.ModuleList(nn.LayerNorm(config.hidden_size) for _ in range(parts))
+        self.norms = nn.ModuleList(nn.LayerNorm(config.hidden_size) for _ in range(sublayers))
         self.dropout = Dropout(config.dropout)
 
-    def add(self, x: Tensor, number: int, part: Any) -> Tensor:
-        """x with what part number `number` adds to it."""
+    def apply_sublayer(self, x: Tensor, number: int, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
+        """x with what a sublayer adds; its number chooses the norm."""
         norm = self.norms[number]
         if self.norm_first:
-            return x + self.dropout(part(norm(x)))
-        return norm(x + self.dropout(part(x)))
+            return x + self.dropout(sublayer(norm(x)))
+        return norm(x + self.dropout(sublayer(x)))
 
 
 class EncoderLayer(Layer):
     """Self-attention over the source, then feed-forward."""
 
     def __init__(self, config: TransformerSeq2SeqConfig, layer_idx: int):
-        super().__init__(config, parts=2)
+        super().__init__(config, sublayers=2)
         self.self_attn = MultiHeadAttention(config, layer_idx)
         self.feed_forward = FeedForward(config)
 
-    def forward(self, x: Tensor, attention_mask: Tensor | None, **kwargs: Any) -> Tensor:
-        x = self.add(x, 0, lambda y: self.self_attn(y, attention_mask=attention_mask, **kwargs)[0])
-        return self.add(x, 1, self.feed_forward)  # (batch, source, hidden)
+    def forward(self, x: Tensor, attention_mask: Tensor | None, output_attentions: bool | None = None) -> Tensor:
+        def self_attention(y: Tensor) -> Tensor:
+            return self.self_attn(y, attention_mask=attention_mask, output_attentions=output_attentions)[0]
+
+        x = self.apply_sublayer(x, 0, self_attention)
+        return self.apply_sublayer(x, 1, self.feed_forward)  # (batch, source, hidden)
 
 
 class DecoderLayer(Layer):
     """Self-attention over the target so far, cross-attention over the source, then feed-forward."""
 
     def __init__(self, config: TransformerSeq2SeqConfig, layer_idx: int):
-        super().__init__(config, parts=3)
+        super().__init__(config, sublayers=3)
         self.self_attn = MultiHeadAttention(config, layer_idx, is_causal=True)
         self.cross_attn = MultiHeadAttention(config, layer_idx)
         self.feed_forward = FeedForward(config)
@@ -189,17 +241,33 @@ class DecoderLayer(Layer):
         memory: Tensor,
         memory_mask: Tensor | None = None,
         past_key_values: Cache | None = None,
-        **kwargs: Any,
+        output_attentions: bool | None = None,
     ) -> Tensor:
-        cache = {"past_key_values": past_key_values, **kwargs}
-        x = self.add(x, 0, lambda y: self.self_attn(y, attention_mask=attention_mask, **cache)[0])
-        x = self.add(x, 1, lambda y: self.cross_attn(y, memory=memory, attention_mask=memory_mask, **cache)[0])
-        return self.add(x, 2, self.feed_forward)  # (batch, target, hidden)
+        def self_attention(y: Tensor) -> Tensor:
+            return self.self_attn(
+                y,
+                attention_mask=attention_mask,
+                past_key_values=past_key_values,
+                output_attentions=output_attentions,
+            )[0]
+
+        def cross_attention(y: Tensor) -> Tensor:
+            return self.cross_attn(
+                y,
+                memory=memory,
+                attention_mask=memory_mask,
+                past_key_values=past_key_values,
+                output_attentions=output_attentions,
+            )[0]
+
+        x = self.apply_sublayer(x, 0, self_attention)
+        x = self.apply_sublayer(x, 1, cross_attention)
+        return self.apply_sublayer(x, 2, self.feed_forward)  # (batch, target, hidden)
 
 
 @torch.no_grad()
-def initialize(module: nn.Module, config: TransformerSeq2SeqConfig) -> None:
-    """Xavier for linear maps, word vectors of length about one, norms as the identity."""
+def init_weights(module: nn.Module, config: TransformerSeq2SeqConfig) -> None:
+    """Xavier for linear maps, word embeddings with a norm of about one, layer norms as the identity."""
     if isinstance(module, nn.Linear):
         init.xavier_uniform_(module.weight)
         if module.bias is not None:

@@ -60,8 +60,7 @@ class DialoguePipeline(TextToTextPipeline):
             raise ValueError(f"{self.task} takes the turns of a dialogue: texts, at least one")
         config = self.model.config
         settings = getattr(config, SETTINGS, None) or {}
-        limit = config.max_positions if getattr(config, "positions", None) == "learned" else None
-        limit = limit or getattr(config, "max_position_embeddings", None)
+        limit = getattr(config, "max_position_embeddings", None)
         apart = reads_turns(config)
         kept, _ = recent_turns(self.tokenizer(turns)["input_ids"], settings.get("max_turns"), None if apart else limit)
         input_ids = torch.tensor([[token for turn in kept for token in turn]], dtype=torch.long)

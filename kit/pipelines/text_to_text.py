@@ -207,8 +207,6 @@ class TextToTextPipeline(Pipeline):
 
     def _longest_source(self) -> int:
         config, limits = self.model.config, [self.tokenizer.model_max_length]
-        if getattr(config, "positions", None) == "learned":
-            limits.append(config.max_positions)
         limits.append(getattr(config, "max_position_embeddings", None) or limits[0])
         return min(limits)
 

@@ -17,8 +17,6 @@ BEHIND_PADDING = (
 
 def position_limit(config: Any) -> int | None:
     """Most tokens of a sequence, special ones included, that a model with this configuration can take; None if any."""
-    if config.model_type == "transformer_seq2seq":
-        return config.max_positions if config.positions == "learned" else None
     limit = None if config.model_type in GROWING else getattr(config, "max_position_embeddings", None)
     if limit is not None and config.model_type in BEHIND_PADDING:
         limit -= (config.pad_token_id or 0) + 1

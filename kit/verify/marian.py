@@ -16,9 +16,9 @@ def fits_marian(model: PreTrainedModel) -> bool:
     config = model.config
     return (
         config.model_type == "transformer_seq2seq"
-        and (config.norm, config.positions) == ("post", "sinusoid")
-        and config.activation in ("relu", "gelu")
-        and config.share_embeddings
+        and (config.norm, config.max_position_embeddings) == ("post", None)
+        and config.hidden_act in ("relu", "gelu")
+        and config.share_encoder_decoder_embeddings
         and config.tie_word_embeddings
     )
 
@@ -29,7 +29,7 @@ def as_marian(model: PreTrainedModel, longest: int = 512) -> MarianMTModel:
     sides = {
         f"{side}_{name}": value
         for side in ("encoder", "decoder")
-        for name, value in (("attention_heads", config.attention_heads), ("ffn_dim", config.feed_forward_size))
+        for name, value in (("attention_heads", config.num_attention_heads), ("ffn_dim", config.intermediate_size))
     }
     special = ("bos_token_id", "pad_token_id", "eos_token_id", "decoder_start_token_id")
     tokens = {name: getattr(config, name) for name in special}
@@ -39,7 +39,7 @@ def as_marian(model: PreTrainedModel, longest: int = 512) -> MarianMTModel:
             d_model=config.hidden_size,
             encoder_layers=config.encoder_layers,
             decoder_layers=config.decoder_layers,
-            activation_function=config.activation,
+            activation_function=config.hidden_act,
             scale_embedding=config.scale_embedding,
             max_position_embeddings=longest,
             forced_eos_token_id=None,

@@ -119,7 +119,7 @@ def is_kit_model(subject: Subject) -> bool:
 
 def tiny_config(config: Any, vocabulary: int, width: int) -> Any:
     """The same choices with small sizes, and without any randomness."""
-    multiple = 2 * config.attention_heads  # both directions of an encoder have whole heads
+    multiple = 2 * config.num_attention_heads  # both directions of an encoder have whole heads
     width = -(-width // multiple) * multiple
     changes = {
         "vocab_size": vocabulary,

@@ -733,7 +733,7 @@ def test_the_recipe_for_many_gpus_streams_a_folder_as_it_is_on_the_hub(tmp_path:
             texts = [{"de": f"Satz {place} {n}", "en": f"sentence {place} {n}"} for n in range(40)]
             file = tmp_path / f"{split}-{place:05d}-of-{count:05d}.parquet"
             pq.write_table(pa.table({"translation": texts}), file)
-    small = ["model.hidden_size=8", "model.feed_forward_size=8", "model.attention_heads=2"]
+    small = ["model.hidden_size=8", "model.intermediate_size=8", "model.num_attention_heads=2"]
     prepared = prepare(load_recipe("wmt", [f"data.path={tmp_path}", "data.name=null", *small]))
     parts = prepared.plan.step(0)
     batch = prepared.batch_maker()(parts[0], np.random.default_rng(0))

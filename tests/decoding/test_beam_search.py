@@ -38,7 +38,7 @@ VOCABULARY, SENTENCES, LONGEST = 30, 5, 7
 
 def transformer(**choices: Any) -> PreTrainedModel:
     sizes = {"vocab_size": VOCABULARY, "hidden_size": 8, "encoder_layers": 1, "decoder_layers": 2}
-    config = TransformerSeq2SeqConfig(**{**sizes, "attention_heads": 2, "feed_forward_size": 12, **choices})
+    config = TransformerSeq2SeqConfig(**{**sizes, "num_attention_heads": 2, "intermediate_size": 12, **choices})
     return TransformerSeq2SeqForConditionalGeneration(config)
 
 
@@ -62,12 +62,14 @@ def t5() -> PreTrainedModel:
 
 MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "pre-norm": transformer,
-    "post-norm": lambda: transformer(norm="post", activation="swiglu", positions="learned", max_positions=32),
+    "post-norm": lambda: transformer(norm="post", hidden_act="swiglu", max_position_embeddings=32),
     "two vocabularies": lambda: transformer(
-        share_embeddings=False, separate_vocabularies=True, decoder_vocab_size=1029, norm="post"
+        share_encoder_decoder_embeddings=False, separate_vocabularies=True, decoder_vocab_size=1029, norm="post"
     ),
     "additive": rnn,
-    "gru, current state": lambda: rnn(cell="gru", attention="scaled_dot", attention_query="current", attention_heads=2),
+    "gru, current state": lambda: rnn(
+        cell="gru", attention="scaled_dot", attention_query="current", num_attention_heads=2
+    ),
     "next layer": lambda: rnn(attention="keyed", context_to=["next_layer"], attention_query="current"),
     "fixed": lambda: rnn(attention="fixed"),
     "no attention": lambda: rnn(attention="none", context_to=[]),

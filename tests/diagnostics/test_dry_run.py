@@ -261,7 +261,7 @@ def test_parameters_by_part_and_frozen_ones() -> None:
 
     config = RNNSeq2SeqConfig(
         vocab_size=10, decoder_vocab_size=10, hidden_size=8, embedding_size=8, cell="gru", bidirectional=False,
-        attention="additive", context_to=["readout"], share_embeddings=True, tie_word_embeddings=True,
+        attention="additive", context_to=["readout"], share_encoder_decoder_embeddings=True, tie_word_embeddings=True,
     )  # fmt: skip
     model = RNNSeq2SeqForConditionalGeneration(config)
     model.get_input_embeddings().weight.requires_grad_(False)

@@ -36,8 +36,8 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "limited.yaml").write_text(
         """
 task: translation
-model: {type: transformer_seq2seq, hidden_size: 16, encoder_layers: 1, decoder_layers: 1, attention_heads: 2,
-        feed_forward_size: 16, positions: learned, max_positions: 24}
+model: {type: transformer_seq2seq, hidden_size: 16, encoder_layers: 1, decoder_layers: 1, num_attention_heads: 2,
+        intermediate_size: 16, max_position_embeddings: 24}
 tokenizer: {train: char, min_frequency: 1}
 data: {path: builtin:dates, languages: [en], sizes: {train: 40, validation: 4, test: 4}}
 train: {max_steps: 2, batch_size: 32, learning_rate: 1e-2}

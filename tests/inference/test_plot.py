@@ -34,7 +34,7 @@ register()
 
 SENTENCE = "3. April 2021"
 OURS = {
-    "rnn": lambda **more: RNNSeq2SeqConfig(hidden_size=8, attention_heads=2, **more),
+    "rnn": lambda **more: RNNSeq2SeqConfig(hidden_size=8, num_attention_heads=2, **more),
     "input-fed rnn": lambda **more: RNNSeq2SeqConfig(
         hidden_size=8, attention_query="current", context_to=["input", "readout"], **more
     ),
@@ -42,8 +42,8 @@ OURS = {
         hidden_size=8, attention="none", context_to=[], **more
     ),
     "transformer": lambda **more: TransformerSeq2SeqConfig(
-        hidden_size=8, feed_forward_size=8, attention_heads=4, encoder_layers=2, decoder_layers=3,
-        share_embeddings=False, **more,
+        hidden_size=8, intermediate_size=8, num_attention_heads=4, encoder_layers=2, decoder_layers=3,
+        share_encoder_decoder_embeddings=False, **more,
     ),
 }  # fmt: skip
 
@@ -264,7 +264,7 @@ def test_a_given_target_is_read_instead_of_a_search(transformer: Path, drawn: di
 def test_a_sequence_beyond_the_positions_is_cut_and_said_so(
     run_of: Callable[..., Path], drawn: dict[Path, Figure]
 ) -> None:
-    short = run_of("transformer", positions="learned", max_positions=6)
+    short = run_of("transformer", max_position_embeddings=6)
     (path,) = plot(short, sentence=SENTENCE)
     assert tokens_along(drawn[path])[1] == [*"3.␣Ap", "END"]
     assert "cut after 6 tokens" in title_of(drawn[path])

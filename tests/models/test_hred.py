@@ -66,8 +66,8 @@ def padded(
 
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
 def test_writing_is_right(choices: dict[str, Any]) -> None:
-    sees_utterances = choices["attention"] in ("none", "additive", "scaled_dot", "rbf")
-    model, source = tiny(**choices, sees_utterances=sees_utterances), padded(said())
+    include_utterances = choices["attention"] in ("none", "additive", "scaled_dot", "rbf")
+    model, source = tiny(**choices, include_utterances=include_utterances), padded(said())
     few = {name: tensor[:2] for name, tensor in source.items()}
     assert_beam_search_finds_the_best(model, few)
     assert_cache_changes_nothing(model, source, TARGET)
@@ -81,7 +81,7 @@ OTHER_CHOICES: list[dict[str, Any]] = [
     {"bidirectional": False, "cell": "gru"},
     {"utterance_layers": 2, "context_layers": 2, "decoder_layers": 2},
     {"utterance_hidden_size": 5, "context_hidden_size": 6, "cell": "rnn"},
-    {"share_embeddings": False, "tie_word_embeddings": True, "sees_utterances": False},
+    {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": True, "include_utterances": False},
     {"attention": "none", "context_to": []},
 ]
 
@@ -164,7 +164,7 @@ def test_a_turn_is_the_final_state_of_its_tokens_and_turns_are_read_in_order() -
     encoded = encoder(**padded([turns]))
     torch.testing.assert_close(encoded.last_hidden_state, torch.cat([states, utterances], dim=-1))
     torch.testing.assert_close(encoded.final_hidden[:, 0], encoded.last_hidden_state[:, -1])
-    plain = tiny(cell="gru", sees_utterances=False).get_encoder()
+    plain = tiny(cell="gru", include_utterances=False).get_encoder()
     plain.load_state_dict({**plain.state_dict(), **{n: t for n, t in encoder.state_dict().items() if "layers" in n}})
     plain.embed_tokens = encoder.embed_tokens
     torch.testing.assert_close(plain(**padded([turns])).last_hidden_state, states)
@@ -172,7 +172,7 @@ def test_a_turn_is_the_final_state_of_its_tokens_and_turns_are_read_in_order() -
 
 @torch.no_grad()
 def test_attention_is_over_the_turns() -> None:
-    model = tiny(attention_heads=2)
+    model = tiny(num_attention_heads=2)
     (weights,) = model(**padded(said(), 1, 2), decoder_input_ids=TARGET, output_attentions=True).cross_attentions
     assert weights.shape == (3, 2, 4, 4)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 4).double())
@@ -216,7 +216,9 @@ def test_save_and_load(choices: dict[str, Any], tmp_path: Path) -> None:
     assert torch.equal(model.lm_head(bare(**given).last_hidden_state), logits_of(model, given))
 
 
-@pytest.mark.parametrize("choices", [{}, {"share_embeddings": False}, {"tie_word_embeddings": True}], ids=str)
+@pytest.mark.parametrize(
+    "choices", [{}, {"share_encoder_decoder_embeddings": False}, {"tie_word_embeddings": True}], ids=str
+)
 def test_a_larger_vocabulary_keeps_what_was_learned(choices: dict[str, bool]) -> None:
     model = tiny(**choices)
     given = {**padded(said()), "decoder_input_ids": TARGET}
@@ -286,7 +288,7 @@ def test_wrong_shapes_are_refused(given: dict[str, Tensor], message: str) -> Non
     [
         ({"utterance_layers": 0}, "utterance_layers must be at least 1"),
         ({"context_hidden_size": 0}, "context_hidden_size must be at least 1"),
-        ({"attention": "dot", "sees_utterances": False, "context_hidden_size": 5}, "change context_hidden_size"),
+        ({"attention": "dot", "include_utterances": False, "context_hidden_size": 5}, "change context_hidden_size"),
         ({"decoder_vocab_size": 9}, "this model has one vocabulary"),
         ({"feedback": "sample"}, "no effect without scheduled_sampling"),
     ],

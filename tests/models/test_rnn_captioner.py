@@ -89,7 +89,7 @@ def test_padding_of_pixels_changes_nothing(choices: dict[str, Any], blocks: int)
 
 @torch.no_grad()
 def test_heat_maps_are_distributions_over_the_places_of_the_image() -> None:
-    model, source = tiny(attention_heads=2), images(*SOME_SIZES)
+    model, source = tiny(num_attention_heads=2), images(*SOME_SIZES)
     rows, columns = model.feature_shape(9, 12)
     assert (rows, columns) == (3, 3)
     (weights,) = model(**source, decoder_input_ids=TARGET, output_attentions=True).cross_attentions
@@ -125,7 +125,7 @@ def test_places_go_from_corner_to_corner_of_the_real_image() -> None:
 def test_without_places_an_image_of_one_colour_is_the_same_in_its_middle() -> None:
     plain = {"pixel_values": torch.full((1, 3, 40, 40), 0.3).double()}
     for knows, same in ((False, True), (True, False)):
-        states = tiny(feature_places=knows).get_encoder()(**plain).last_hidden_state[0].view(10, 10, 4)
+        states = tiny(feature_positions=knows).get_encoder()(**plain).last_hidden_state[0].view(10, 10, 4)
         assert torch.allclose(states[4, 4], states[5, 5]) == same
 
 

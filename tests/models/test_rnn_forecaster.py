@@ -172,7 +172,7 @@ def test_a_gap_in_the_future_is_bridged_by_predictions_and_one_in_the_past_is_le
 
 @torch.no_grad()
 def test_attention_is_over_the_real_past() -> None:
-    model, given = tiny(attention="scaled_dot", attention_heads=2, context_to=["input"]), series()
+    model, given = tiny(attention="scaled_dot", num_attention_heads=2, context_to=["input"]), series()
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]])
     for output in (
         model(**given, past_mask=mask, output_attentions=True),
@@ -370,7 +370,7 @@ def test_the_horizon_is_the_one_asked_for_or_the_models_own() -> None:
         ({"value_size": 0}, "value_size must be at least 1"),
         ({"context_size": -1}, "context_size must not be negative"),
         ({"horizon": 0}, "horizon must be at least 1"),
-        ({"least_scale": 0}, "least_scale must be above 0"),
+        ({"min_scale": 0}, "min_scale must be above 0"),
         ({"feedback": "sample"}, "set loss=gaussian"),
         ({"feedback": "sample", "loss": "gaussian"}, "no effect without scheduled_sampling"),
         ({"attention": "dot", "context_to": ["input"], "encoder_hidden_size": 5}, "change encoder_hidden_size"),

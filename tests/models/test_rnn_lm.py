@@ -187,7 +187,7 @@ def test_save_and_load(tied: bool, tmp_path: Path) -> None:
     assert (tmp_path / "modeling_rnn_lm.py").is_file()
 
 
-@pytest.mark.parametrize(("name", "value"), [("layers", 0), ("dropout", 1.0), ("word_dropout", -0.1)])
+@pytest.mark.parametrize(("name", "value"), [("num_hidden_layers", 0), ("dropout", 1.0), ("word_dropout", -0.1)])
 def test_senseless_values_are_refused(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         RNNLMConfig(**{name: value})

@@ -40,7 +40,7 @@ def combinations_with(cell: str, score: str, destinations: list[str]) -> Iterato
             "cell": cell,
             "attention": score,
             "attention_query": query,
-            "attention_heads": heads,
+            "num_attention_heads": heads,
             "context_to": destinations,
         }
 
@@ -86,7 +86,7 @@ def cell_by_hand(kind: str, layer: Any, x: Tensor, hidden: Tensor, cell: Tensor 
 
 @torch.no_grad()
 def logits_by_hand(model: RNNSeq2SeqForConditionalGeneration, source: Tensor, target: Tensor) -> Tensor:
-    """One token after the other; the encoder, its handover and the attention scores have tests of their own."""
+    """One token after the other; the encoder, its bridge and the attention scores have tests of their own."""
     config, decoder, places = model.config, model.get_decoder(), model.config.context_to
     encoded = model.get_encoder()(input_ids=source)
     state = decoder.bridge(encoded)
@@ -171,7 +171,9 @@ def test_a_registered_score_is_proved_like_the_others(toy_score: str) -> None:
     for destinations in SOME_DESTINATIONS:
         for choices in combinations_with("gru", toy_score, destinations):
             prove(choices)
-    assert_holds(learning.every_gradient(subject_of(tiny(attention=toy_score, attention_size=6, attention_heads=2))))
+    assert_holds(
+        learning.every_gradient(subject_of(tiny(attention=toy_score, attention_size=6, num_attention_heads=2)))
+    )
 
 
 @pytest.mark.usefixtures("toy_score")
@@ -187,17 +189,17 @@ OTHER_CHOICES = [
     {"bidirectional": False, "cell": "gru", "attention": "dot"},
     {"reverse_source": True, "attention": "none", "context_to": []},
     {"reverse_source": True, "bidirectional": False, "encoder_layers": 2},
-    {"handover": "copy", "encoder_layers": 2, "decoder_layers": 2},
-    {"handover": "copy", "cell": "rnn", "bidirectional": False},
-    {"encoder_hidden_size": 6, "attention": "general", "attention_heads": 4},
-    {"attention_values": True, "attention": "scaled_dot", "attention_size": 6, "attention_heads": 2},
+    {"bridge": "copy", "encoder_layers": 2, "decoder_layers": 2},
+    {"bridge": "copy", "cell": "rnn", "bidirectional": False},
+    {"encoder_hidden_size": 6, "attention": "general", "num_attention_heads": 4},
+    {"attention_values": True, "attention": "scaled_dot", "attention_size": 6, "num_attention_heads": 2},
     {"attention": "keyed", "attention_layers": 3, "attention_size": 2},
     {"readout_embedding": True, "context_to": ["state"]},
     {"separate_vocabularies": True, "vocab_size": 7, "decoder_vocab_size": 5},
     {"tie_word_embeddings": True, "readout_embedding": True},
     {"tie_word_embeddings": True, "embedding_size": None, "context_to": ["input"]},
-    {"share_embeddings": True},
-    {"share_embeddings": True, "tie_word_embeddings": True},
+    {"share_encoder_decoder_embeddings": True},
+    {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
     {"dropout": 0.5, "embedding_noise": 1.0, "scheduled_sampling": 0.5, "feedback": "sample"},
 ]
 
@@ -316,7 +318,7 @@ def test_reversed_states_stay_at_their_tokens() -> None:
 def test_the_bridge_copies_the_final_state_or_maps_it(cell: str) -> None:
     source = torch.tensor([[3, 4, 3], [4, 4, 1]])
     mask = torch.tensor([[1, 1, 1], [1, 1, 0]])
-    copying = tiny(cell=cell, handover="copy", encoder_layers=2, decoder_layers=2)
+    copying = tiny(cell=cell, bridge="copy", encoder_layers=2, decoder_layers=2)
     encoded = copying.get_encoder()(input_ids=source, attention_mask=mask)
     state = copying.get_decoder().bridge(encoded)
     assert torch.equal(state["hidden"], encoded.final_hidden)
@@ -456,19 +458,22 @@ def test_noise_and_dropout_disturb_training_only(choices: dict[str, float]) -> N
         ({"attention": "none"}, "attention=none has no context to send to"),
         ({"context_to": []}, "context_to is empty"),
         ({"context_to": ["next_layer"]}, "set decoder_layers=2 or more"),
-        ({"attention": "fixed", "attention_heads": 2}, "attention_heads=2 has no effect with attention=fixed"),
+        ({"attention": "fixed", "num_attention_heads": 2}, "num_attention_heads=2 has no effect with attention=fixed"),
         ({"attention": "fixed", "attention_query": "current"}, "attention_query=current has no effect"),
         ({"attention": "fixed", "attention_values": True}, "attention_values=True has no effect"),
         ({"attention": "dot", "attention_size": 8}, "attention_size has no effect with attention=dot"),
         ({"attention": "additive", "attention_layers": 2}, "only keyed has layers"),
         ({"attention": "keyed", "attention_layers": 0}, "attention_layers must be at least 1"),
         ({"attention": "dot", "encoder_hidden_size": 8}, r"attention=general\)"),
-        ({"attention_heads": 3}, "attention_heads=3 does not divide the width of the encoder output, 8"),
-        ({"attention_size": 9, "attention_heads": 2}, "does not divide the width of the keys, 9"),
-        ({"handover": "copy", "encoder_layers": 2}, "encoder_layers=2 and decoder_layers=1 must be equal"),
-        ({"handover": "copy", "encoder_hidden_size": 8}, "16 is not 8; change encoder_hidden_size"),
+        ({"num_attention_heads": 3}, "num_attention_heads=3 does not divide the width of the encoder output, 8"),
+        ({"attention_size": 9, "num_attention_heads": 2}, "does not divide the width of the keys, 9"),
+        ({"bridge": "copy", "encoder_layers": 2}, "encoder_layers=2 and decoder_layers=1 must be equal"),
+        ({"bridge": "copy", "encoder_hidden_size": 8}, "16 is not 8; change encoder_hidden_size"),
         ({"feedback": "sample"}, "no effect without scheduled_sampling"),
-        ({"share_embeddings": True, "separate_vocabularies": True}, "needs one vocabulary for both sides"),
+        (
+            {"share_encoder_decoder_embeddings": True, "separate_vocabularies": True},
+            "needs one vocabulary for both sides",
+        ),
         ({"decoder_vocab_size": 9}, "decoder_vocab_size=9 differs from vocab_size=8"),
     ],
 )

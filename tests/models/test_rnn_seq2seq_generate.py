@@ -26,7 +26,7 @@ def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:
 @pytest.fixture(scope="module")
 def model() -> RNNSeq2SeqForConditionalGeneration:
     """One model for all tests that leave it as it is."""
-    return tiny(attention_heads=2)
+    return tiny(num_attention_heads=2)
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from kit.verify.generation import perturb_parameters
 from kit.verify.subject import Subject, logits_of, random_batch
 
 SCORES = ("none", "fixed", "additive", "rbf")
-TYING = ("tie_word_embeddings", "share_embeddings")
+TYING = ("tie_word_embeddings", "share_encoder_decoder_embeddings")
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -42,7 +42,7 @@ def subject_of(model: PreTrainedModel) -> Subject:
 @pytest.fixture(scope="module")
 def model() -> RNNSeq2SeqForConditionalGeneration:
     """One model for all tests that leave it as it is."""
-    return tiny(attention_heads=2)
+    return tiny(num_attention_heads=2)
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +73,8 @@ def test_auto_classes_load_what_was_saved(
     "choices",
     [
         {"tie_word_embeddings": True},
-        {"share_embeddings": True},
-        {"share_embeddings": True, "tie_word_embeddings": True},
+        {"share_encoder_decoder_embeddings": True},
+        {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True},
     ],
     ids=["tied", "shared", "both"],
 )
@@ -85,7 +85,7 @@ def test_tied_and_shared_weights_are_one_tensor_after_loading_too(choices: dict[
     assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     for one in (model, loaded):
         source, target, output = one.get_input_embeddings(), one.model.target_embeddings, one.lm_head
-        assert (target is source) == choices.get("share_embeddings", False)
+        assert (target is source) == choices.get("share_encoder_decoder_embeddings", False)
         assert (output.weight is target.weight) == choices.get("tie_word_embeddings", False)
     names = {name for name, _ in model.named_parameters()}
     assert len(names) == len({id(parameter) for parameter in model.parameters()})
@@ -287,7 +287,7 @@ def test_gradient_checkpointing_is_refused(model: RNNSeq2SeqForConditionalGenera
 
 @pytest.mark.parametrize(
     "choices",
-    [{}, {"tie_word_embeddings": True}, {"share_embeddings": True, "tie_word_embeddings": True}],
+    [{}, {"tie_word_embeddings": True}, {"share_encoder_decoder_embeddings": True, "tie_word_embeddings": True}],
     ids=["plain", "tied", "shared and tied"],
 )
 @pytest.mark.parametrize("size", [10, 16])

@@ -69,7 +69,7 @@ def test_every_attention_score_learns_to_reverse(score: str, places: dict[str, A
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm"])
 def test_the_other_cells_learn_too(cell: str) -> None:
-    assert exact_match_after(150, cell=cell, attention="additive", attention_heads=2) >= 0.95
+    assert exact_match_after(150, cell=cell, attention="additive", num_attention_heads=2) >= 0.95
 
 
 @pytest.mark.parametrize(

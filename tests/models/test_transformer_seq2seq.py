@@ -25,8 +25,8 @@ SMALL: dict[str, Any] = {
     "hidden_size": 32,
     "encoder_layers": 2,
     "decoder_layers": 2,
-    "attention_heads": 4,
-    "feed_forward_size": 48,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
     "dropout": 0.0,
 }
 
@@ -52,9 +52,9 @@ def padded_batch(examples: int = 5, seed: int = 1) -> dict[str, Tensor]:
     }
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
-def test_logits_are_marians(activation: str) -> None:
-    model = built(norm="post", activation=activation)
+@pytest.mark.parametrize("hidden_act", ["relu", "gelu"])
+def test_logits_are_marians(hidden_act: str) -> None:
+    model = built(norm="post", hidden_act=hidden_act)
     batch = padded_batch()
     with torch.no_grad():
         assert torch.allclose(model(**batch).logits, as_marian(model)(**batch).logits, atol=1e-5)
@@ -102,8 +102,8 @@ def test_logits_are_those_of_torch() -> None:
     padding = batch["attention_mask"] == 0
     with torch.no_grad():
         states = torch_model(
-            model.model.encoder.placed(model.model.encoder.embed_tokens(batch["input_ids"])),
-            model.model.decoder.placed(model.model.target_embeddings(batch["decoder_input_ids"])),
+            model.model.encoder.add_positions(model.model.encoder.embed_tokens(batch["input_ids"])),
+            model.model.decoder.add_positions(model.model.target_embeddings(batch["decoder_input_ids"])),
             tgt_mask=nn.Transformer.generate_square_subsequent_mask(7),
             src_key_padding_mask=padding,
             memory_key_padding_mask=padding,
@@ -114,17 +114,17 @@ def test_logits_are_those_of_torch() -> None:
 CHOICES = [
     {
         "norm": norm,
-        "activation": activation,
-        "positions": "learned" if (norm, activation) == ("pre", "gelu") else "sinusoid",
+        "hidden_act": hidden_act,
+        "max_position_embeddings": 32 if (norm, hidden_act) == ("pre", "gelu") else None,
     }
-    for norm, activation in product(("pre", "post"), ("relu", "gelu", "swiglu"))
+    for norm, hidden_act in product(("pre", "post"), ("relu", "gelu", "swiglu"))
 ] + [
-    {"norm": "post", "positions": "learned"},
-    {"share_embeddings": False},
-    {"share_embeddings": False, "tie_word_embeddings": False},
+    {"norm": "post", "max_position_embeddings": 32},
+    {"share_encoder_decoder_embeddings": False},
+    {"share_encoder_decoder_embeddings": False, "tie_word_embeddings": False},
     {"tie_word_embeddings": False},
-    {"share_embeddings": False, "separate_vocabularies": True, "decoder_vocab_size": 23},
-    {"scale_embedding": False, "attention_heads": 1},
+    {"share_encoder_decoder_embeddings": False, "separate_vocabularies": True, "decoder_vocab_size": 23},
+    {"scale_embedding": False, "num_attention_heads": 1},
 ]
 
 
@@ -196,19 +196,19 @@ def test_the_encoder_alone(tmp_path: Path) -> None:
 def test_learned_positions_end_with_a_message_and_sinusoids_do_not() -> None:
     ids = torch.full((1, 20), 5)
     with pytest.raises(ValueError, match="longer than the 16 learned positions"):
-        built(positions="learned", max_positions=16)(input_ids=ids, decoder_input_ids=ids)
-    assert built(max_positions=16)(input_ids=ids, decoder_input_ids=ids).logits.shape == (1, 20, 40)
+        built(max_position_embeddings=16)(input_ids=ids, decoder_input_ids=ids)
+    assert built()(input_ids=ids, decoder_input_ids=ids).logits.shape == (1, 20, 40)
 
 
 @pytest.mark.parametrize(
     ("choices", "message"),
     [
-        ({"attention_heads": 3}, "attention_heads=3 does not divide hidden_size=32"),
-        ({"hidden_size": 9, "attention_heads": 3}, "needs an even hidden_size"),
+        ({"num_attention_heads": 3}, "num_attention_heads=3 does not divide hidden_size=32"),
+        ({"hidden_size": 9, "num_attention_heads": 3}, "need an even hidden_size"),
         ({"dropout": 1.0}, "dropout is a probability below 1"),
-        ({"separate_vocabularies": True}, "share_embeddings needs one vocabulary"),
+        ({"separate_vocabularies": True}, "share_encoder_decoder_embeddings needs one vocabulary"),
         ({"decoder_vocab_size": 9}, "set separate_vocabularies too"),
-        ({"feed_forward_size": 0}, "feed_forward_size must be at least 1"),
+        ({"intermediate_size": 0}, "intermediate_size must be at least 1"),
     ],
 )
 def test_combinations_without_sense_are_refused(choices: dict[str, Any], message: str) -> None:

@@ -264,7 +264,7 @@ def test_what_makes_no_sense_is_refused(tiny_recipe: Path, changes: list[str], m
 
 @pytest.mark.parametrize("kind", ["rnn_seq2seq", "transformer_seq2seq"])
 def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path, kind: str) -> None:
-    size = "hidden_size: 16, attention_heads: 2, encoder_layers: 1, decoder_layers: 1"
+    size = "hidden_size: 16, num_attention_heads: 2, encoder_layers: 1, decoder_layers: 1"
     model = [] if kind == "rnn_seq2seq" else [f"model={{type: {kind}, {size}}}"]
     base = train(load_recipe(tiny_recipe, [*model, "train.max_steps=2"]), tmp_path / "base").folder
     changes = [f"model={{pretrained: {base}}}", "tokenizer={}", "peft.method=lora", "eval.num_beams=2"]

@@ -302,9 +302,11 @@ def test_early_stopping_needs_evaluations(write):
 
 
 def test_sharing_embeddings_needs_the_tokenizer_to_be_shared(write):
-    path = write(changed("cell: gru", "share_embeddings: true"))
-    assert load_recipe(path).model.settings["share_embeddings"] is True
-    assert "line 3: model: share_embeddings needs one vocabulary" in complaint(path, "tokenizer.shared=false")
+    path = write(changed("cell: gru", "share_encoder_decoder_embeddings: true"))
+    assert load_recipe(path).model.settings["share_encoder_decoder_embeddings"] is True
+    assert "line 3: model: share_encoder_decoder_embeddings needs one vocabulary" in complaint(
+        path, "tokenizer.shared=false"
+    )
 
 
 def test_several_mistakes_are_listed_in_the_order_of_the_file(write):

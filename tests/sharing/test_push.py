@@ -476,7 +476,7 @@ def families() -> dict[str, tuple[Any, str, dict[str, Any]]]:
     built: dict[str, Any] = {
         "rnn_seq2seq": models.RNNSeq2SeqForConditionalGeneration(models.RNNSeq2SeqConfig(**sizes)),
         "transformer_seq2seq": models.TransformerSeq2SeqForConditionalGeneration(
-            models.TransformerSeq2SeqConfig(**sizes, encoder_layers=1, decoder_layers=1, attention_heads=2)
+            models.TransformerSeq2SeqConfig(**sizes, encoder_layers=1, decoder_layers=1, num_attention_heads=2)
         ),
         "rnn_lm": models.RNNLMForCausalLM(models.RNNLMConfig(**sizes)),
         "rnn_captioner": models.RNNCaptionerForConditionalGeneration(

@@ -18,7 +18,7 @@ CHOICES: list[dict[str, Any]] = [
     {"attention": "none", "context_to": []},
     {"attention": "fixed", "cell": "gru", "context_to": ["input", "readout"]},
     {"attention": "additive", "context_to": ["input", "readout"]},
-    {"attention": "scaled_dot", "attention_heads": 2, "cell": "gru", "attention_query": "current"},
+    {"attention": "scaled_dot", "num_attention_heads": 2, "cell": "gru", "attention_query": "current"},
     {"attention": "dot", "attention_query": "current", "context_to": ["state"], "decoder_layers": 2},
     {"attention": "general", "cell": "rnn", "context_to": ["next_layer", "readout"], "decoder_layers": 2},
     {"attention": "keyed", "attention_layers": 2, "context_to": ["readout"], "tie_word_embeddings": True},

@@ -37,7 +37,7 @@ model:
   cnn_channels: [6, 8]
   image_size: 16
   attention: additive
-  attention_heads: 2
+  num_attention_heads: 2
   dropout: 0.1
 tokenizer: {train: word, min_frequency: 1}
 data: {path: FOLDER, caption: captions, validation_size: 6, test_size: 8}
@@ -221,7 +221,7 @@ def test_the_proofs_hold_and_the_data_can_be_looked_at(kit_here, run: Path, fold
 
 
 def test_without_attention_there_is_nothing_to_draw_and_grey_pictures_are_read(folder: Path, tmp_path: Path) -> None:
-    choices = ["model.attention=none", "model.context_to=[]", "model.attention_heads=1", "model.num_channels=1"]
+    choices = ["model.attention=none", "model.context_to=[]", "model.num_attention_heads=1", "model.num_channels=1"]
     quick = ["train.max_steps=1", "eval.steps=0", "eval.num_beams=1", "data.max_length=8"]
     found = train(load_recipe(folder / "recipe.yaml", [*choices, *quick]), tmp_path / "run")
     assert not list((tmp_path / "run" / "plots").glob("attention*"))

@@ -29,8 +29,8 @@ TINY: dict[str, Any] = {
     "hred": {"type": "hred", "cell": "gru", "hidden_size": 16, "embedding_size": 8, "attention": "additive"},
     "flat": {"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 16, "embedding_size": 8, "attention": "additive"},
     "transformer": {
-        "type": "transformer_seq2seq", "hidden_size": 16, "feed_forward_size": 16, "attention_heads": 2,
-        "encoder_layers": 1, "decoder_layers": 1, "positions": "learned", "max_positions": 24,
+        "type": "transformer_seq2seq", "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2,
+        "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 24,
     },
 }  # fmt: skip
 BUILTIN: dict[str, Any] = {

@@ -82,7 +82,7 @@ def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) ->
 
 SAY = [{"prompt": f"say {letter}", "answer": f"{letter}{letter}"} for letter in "abcdef"]
 METRICS = {"metrics": ["exact_match", "rouge1"]}
-RNN = {"type": "rnn_lm", "hidden_size": 48, "embedding_size": 48, "layers": 1}
+RNN = {"type": "rnn_lm", "hidden_size": 48, "embedding_size": 48, "num_hidden_layers": 1}
 
 
 @pytest.fixture(scope="module")

@@ -398,14 +398,14 @@ def test_a_tokenizer_that_needs_another_package_says_so(tmp_path: Path) -> None:
 
 def own_model(folder: Path, data: Path, *parts: dict[str, Any]) -> Prepared:
     """A new model for several directions."""
-    model = {"type": "transformer_seq2seq", "hidden_size": 8, "attention_heads": 2, "feed_forward_size": 8}
+    model = {"type": "transformer_seq2seq", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
     keys = {"model": model, "tokenizer": {"min_frequency": 1}, "data": {"directions": DIRECTIONS}}
     return prepare(load_recipe(recipe_file(folder, data, keys, *parts)))
 
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: Path, data: Path) -> None:
-    parts = {"tokenizer": {"shared": shared}, "model": {"share_embeddings": shared}}
+    parts = {"tokenizer": {"shared": shared}, "model": {"share_encoder_decoder_embeddings": shared}}
     prepared = own_model(tmp_path, data, parts)
     tokenizers, tokenizer = prepared.tokenizers, prepared.tokenizers.source
     examples, texts = prepared.encoded.splits["train"], prepared.splits.datasets["train"]
@@ -511,7 +511,7 @@ def test_what_is_too_long_for_the_model_is_left_out_of_training_and_cut_elsewher
     long = ("ab" * 50, "cd")
     write_text(data, [*PAIRS, long, long])
     write_text(data, [*PAIRS, long], "val")
-    positions = {"positions": "learned", "max_positions": 40}
+    positions = {"max_position_embeddings": 40}
     if name == "own":
         prepared = own_model(tmp_path, data, {"model": positions, "tokenizer": {"train": "char"}})
     else:

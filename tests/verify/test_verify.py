@@ -255,17 +255,17 @@ def test_a_tiny_copy_keeps_the_choices_and_which_sizes_are_equal() -> None:
         embedding_size=20,
         attention="keyed",
         attention_size=30,
-        attention_heads=6,
+        num_attention_heads=6,
         attention_layers=2,
         dropout=0.3,
         pad_token_id=7,
     )
     small = tiny_config(config, vocabulary=5, width=4)
     assert (small.vocab_size, small.decoder_vocab_size, small.pad_token_id, small.dropout) == (5, 5, 1, 0.0)
-    assert (small.attention, small.attention_heads, small.attention_layers) == ("keyed", 6, 2)
+    assert (small.attention, small.num_attention_heads, small.attention_layers) == ("keyed", 6, 2)
     assert small.hidden_size < 20
     assert small.encoder_size != small.hidden_size != small.word_embedding_size
-    same = tiny_config(RNNSeq2SeqConfig(hidden_size=64, attention="dot", handover="copy"), vocabulary=5, width=4)
+    same = tiny_config(RNNSeq2SeqConfig(hidden_size=64, attention="dot", bridge="copy"), vocabulary=5, width=4)
     assert same.encoder_size == same.hidden_size == same.word_embedding_size == 4
 
 
