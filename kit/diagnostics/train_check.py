@@ -107,8 +107,8 @@ def compare(topic: str, expected: Training, actual: Training) -> Finding:
 def overrides(processes: int) -> list[str]:
     """A shipped recipe cut down to a few seconds, in float64, with dropout and two micro-batches per process."""
     return [
-        "model={type: transformer_seq2seq, hidden_size: 32, encoder_layers: 2, decoder_layers: 2, attention_heads: 2,"
-        " feed_forward_size: 64, dropout: 0.1}",
+        "model={type: transformer_seq2seq, hidden_size: 32, encoder_layers: 2, decoder_layers: 2, dropout: 0.1,"
+        " num_attention_heads: 2, intermediate_size: 64}",
         "tokenizer={train: char, min_frequency: 1}",
         "data={path: 'builtin:dates', languages: [en], sizes: {train: 512, validation: 8, test: 8}}",
         f"train={{max_steps: {STEPS}, batch_size: {max(64, 4 * processes)}, micro_batches: {2 * processes},"
