@@ -20,7 +20,7 @@ class HREDConfig(RNNTextDecoderConfig):
 
     utterance_hidden_size: int | None = None
     """Width of the utterance encoder's state in one direction; by default such that an utterance, both directions
-    side by side, is `hidden_size` wide."""
+    concatenated, is `hidden_size` wide."""
 
     utterance_layers: int = 1
     """Number of recurrent layers that read the tokens of an utterance."""
@@ -35,12 +35,12 @@ class HREDConfig(RNNTextDecoderConfig):
     """Number of recurrent layers that read the turns."""
 
     include_utterances: bool = True
-    """Put each utterance itself beside the state of the context encoder after it, for attention, and the last one for
-    the decoder's first state. Without it the decoder sees turns through the context encoder alone, as in the original
-    HRED."""
+    """Concatenate each utterance's own vector to the state of the context encoder after it, for attention and for the
+    decoder's initial state. Without it the decoder sees turns through the context encoder alone, as in the original
+    paper (Serban et al., 2016)."""
 
     share_encoder_decoder_embeddings: bool = True
-    """Use one matrix for the word vectors of what is read and what is written."""
+    """Use one matrix for the word embeddings of the dialogue and of the answer."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.context_hidden_size is None:
@@ -51,7 +51,7 @@ class HREDConfig(RNNTextDecoderConfig):
 
     @property
     def utterance_width(self) -> int:
-        """Width of what an utterance becomes, both directions side by side."""
+        """Width of the vector of an utterance, both directions concatenated."""
         return self.utterance_hidden_size * (2 if self.bidirectional else 1)
 
     @property

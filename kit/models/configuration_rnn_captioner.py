@@ -12,36 +12,36 @@ from .configuration_rnn_seq2seq import RNNTextDecoderConfig
 
 @strict
 class RNNCaptionerConfig(RNNTextDecoderConfig):
-    """An image encoder with the decoder of `rnn_seq2seq`: the image as its first state, or with visual attention."""
+    """An image encoder with the decoder of `rnn_seq2seq`: the image as its initial state, or with visual attention."""
 
     model_type = "rnn_captioner"
     encoder_width_field: ClassVar[str] = "feature_size"
     attribute_map = {"num_hidden_layers": "decoder_layers"}  # noqa: RUF012
 
     image_size: int = 64
-    """Height and width that images are resized to before the model sees them; it takes other sizes too."""
+    """Height and width that images are resized to. The model itself takes other sizes too."""
 
     num_channels: int = 3
-    """Number of colours of a pixel: 3, or 1 for grey images."""
+    """Number of color channels: 3, or 1 for gray images."""
 
     background: str = "#ffffff"
-    """Colour behind transparent parts of images, as #rrggbb; white by default."""
+    """Color behind transparent parts of images, as #rrggbb; white by default."""
 
     cnn_channels: list[int] = field(default_factory=lambda: [32, 64, 128])
-    """Channels of each stage of the network that reads the image; each stage halves height and width."""
+    """Channels of each stage of the convolutional encoder; each stage halves height and width."""
 
     cnn_blocks: int = 1
     """Number of residual blocks in each stage."""
 
     backbone_config: dict[str, Any] | None = None
-    """Read the image with a backbone of transformers instead: its `model_type` (such as resnet) and what else its
-    configuration takes. `cnn_channels` and `cnn_blocks` have no effect then."""
+    """Encode the image with a backbone of transformers instead: its `model_type` (such as resnet) and other fields of
+    its configuration. `cnn_channels` and `cnn_blocks` have no effect then."""
 
     feature_size: int | None = None
-    """Width of the features, one for each place of the image; by default `hidden_size`."""
+    """Width of the features, one for each position of the image; by default `hidden_size`."""
 
     feature_positions: bool = True
-    """Let each feature know its place in the image."""
+    """Add its row and column to each feature."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         if self.feature_size is None:
@@ -65,13 +65,13 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
         yield from super().invalid_values()
         yield from self.not_positive("image_size", "num_channels", "feature_size")
         if not re.fullmatch("#[0-9a-fA-F]{6}", self.background):
-            yield f"background must be a colour such as #ffffff, not {self.background}"
+            yield f"background must be a color such as #ffffff, not {self.background}"
         if self.cnn_blocks < 0:
             yield f"cnn_blocks must not be negative, not {self.cnn_blocks}"
         if not self.cnn_channels or min(self.cnn_channels) < 1:
-            yield f"cnn_channels must name at least one stage, each of at least 1 channel, not {self.cnn_channels}"
+            yield f"cnn_channels needs at least one stage, each of at least 1 channel, not {self.cnn_channels}"
         if self.backbone_config is not None and "model_type" not in self.backbone_config:
-            yield "backbone_config must say its model_type, for example resnet"
+            yield "backbone_config needs a model_type, for example resnet"
 
 
 __all__ = ["RNNCaptionerConfig"]

@@ -1,4 +1,4 @@
-"""Configuration of `rnn_lm`: a recurrent language model."""
+"""Configuration of `rnn_lm`: a recurrent language model. A recipe's `model` section holds these fields."""
 
 from typing import Any, Literal
 
@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 @strict
 class RNNLMConfig(PreTrainedConfig):
-    """Word vectors, recurrent layers and an output layer that predicts the next token."""
+    """Word embeddings, recurrent layers and an output layer that predicts the next token."""
 
     model_type = "rnn_lm"
     keys_to_ignore_at_inference = ["past_key_values"]  # noqa: RUF012 (the name and type are transformers')
@@ -17,7 +17,7 @@ class RNNLMConfig(PreTrainedConfig):
     """Number of tokens."""
 
     embedding_size: int | None = None
-    """Width of the word vectors; by default `hidden_size`."""
+    """Width of the word embeddings; by default `hidden_size`."""
 
     hidden_size: int = 256
     """Width of the state of each layer."""
@@ -29,26 +29,26 @@ class RNNLMConfig(PreTrainedConfig):
     """Kind of recurrent cell: `rnn` (tanh), `lstm` or `gru`."""
 
     tie_word_embeddings: bool = True
-    """Use one matrix for the word vectors and the output layer; where their widths differ, the state is projected to
-    the width of the word vectors first."""
+    """Use one matrix for the word embeddings and the output layer; where their widths differ, the state is projected to
+    the width of the word embeddings first."""
 
     dropout: float | int = 0.0
     """Dropout before the output layer, the same units at every position of a text."""
 
     input_dropout: float | int | None = None
-    """Dropout on word vectors, the same units at every position of a text; by default `dropout`."""
+    """Dropout on word embeddings, the same units at every position of a text; by default `dropout`."""
 
     layer_dropout: float | int | None = None
     """Dropout between the recurrent layers, the same units at every position of a text; by default `dropout`."""
 
     word_dropout: float | int = 0.0
-    """Share of the vocabulary whose word vectors are zero in a batch, wherever they occur."""
+    """Share of the vocabulary whose word embeddings are zero in a batch, wherever they occur."""
 
     weight_dropout: float | int = 0.0
     """Dropout on the weights from state to state (DropConnect), the same at every position."""
 
     initializer_range: float | int = 0.1
-    """Standard deviation of the first word vectors."""
+    """Standard deviation of the initial word embeddings."""
 
     use_cache: bool = True
     """Keep the state between the steps of `generate()`."""
@@ -64,30 +64,30 @@ class RNNLMConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        self.check_combination()
+        self._check_values()
 
     @property
-    def word_vector_size(self) -> int:
-        """Width of the word vectors."""
+    def word_embedding_size(self) -> int:
+        """Width of the word embeddings."""
         return self.embedding_size or self.hidden_size
 
     @property
     def output_size(self) -> int:
-        """Width of what the output layer sees."""
-        return self.word_vector_size if self.tie_word_embeddings else self.hidden_size
+        """Width of the output layer's input."""
+        return self.word_embedding_size if self.tie_word_embeddings else self.hidden_size
 
     @property
-    def first_dropout(self) -> float:
-        """Dropout on word vectors."""
+    def effective_input_dropout(self) -> float:
+        """Dropout on word embeddings."""
         return self.dropout if self.input_dropout is None else self.input_dropout
 
     @property
-    def middle_dropout(self) -> float:
+    def effective_layer_dropout(self) -> float:
         """Dropout between layers."""
         return self.dropout if self.layer_dropout is None else self.layer_dropout
 
-    def check_combination(self) -> None:
-        """Refuse values that make no sense, each with a message that says what to change."""
+    def _check_values(self) -> None:
+        """Raise ValueError for values that no model can have."""
         for name in ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers"):
             value = getattr(self, name)
             if value is not None and value < 1:

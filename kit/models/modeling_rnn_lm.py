@@ -1,11 +1,12 @@
-"""The recurrent language model as a `PreTrainedModel`.
+"""The recurrent language model, with the regularization of AWD-LSTM (Merity et al., 2018).
 
-tokens ─► word vectors ─► recurrent layers ─► (projection) ─► lm_head ─► logits of the next token
-                               ▲      │
-                               └ state ┘  carried from one call to the next in a `RecurrentCache`
+    tokens ─► word embeddings ─► recurrent layers ─► (projection) ─► lm_head ─► logits of the next token
+                                    ▲      │
+                                    └ state ┘  carried from one call to the next in a `RecurrentCache`
+
+Shapes in comments: batch, time (positions of a text), embedding (width of a word embedding), hidden (width of a state),
+and vocabulary.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +33,7 @@ class RNNLMPreTrainedModel(PreTrainedModel):
     config_class = RNNLMConfig
     base_model_prefix = "model"
     main_input_name = "input_ids"
-    # a state does not hold its past, so assisted decoding cannot take tokens back: transformers then refuses it
+    # assisted decoding would have to take tokens back, and a state does not hold its past: transformers then refuses
     _is_stateful = True
     supports_gradient_checkpointing = False
 
@@ -49,7 +50,7 @@ class RNNLMPreTrainedModel(PreTrainedModel):
 
 
 class LockedDropout(nn.Module):
-    """Dropout that leaves out the same units at every position of a row."""
+    """Variational dropout: drops the same units at every position of a row (Gal and Ghahramani, 2016)."""
 
     def __init__(self, probability: float):
         super().__init__()
@@ -62,23 +63,22 @@ class LockedDropout(nn.Module):
 
 
 class RNNLMModel(RNNLMPreTrainedModel):
-    """Word vectors and recurrent layers, without the output layer.
-
-    Padding, on either side, changes nothing: real tokens are read one after the other.
-    """
+    """Word embeddings and recurrent layers, without the output layer. Padding, on either side, changes nothing."""
 
     def __init__(self, config: RNNLMConfig):
         super().__init__(config)
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.word_vector_size, config.pad_token_id)
+        self.embed_tokens = nn.Embedding(config.vocab_size, config.word_embedding_size, config.pad_token_id)
         self.layers = nn.ModuleList(
-            recurrent_layer(config.cell, config.word_vector_size if i == 0 else config.hidden_size, config.hidden_size)
+            recurrent_layer(
+                config.cell, config.word_embedding_size if i == 0 else config.hidden_size, config.hidden_size
+            )
             for i in range(config.num_hidden_layers)
         )
-        narrower = config.output_size != config.hidden_size
-        self.projection = nn.Linear(config.hidden_size, config.output_size) if narrower else nn.Identity()
-        self.first_dropout = LockedDropout(config.first_dropout)
-        self.middle_dropout = LockedDropout(config.middle_dropout)
-        self.last_dropout = LockedDropout(config.dropout)
+        needs_projection = config.output_size != config.hidden_size
+        self.projection = nn.Linear(config.hidden_size, config.output_size) if needs_projection else nn.Identity()
+        self.input_dropout = LockedDropout(config.effective_input_dropout)
+        self.layer_dropout = LockedDropout(config.effective_layer_dropout)
+        self.output_dropout = LockedDropout(config.dropout)
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Embedding:
@@ -86,13 +86,6 @@ class RNNLMModel(RNNLMPreTrainedModel):
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embed_tokens = value
-
-    def _word_vectors(self, input_ids: Tensor) -> Tensor:
-        if not self.training or self.config.word_dropout == 0:
-            return self.embed_tokens(input_ids)
-        weight = self.embed_tokens.weight
-        kept = nn.functional.dropout(weight.new_ones(weight.shape[0], 1), self.config.word_dropout)
-        return nn.functional.embedding(input_ids, weight * kept, self.config.pad_token_id)
 
     @can_return_tuple
     def forward(
@@ -102,13 +95,18 @@ class RNNLMModel(RNNLMPreTrainedModel):
         past_key_values: RecurrentCache | None = None,
         inputs_embeds: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
     ) -> BaseModelOutputWithPast:
+        """States (batch, time, output size) of input_ids (batch, time), which come after what `past_key_values` has
+        read. attention_mask (batch, past + time) is 1 at real tokens.
+
+        `output_attentions` has no effect: `generate()` and PEFT pass it to every model.
+        """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("the model needs exactly one of input_ids and inputs_embeds")
         if inputs_embeds is None:
-            inputs_embeds = self._word_vectors(input_ids)
+            inputs_embeds = self._embed(input_ids)
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
         if output_hidden_states is None:
@@ -118,9 +116,9 @@ class RNNLMModel(RNNLMPreTrainedModel):
         if attention_mask is not None and not bool(attention_mask[:, -time:].all()):
             mask = attention_mask[:, -time:].bool()  # the mask may cover what the state has read, too
             lengths, order = mask.sum(1), left_align_index(mask)
-        back = None if order is None else order.argsort(dim=1)
+        inverse = None if order is None else order.argsort(dim=1)
 
-        x = self.first_dropout(inputs_embeds)  # (batch, time, embedding)
+        x = self.input_dropout(inputs_embeds)  # (batch, time, embedding)
         if order is not None:
             x = gather_time(x, order)
         hidden_states = [inputs_embeds]
@@ -128,7 +126,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
         state: dict[str, Tensor] = {}
         for i, layer in enumerate(self.layers):
             if i > 0:
-                x = self.middle_dropout(x)
+                x = self.layer_dropout(x)
             x, hidden, cell = run_with_state(
                 layer,
                 x,
@@ -140,19 +138,27 @@ class RNNLMModel(RNNLMPreTrainedModel):
             state[f"hidden_{i}"] = hidden
             if cell is not None:
                 state[f"cell_{i}"] = cell
-            hidden_states.append(x if back is None else gather_time(x, back))
+            hidden_states.append(x if inverse is None else gather_time(x, inverse))
         if use_cache or past_key_values is not None:
             past_key_values = RecurrentCache() if past_key_values is None else past_key_values
             past_key_values.store(state, time)
         return BaseModelOutputWithPast(
-            last_hidden_state=self.projection(self.last_dropout(hidden_states[-1])),
+            last_hidden_state=self.projection(self.output_dropout(hidden_states[-1])),
             past_key_values=past_key_values,
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
         )
 
+    def _embed(self, input_ids: Tensor) -> Tensor:
+        """Word embeddings (batch, time, embedding); word dropout zeroes a word wherever it occurs in the batch."""
+        if not self.training or self.config.word_dropout == 0:
+            return self.embed_tokens(input_ids)
+        weight = self.embed_tokens.weight
+        keep = nn.functional.dropout(weight.new_ones(weight.shape[0], 1), self.config.word_dropout)
+        return nn.functional.embedding(input_ids, weight * keep, self.config.pad_token_id)
+
 
 class RNNLMForCausalLM(RecurrentGenerationMixin, RNNLMPreTrainedModel, GenerationMixin):
-    """The language model with its output layer: train it with `labels`, write with `generate()`."""
+    """The language model with its output layer: train it with `labels`, continue texts with `generate()`."""
 
     _tied_weights_keys = {"lm_head.weight": "model.embed_tokens.weight"}  # noqa: RUF012
 
@@ -171,14 +177,16 @@ class RNNLMForCausalLM(RecurrentGenerationMixin, RNNLMPreTrainedModel, Generatio
         inputs_embeds: Tensor | None = None,
         labels: Tensor | None = None,
         use_cache: bool | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
-        **kwargs: Any,
     ) -> CausalLMOutputWithPast:
         """Logits (batch, time, vocabulary), and with `labels` (batch, time; −100 is ignored) the loss of predicting
         each label from the tokens before it.
 
-        `num_items_in_batch` is what the summed loss is divided by, when a step is more than this batch.
+        The loss is summed and divided by `num_items_in_batch`, by default the number of labels. `logits_to_keep` is how
+        many positions from the end get logits (0: all), or which.
         """
         outputs = self.model(
             input_ids=input_ids,
@@ -186,11 +194,11 @@ class RNNLMForCausalLM(RecurrentGenerationMixin, RNNLMPreTrainedModel, Generatio
             past_key_values=past_key_values,
             inputs_embeds=inputs_embeds,
             use_cache=use_cache,
+            output_hidden_states=output_hidden_states,
             return_dict=True,
-            **kwargs,
         )
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
-        logits = self.lm_head(outputs.last_hidden_state[:, kept])  # (batch, time, vocabulary)
+        positions = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        logits = self.lm_head(outputs.last_hidden_state[:, positions])  # (batch, time, vocabulary)
         loss = None
         if labels is not None:
             loss = cross_entropy(logits[:, :-1], labels[:, 1:], num_items_in_batch)

@@ -246,10 +246,10 @@ def test_the_trainer_trains_and_generates(tmp_path: Path) -> None:
     ("choices", "message"),
     [
         ({"image_size": 0}, "image_size must be at least 1"),
-        ({"cnn_channels": []}, "cnn_channels must name at least one stage"),
-        ({"cnn_channels": [8, 0]}, "cnn_channels must name at least one stage"),
+        ({"cnn_channels": []}, "cnn_channels needs at least one stage"),
+        ({"cnn_channels": [8, 0]}, "cnn_channels needs at least one stage"),
         ({"cnn_blocks": -1}, "cnn_blocks must not be negative"),
-        ({"backbone_config": {"depths": [1]}}, "backbone_config must say its model_type"),
+        ({"backbone_config": {"depths": [1]}}, "backbone_config needs a model_type"),
         ({"attention": "dot", "feature_size": 5}, "change feature_size"),
         ({"feature_size": 0}, "feature_size must be at least 1"),
         ({"decoder_vocab_size": 9}, "this model has one vocabulary"),

@@ -157,7 +157,7 @@ def test_each_dropout_works_in_training_only(kind: str) -> None:
 
 def test_locked_dropout_leaves_out_the_same_units_at_every_position() -> None:
     model = model_of(input_dropout=0.5, dropout=0.0, layer_dropout=0.0).train()
-    kept = model.model.first_dropout(torch.ones(3, 7, 50))
+    kept = model.model.input_dropout(torch.ones(3, 7, 50))
     assert torch.equal(kept, kept[:, :1].expand_as(kept))
     assert 0 < int((kept[0, 0] == 0).sum()) < 50
     assert not torch.equal(kept[0], kept[1])

@@ -252,7 +252,7 @@ def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: P
         ("data.validation_share=0.1", "cannot be combined with data.validation_size"),
         ("data.streaming=true", "pictures are read from disk as they are needed"),
         ("eval.group_by=[length]", "an image has no length"),
-        ("model.background=white", "background must be a colour such as #ffffff"),
+        ("model.background=white", "background must be a color such as #ffffff"),
         ("model.type=rnn_seq2seq", "is not a model type of kit"),
     ],
 )
