@@ -118,7 +118,8 @@ def data(recipe: RecipeArgument, overrides: Overrides = None) -> None:
 def _inspect(recipe: Any) -> None:
     from rich.console import Console
 
-    from kit.diagnostics.dry_run import inspect_recipe, render
+    from kit.diagnostics.dry_run import inspect_recipe
+    from kit.diagnostics.tables import render
 
     Console().print(render(inspect_recipe(recipe)))
 

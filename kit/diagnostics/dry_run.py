@@ -1,7 +1,6 @@
-"""What a run would see and take, before it is started: `kit data` and `kit train --dry-run`."""
+"""What a run will see and need, before it starts: `kit data` and `kit train --dry-run`."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,117 +9,35 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.plan import micro_batch_rng
-from kit.data.batching.ragged import RaggedTokens
-from kit.data.rows import filter_rows
-from kit.data.statistics import Duplicates, LengthStats, Overlap, UnknownTokens, count_unknown, find_duplicates
+from kit.data.statistics import LengthStats, Overlap, count_unknown, find_duplicates
 from kit.data.text.tokenizer import NoTokenizers
 from kit.diagnostics.cost import Cost, estimate
-from kit.diagnostics.tables import render
+from kit.diagnostics.report import Batches, Example, Inspection, Parameters, ShownSide, Side, SplitFacts
 from kit.recipe.base import Recipe
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import build_accelerator
 from kit.system.machine import keep_freed_memory
-from kit.tasks.base import Shown
-from kit.tasks.captioning.recipe import CaptioningRecipe
-from kit.tasks.captioning.task import Captioning
-from kit.tasks.translation.recipe import TranslationRecipe
-from kit.tasks.translation.task import Translation, encode_pairs
+from kit.tasks.base import TextTokens, TokenView
 
 EXAMPLES = 3
-UNKNOWN_WORTH_A_WARNING = 0.01
-COMPARES_CAPITALS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy", "cider")
+UNKNOWN_RATE_WARNING = 0.01
+CASE_SENSITIVE_METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy", "cider")
 PARTS = ("embeddings", "encoder", "decoder", "attention", "output", "other")
 
 
-@dataclass(frozen=True)
-class Side:
-    """One kind of text of a split, such as the sources."""
-
-    lengths: LengthStats
-    unknown: UnknownTokens
-
-
-@dataclass(frozen=True)
-class SplitFacts:
-    """A split on its way from the data to the model."""
-
-    read: int
-    left_out: dict[str, int]  # by reason, without those that left out nothing
-    flagged: dict[str, int]  # kept, but worth knowing
-    examples: int
-    sides: dict[str, Side]
-    beyond_filters: dict[str, int]  # validation and test only: kept, though train would have left them out
-    cut_references: int  # targets that no output can reach, as it would have more than eval.max_new_tokens
-
-
-@dataclass(frozen=True)
-class ShownSide:
-    """One side of an example as it is in a batch."""
-
-    text: str  # decoded again, special tokens and all
-    tokens: list[str]
-    padding: int  # tokens of it behind them
-
-
-Example = dict[str, ShownSide]
-"""An example of the first micro-batch: what the model reads, and what it learns to write."""
-
-
-@dataclass(frozen=True)
-class Batches:
-    """The plan of the training."""
-
-    steps_per_epoch: int
-    total_steps: int
-    micro_batches: int
-    padding: float  # share of what the model computes on
-    streamed: bool = False  # then an epoch is the first buffer
-
-    @property
-    def epochs(self) -> float:
-        return self.total_steps / self.steps_per_epoch
-
-
-@dataclass(frozen=True)
-class Parameters:
-    """Numbers of a model's weights; those that two parts share are counted once."""
-
-    model_type: str
-    total: int
-    trained: int
-    parts: dict[str, int]
-
-
-@dataclass(frozen=True)
-class Inspection:
-    """What a run of a recipe would see and take."""
-
-    splits: dict[str, SplitFacts]
-    duplicates: Duplicates
-    overlaps: dict[str, Overlap]  # of validation and test with train
-    examples: list[Example]
-    start_token: str | None  # of a decoder that reads what it learns to write, one token behind
-    vocabularies: dict[str, int]  # sizes: of source and target, or of the one that they share
-    batches: Batches
-    parameters: Parameters
-    cost: Cost | None  # None if the longest micro-batch does not fit into the memory
-    notes: list[str]  # of the reader of the data
-    warnings: list[str]  # what is likely to be a mistake
-
-
 def inspect_recipe(recipe: Recipe) -> Inspection:
-    """Do everything that a run does before its first step, look at it, and try a few steps on a copy of the model.
+    """Do everything that a run does before its first step, and time a few steps on a copy of the model.
 
-    Of a stream, its first buffer stands for the training data.
-    Nothing is written. Raises what a run would raise for a recipe that cannot be trained.
+    For a stream, the first buffer stands for the training data. Nothing is written. Raises what a run would raise for a
+    recipe that cannot be trained.
     """
-    keep_freed_memory()  # as a run does: it changes the time of a step
+    keep_freed_memory()  # as in a run: it changes the time of a step
     accelerator = build_accelerator(recipe)
     prepared = prepare(recipe).first_buffer()
-    train = training_texts(prepared)
-    texts = {split: train if split == "train" else data for split, data in prepared.splits.datasets.items()}
-    splits = {split: facts_of(prepared, split, texts[split]) for split in prepared.encoded.splits}
-    others = {split: texts[split] for split in texts if split != "train"}
+    train = training_rows(prepared)
+    others = {split: rows for split, rows in prepared.splits.datasets.items() if split != "train"}
+    rows = {"train": train, **others}
+    splits = {split: split_facts(prepared, split, rows[split]) for split in prepared.encoded.splits}
     duplicates, overlaps = find_duplicates(train, others, prepared.task.identity)
     try:
         cost = estimate(prepared, accelerator)
@@ -148,78 +65,70 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
 
 
 def start_token(prepared: Prepared) -> str | None:
+    """The first decoder input; None for a model without a decoder."""
     config = prepared.model.config
     if not getattr(config, "is_encoder_decoder", False):
         return None
     return prepared.tokenizers.target.convert_ids_to_tokens(config.decoder_start_token_id)
 
 
-def training_texts(prepared: Prepared) -> Dataset:
-    """The rows of the training split that the length filters let through."""
-    train, task = prepared.splits.datasets["train"], prepared.task
-    if not isinstance(task, Translation) or not any(prepared.encoded.left_out.values()):
-        return train
-    kept, _ = task.filter_lengths(encode_pairs(train, prepared.tokenizers), prepared.tokenizers)
-    return filter_rows(train, kept)
+def training_rows(prepared: Prepared) -> Dataset:
+    """The rows of the training split that passed the filters."""
+    train, kept = prepared.splits.datasets["train"], prepared.encoded.kept
+    return train if kept is None else train.select(kept)
 
 
-def facts_of(prepared: Prepared, split: str, texts: Dataset) -> SplitFacts:
-    """Sizes, lengths and unknown tokens of a split."""
+def split_facts(prepared: Prepared, split: str, rows: Dataset) -> SplitFacts:
+    """Sizes, lengths and unknown tokens of a split, whose examples were encoded from `rows`."""
     task, examples, report = prepared.task, prepared.encoded.splits[split], prepared.splits.report.splits[split]
-    refused, cut_references = prepared.encoded.left_out if split == "train" else {}, 0
-    if isinstance(task, Translation):
-        if split != "train":
-            refused = task.filter_lengths(examples, prepared.tokenizers)[1]
-        cut_references = int((examples.target.lengths > task.recipe.eval.max_new_tokens).sum())
-    elif isinstance(task, Captioning):
-        cut_references = int((examples.lengths > task.recipe.eval.max_new_tokens).sum())
-    by_filter = {task.filter_name(name): count for name, count in refused.items() if count}
+    is_train = split == "train"
+    filters = prepared.encoded.left_out if is_train else task.beyond_filters(examples, prepared.tokenizers)
+    filtered = {task.filter_name(name): count for name, count in filters.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
+    unreachable = task.unreachable_references(examples)
+    texts = task.token_lists(examples, prepared.tokenizers)
     return SplitFacts(
         read=report.read,
-        left_out=left_out | by_filter if split == "train" else left_out,
+        left_out=left_out | filtered if is_train else left_out,
         flagged={what: count for what, count in report.flagged.items() if count},
         examples=len(examples),
-        sides={name: side_of(prepared, lists, texts, name) for name, lists in task.texts(examples).items()},
-        beyond_filters={} if split == "train" else by_filter,
-        cut_references=cut_references,
+        sides={name: side_of(tokens, rows) for name, tokens in texts.items()},
+        beyond_filters={} if is_train else filtered,
+        unreachable_references=len(unreachable),
+        longest_reference=int(unreachable.max(initial=0)),
     )
 
 
-def side_of(prepared: Prepared, lists: RaggedTokens, texts: Dataset, name: str) -> Side:
-    """Figures of one kind of text; `texts` are the rows that the lists were made from, where each has its own."""
-    tokenizers, is_target = prepared.tokenizers, name == "target"
-    if not isinstance(prepared.task, Translation):
-        return Side(LengthStats.of(lists.lengths), count_unknown(tokenizers.source, lists, lambda i: "", False))
-    tokenizer = tokenizers.target if is_target else tokenizers.source
-    column = texts[name]
-    unknown = count_unknown(tokenizer, lists, lambda i: column[i], is_target)
-    always = tokenizers.encode_empty_target() if is_target else tokenizers.encode_empty_source()
-    return Side(LengthStats.of(lists.lengths - len(always)), unknown)
+def side_of(text: TextTokens, rows: Dataset) -> Side:
+    """Statistics of one kind of text; `rows` have the texts where each row has its own."""
+    column = None if text.column is None else rows[text.column]
+    unknown = count_unknown(text.tokenizer, text.lists, lambda i: "" if column is None else column[i], text.as_target)
+    return Side(LengthStats.of(text.lists.lengths - text.special), unknown)
 
 
 def first_examples(prepared: Prepared) -> list[Example]:
-    """A few examples of the first micro-batch of the first step, out of the very tensors that training would get."""
+    """A few examples of the first micro-batch, decoded from the tensors that the model will receive."""
     make_batch = prepared.batch_maker()
     batch = make_batch(prepared.plan.step(0)[0], micro_batch_rng(prepared.recipe.train.seed, 0, 0))
-    parts = prepared.task.read_and_learned(batch, prepared.tokenizers)
-    if not parts:
+    views = prepared.task.describe_batch(batch, prepared.tokenizers)
+    if not views:
         return []
 
-    def show(part: Shown, row: int) -> ShownSide:
-        real = part.real[row]
-        kept = part.ids[row][real].tolist()
-        text = part.tokenizer.decode(kept, skip_special_tokens=False)
-        return ShownSide(text, part.tokenizer.convert_ids_to_tokens(kept), int((~real).sum()))
+    def show(view: TokenView, row: int) -> ShownSide:
+        mask = view.mask[row]
+        ids = view.ids[row][mask].tolist()
+        text = view.tokenizer.decode(ids, skip_special_tokens=False)
+        return ShownSide(text, view.tokenizer.convert_ids_to_tokens(ids), int((~mask).sum()))
 
-    size = len(next(iter(parts.values())).ids)
+    size = len(next(iter(views.values())).ids)
     return [
-        {name: show(part, row) for name, part in parts.items()}
+        {name: show(view, row) for name, view in views.items()}
         for row in np.linspace(0, size - 1, min(EXAMPLES, size)).astype(int)
     ]
 
 
 def vocabularies(prepared: Prepared) -> dict[str, int]:
+    """Vocabulary sizes: of source and target, or the shared one."""
     tokenizers = prepared.tokenizers
     if isinstance(tokenizers, NoTokenizers):
         return {}
@@ -229,7 +138,7 @@ def vocabularies(prepared: Prepared) -> dict[str, int]:
 
 
 def count_parameters(model: PreTrainedModel) -> Parameters:
-    """The parameters of a model by what they are for; every one is counted exactly once."""
+    """Count the parameters of each part of a model, every parameter once."""
     embeddings = {
         id(parameter)
         for module in model.modules()
@@ -245,7 +154,7 @@ def count_parameters(model: PreTrainedModel) -> Parameters:
         if id(parameter) in output:
             return "output"
         names = name.lower().split(".")
-        # keys and values of a recurrent model are computed where its source is read, in a module called memory
+        # our recurrent models compute keys and values once per source, in a module called memory
         if "memory" in names or any("attention" in each or "attn" in each for each in names):
             return "attention"
         return next((part for part in ("encoder", "decoder") if part in names), "other")
@@ -262,39 +171,38 @@ def count_parameters(model: PreTrainedModel) -> Parameters:
 def find_warnings(
     recipe: Recipe, splits: dict[str, SplitFacts], overlaps: dict[str, Overlap], cost: Cost | None
 ) -> Iterator[str]:
-    """What is likely to be a mistake, and what to do about it."""
+    """Likely mistakes, each with its remedy."""
     for split, facts in splits.items():
-        if facts.cut_references and split != "train" and isinstance(recipe, TranslationRecipe | CaptioningRecipe):
-            written = facts.sides["caption" if isinstance(recipe, CaptioningRecipe) else "target"].lengths
-            needed = written.longest + isinstance(recipe, TranslationRecipe)  # where the end marker is not counted
+        if facts.unreachable_references and split != "train":
+            limit = recipe.eval.max_new_tokens  # type: ignore[attr-defined]  # every task with such references has it
             yield (
-                f"{split}: {facts.cut_references:,} of {facts.examples:,} references are longer than "
-                f"eval.max_new_tokens={recipe.eval.max_new_tokens}, so that no output can equal them. "
-                f"The longest needs {needed}"
+                f"{split}: {facts.unreachable_references:,} of {facts.examples:,} references are longer than "
+                f"eval.max_new_tokens={limit}, so no output can equal them. "
+                f"The longest needs {facts.longest_reference}"
             )
         for name, side in facts.sides.items():
-            if side.unknown.rate >= UNKNOWN_WORTH_A_WARNING:
+            if side.unknown.rate >= UNKNOWN_RATE_WARNING:
                 yield (
                     f"{split}: {side.unknown.rate:.1%} of the {name} tokens are unknown. A larger "
                     "tokenizer.vocab_size, a smaller tokenizer.min_frequency or a subword tokenizer "
                     "(tokenizer.train: bpe) helps"
                 )
-    by_case = [name for name in recipe.eval.metrics if name in COMPARES_CAPITALS]
-    if recipe.tokenizer.lowercase and by_case:
+    case_sensitive = [name for name in recipe.eval.metrics if name in CASE_SENSITIVE_METRICS]
+    if recipe.tokenizer.lowercase and case_sensitive:
         yield (
-            f"tokenizer.lowercase: outputs have no capitals, but {', '.join(by_case)} compare them with the references "
-            "as they are. Put the data into lower case, or leave it out"
+            f"tokenizer.lowercase: outputs have no capitals, but {', '.join(case_sensitive)} compare them with the "
+            "original references. Lowercase the data, or remove the key"
         )
     for split, overlap in overlaps.items():
         if overlap.sources:
             yield (
                 f"{split}: {overlap.sources:,} of {overlap.examples:,} examples have the same {recipe.data.roles[0]} "
-                "as one of train, so that its figures say little about new text"
+                "as one of train, so its metrics say little about new text"
             )
     minutes = recipe.train.max_minutes
     if cost is None:
         yield (
-            "the longest micro-batch does not fit into the memory of the device: raise train.micro_batches, or lower "
+            "the longest micro-batch does not fit into device memory: raise train.micro_batches, or lower "
             "train.tokens_per_batch (train.batch_size) or data.max_length"
         )
         return
@@ -304,8 +212,5 @@ def find_warnings(
             "train.micro_batches, or lower train.tokens_per_batch (train.batch_size) or data.max_length"
         )
     if minutes is not None and cost.seconds_of_training > 60 * minutes:
-        reached = int(60 * minutes / cost.seconds_per_step)
-        yield f"train.max_minutes={minutes:g} ends the training at about step {reached:,} of {cost.total_steps:,}"
-
-
-__all__ = ["Inspection", "inspect_recipe", "render"]
+        last_step = int(60 * minutes / cost.seconds_per_step)
+        yield f"train.max_minutes={minutes:g} ends the training at about step {last_step:,} of {cost.total_steps:,}"

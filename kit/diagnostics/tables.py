@@ -12,7 +12,7 @@ from rich.text import Text
 if TYPE_CHECKING:
     from kit.data.statistics import ExampleTexts
     from kit.diagnostics.cost import Cost
-    from kit.diagnostics.dry_run import Inspection, ShownSide, SplitFacts
+    from kit.diagnostics.report import Inspection, ShownSide, SplitFacts
 
 WIDEST_TEXT = 400
 """Longest text that is shown, in columns of the terminal."""

@@ -52,15 +52,28 @@ class Encoded(Generic[E]):
 
     splits: dict[str, E]
     left_out: dict[str, int] = field(default_factory=dict)
+    kept: np.ndarray | None = None
+    """Indices of the training rows that passed the filters; None for all of them."""
 
 
 @dataclass(frozen=True)
-class Shown:
-    """Tokens of a batch that can be shown: ids (batch, length), and which of them are no padding."""
+class TokenView:
+    """Tokens of a batch for display: token ids (batch, length), and a mask that is false for padding."""
 
     tokenizer: PreTrainedTokenizerBase
     ids: Tensor
-    real: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class TextTokens:
+    """The tokens of one text per example, such as the sources, for statistics."""
+
+    lists: RaggedTokens
+    tokenizer: PreTrainedTokenizerBase
+    special: int = 0  # tokens that the tokenizer adds to each text
+    column: str | None = None  # of the rows, where list i is the text of row i
+    as_target: bool = False  # whether the tokenizer encodes it as a target
 
 
 class Task(ABC, Generic[E]):
@@ -165,12 +178,20 @@ class Task(ABC, Generic[E]):
         """How training batches are made of examples."""
 
     @abstractmethod
-    def texts(self, examples: E) -> dict[str, RaggedTokens]:
-        """The tokens of examples, for whoever looks into them: those of each text that an example has."""
+    def token_lists(self, examples: E, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+        """The tokens of each text of the examples, by name."""
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
-        """What the model reads in a training batch, and what it learns to write where that is text."""
-        return {"text": Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
+        """The tokens that the model reads in a training batch, and those that it learns to write."""
+        return {"text": TokenView(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
+
+    def beyond_filters(self, examples: E, tokenizers: Tokenizers) -> dict[str, int]:
+        """How many of these evaluated examples the filters of training would drop, by filter."""
+        return {}
+
+    def unreachable_references(self, examples: E) -> np.ndarray:
+        """Lengths of the references that are longer than `eval.max_new_tokens`: no output can equal them."""
+        return np.array([], dtype=np.int64)
 
     def filter_name(self, name: str) -> str:
         """A filter of training examples as a message names it."""

@@ -23,8 +23,9 @@ from kit.data.batching.ragged import RaggedTokens
 from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown, unknown_id
 from kit.diagnostics import dry_run as inspection_module
 from kit.diagnostics.cost import Cost, Memory, PeakMemory, estimate, representative_micro_batches
-from kit.diagnostics.dry_run import Inspection, count_parameters, find_warnings, inspect_recipe, render
-from kit.diagnostics.tables import visible
+from kit.diagnostics.dry_run import count_parameters, find_warnings, inspect_recipe
+from kit.diagnostics.report import Inspection
+from kit.diagnostics.tables import render, visible
 from kit.errors import DataError
 from kit.recipe.base import Recipe
 from kit.runs.prepare import prepare
@@ -176,7 +177,7 @@ def test_drop_duplicates_leaves_none(tmp_path: Path) -> None:
 
 
 def test_references_that_no_output_can_reach_are_counted_and_warned_of(found: Inspection) -> None:
-    assert found.splits["validation"].cut_references == 1
+    assert found.splits["validation"].unreachable_references == 1
     warnings = [warning for warning in found.warnings if "eval.max_new_tokens=8" in warning]
     assert len(warnings) == 1
     assert warnings[0].startswith("validation: 1 of 5 references")
@@ -186,7 +187,7 @@ def test_references_that_no_output_can_reach_are_counted_and_warned_of(found: In
 def test_one_more_token_is_enough(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=[("dd", "abcdabcd")])
     found = inspect_recipe(tiny_recipe(folder, eval={"max_new_tokens": 9}))
-    assert found.splits["validation"].cut_references == 0
+    assert found.splits["validation"].unreachable_references == 0
     assert not any("max_new_tokens" in warning for warning in found.warnings)
 
 

@@ -27,7 +27,7 @@ from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.pretrained.loading import load_config, load_model
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.plots import draw_caption
@@ -126,11 +126,15 @@ class Captioning(Writing[Captioned]):
         train = encoded.splits["train"]
         return lambda indices, random: train.batch(indices)
 
-    def texts(self, examples: Captioned) -> dict[str, RaggedTokens]:
-        return {"caption": examples.captions}
+    def token_lists(self, examples: Captioned, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+        return {"caption": TextTokens(examples.captions, tokenizers.source)}
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
-        return {"caption": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
+    def unreachable_references(self, examples: Captioned) -> np.ndarray:
+        lengths = examples.lengths
+        return lengths[lengths > self.recipe.eval.max_new_tokens]
+
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
+        return {"caption": TokenView(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import causal_batch
@@ -127,15 +127,16 @@ class CausalLM(LanguageModel[TextBlocks]):
         blocks = CausalBlocks(stream, separator, data.block_size)
         return TextBlocks(blocks, sum(part.bytes for part in parts), data.separate_documents)
 
-    def texts(self, examples: TextBlocks) -> dict[str, RaggedTokens]:
+    def token_lists(self, examples: TextBlocks, tokenizers: Tokenizers) -> dict[str, TextTokens]:
         tokens = examples.blocks.stream[:-1]
-        return {"text": RaggedTokens(np.split(tokens, np.cumsum(examples.lengths)[:-1]))}
+        lists = RaggedTokens(np.split(tokens, np.cumsum(examples.lengths)[:-1]))
+        return {"text": TextTokens(lists, tokenizers.source)}
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
         real = batch["labels"] != IGNORE_INDEX
         return {
-            "reads": Shown(tokenizers.source, batch["input_ids"], real),
-            "predicts": Shown(tokenizers.source, batch["labels"], real),
+            "reads": TokenView(tokenizers.source, batch["input_ids"], real),
+            "predicts": TokenView(tokenizers.source, batch["labels"], real),
         }
 
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
@@ -255,7 +256,7 @@ class CausalLM(LanguageModel[TextBlocks]):
     def proof_batch(
         self, examples: TextBlocks, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None
     ) -> Batch:
-        rows, pad = self.texts(examples)["text"], tokenizers.source.pad_token_id
+        rows, pad = self.token_lists(examples, tokenizers)["text"].lists, tokenizers.source.pad_token_id
         return causal_batch([rows[int(index)] for index in indices], 0 if pad is None else pad, limit)
 
 

@@ -20,7 +20,7 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedMode
 from kit.cards.markdown import clean, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan, Plan
-from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits, load_splits
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
@@ -32,7 +32,7 @@ from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies
 from kit.tasks.dialogue.inference import Responder, draw_history
 from kit.tasks.dialogue.recipe import DialogueRecipe
@@ -98,8 +98,9 @@ class Dialogue(Writing[Conversations]):
         if not keep.any():
             raise DataError(f"no training example is left: {sum(left_out.values())} were left out for their length")
         cut = encoded["train"].cut  # old turns that the model has no positions for
-        encoded["train"] = replace(encoded["train"].select(np.flatnonzero(keep)), cut=cut)
-        return Encoded(encoded, left_out)
+        kept = np.flatnonzero(keep)
+        encoded["train"] = replace(encoded["train"].select(kept), cut=cut)
+        return Encoded(encoded, left_out, kept)
 
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Conversations:
         return self.encode_rows(rows, tokenizers, config)
@@ -145,12 +146,16 @@ class Dialogue(Writing[Conversations]):
         examples, pad = encoded.splits["train"], tokenizers.source.pad_token_id
         return lambda indices, random: examples.batch(indices, pad)
 
-    def texts(self, examples: Conversations) -> dict[str, RaggedTokens]:
-        return {"turns": examples.source, "reply": examples.target}
+    def token_lists(self, examples: Conversations, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+        turns, reply = examples.source, examples.target
+        return {"turns": TextTokens(turns, tokenizers.source), "reply": TextTokens(reply, tokenizers.target)}
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
-        turns = Shown(tokenizers.source, batch["input_ids"].flatten(1), batch["attention_mask"].flatten(1).bool())
-        return {"turns": turns, "reply": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
+    def beyond_filters(self, examples: Conversations, tokenizers: Tokenizers) -> dict[str, int]:
+        return self.filter_lengths(examples, tokenizers, position_limit(self.config(tokenizers)))[1]
+
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
+        turns = TokenView(tokenizers.source, batch["input_ids"].flatten(1), batch["attention_mask"].flatten(1).bool())
+        return {"turns": turns, "reply": TokenView(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,6 @@ from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, Pre
 from kit.cards.markdown import code
 from kit.cards.tables import figures_of
 from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
-from kit.data.batching.ragged import RaggedTokens
 from kit.data.checks import Splits, check_fingerprints
 from kit.data.report import DataReport
 from kit.data.rows import fingerprint
@@ -32,7 +31,7 @@ from kit.pretrained.loading import export_model, load_config, load_model
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.files import read_json
-from kit.tasks.base import Encoded, MakeBatch, Shown, Task
+from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
 from kit.tasks.forecasting.objective import ForecastObjective
 from kit.tasks.forecasting.plots import draw_errors, draw_forecast
@@ -140,10 +139,10 @@ class Forecasting(Task[Windows]):
         examples = encoded.splits["train"]
         return lambda indices, random: examples.batch(indices)
 
-    def texts(self, examples: Windows) -> dict[str, RaggedTokens]:
+    def token_lists(self, examples: Windows, tokenizers: Tokenizers) -> dict[str, TextTokens]:
         return {}
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
         return {}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------

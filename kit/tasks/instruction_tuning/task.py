@@ -35,7 +35,7 @@ from kit.pretrained.loading import export_model, load_config, load_model, new_or
 from kit.pretrained.positions import position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, MakeBatch, Shown, Task
+from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
 from kit.tasks.families.language_modeling.task import PLAIN, perplexity, summed_over, vocabulary_settings
@@ -188,13 +188,14 @@ class InstructionTuning(Task[Answered]):
         examples = encoded.splits["train"]
         return lambda indices, random: examples.batch(indices)
 
-    def texts(self, examples: Answered) -> dict[str, RaggedTokens]:
-        return {"prompt": examples.prompts, "answer": examples.answers}
+    def token_lists(self, examples: Answered, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+        tokenizer = tokenizers.source
+        return {"prompt": TextTokens(examples.prompts, tokenizer), "answer": TextTokens(examples.answers, tokenizer)}
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
         return {
-            "reads": Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool()),
-            "learns": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORE_INDEX),
+            "reads": TokenView(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool()),
+            "learns": TokenView(tokenizers.source, batch["labels"], batch["labels"] != IGNORE_INDEX),
         }
 
     # ---- model and loss ----------------------------------------------------------------------------------------------

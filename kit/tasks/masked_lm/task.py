@@ -28,7 +28,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity, summed_over
 from kit.tasks.masked_lm.masking import Masking
@@ -192,12 +192,16 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             **self.about(tokenizer),
         )
 
-    def texts(self, examples: MaskedExamples) -> dict[str, RaggedTokens]:
-        return {"text": RaggedTokens(examples.rows[i] >> 1 for i in range(len(examples)))}
+    def token_lists(self, examples: MaskedExamples, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+        lists = RaggedTokens(examples.rows[i] >> 1 for i in range(len(examples)))
+        return {"text": TextTokens(lists, tokenizers.source)}
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
-        read = Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
-        return {"reads": read, "predicts": Shown(tokenizers.source, batch["labels"], batch["labels"] != IGNORE_INDEX)}
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
+        read = TokenView(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
+        return {
+            "reads": read,
+            "predicts": TokenView(tokenizers.source, batch["labels"], batch["labels"] != IGNORE_INDEX),
+        }
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

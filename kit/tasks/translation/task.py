@@ -29,7 +29,7 @@ from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, MakeBatch, Shown
+from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.inference import Translator
@@ -117,7 +117,7 @@ class Translation(Writing[TokenPairs]):
             texts = splits.datasets["train"].select(kept)
             sources = (tokenizers.prefix + source for source in ColumnView(texts, "source"))
             cut_anew = CutAnew(encoded["train"], sources, ColumnView(texts, "target"), tokenizers, dropout, limit)
-        return EncodedPairs(encoded, left_out, cut_anew)
+        return EncodedPairs(encoded, left_out, kept, cut_anew)
 
     def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> TokenPairs:
         return encode_pairs(rows, tokenizers, position_limit(config))
@@ -185,12 +185,26 @@ class Translation(Writing[TokenPairs]):
             return lambda indices, random: cut_anew.batch(indices, pad, random)
         return lambda indices, random: pairs.batch(indices, pad)
 
-    def texts(self, examples: TokenPairs) -> dict[str, RaggedTokens]:
-        return {"source": examples.source, "target": examples.target}
+    def token_lists(self, examples: TokenPairs, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+        source, target = len(tokenizers.encode_empty_source()), len(tokenizers.encode_empty_target())
+        return {
+            "source": TextTokens(examples.source, tokenizers.source, source, "source"),
+            "target": TextTokens(examples.target, tokenizers.target, target, "target", as_target=True),
+        }
 
-    def read_and_learned(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, Shown]:
-        read = Shown(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
-        return {"source": read, "target": Shown(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
+    def beyond_filters(self, examples: TokenPairs, tokenizers: Tokenizers) -> dict[str, int]:
+        return self.filter_lengths(examples, tokenizers)[1]
+
+    def unreachable_references(self, examples: TokenPairs) -> np.ndarray:
+        lengths = examples.target.lengths
+        return lengths[lengths > self.recipe.eval.max_new_tokens]
+
+    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
+        read = TokenView(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
+        return {
+            "source": read,
+            "target": TokenView(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX),
+        }
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

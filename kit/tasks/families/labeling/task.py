@@ -16,14 +16,13 @@ from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
-from kit.data.batching.ragged import RaggedTokens
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, MakeBatch, Task
+from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.proofs import PROOFS, LabeledSubject
@@ -150,8 +149,8 @@ class FineTuning(Task[L]):
         examples = encoded.splits["train"]
         return lambda indices, random: examples.batch(indices)
 
-    def texts(self, examples: L) -> dict[str, RaggedTokens]:
-        return {"text": examples.inputs.tokens["input_ids"]}
+    def token_lists(self, examples: L, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+        return {"text": TextTokens(examples.inputs.tokens["input_ids"], tokenizers.source)}
 
     # ---- model -------------------------------------------------------------------------------------------------------
 
