@@ -1,5 +1,8 @@
-"""Errors that are shown as one message, without a traceback. Most are a user's to mend, and end with exit code 2; a Hub
-that cannot be reached ends with 3, because the same command may succeed later."""
+"""Exceptions that the command line shows as one message, without a traceback, and hints at the nearest valid name.
+
+Most are mistakes that the user can correct, and exit with code 2. An unreachable Hub exits with 3, because the same
+command may succeed later.
+"""
 
 import difflib
 from collections.abc import Iterable
@@ -7,12 +10,12 @@ from typing import ClassVar
 
 
 class KitError(Exception):
-    """A mistake in what the user gave: the message names it, says what was expected and what to do."""
+    """A mistake in the user's input: the message names it, what was expected, and the remedy."""
 
     exit_code: ClassVar[int] = 2
 
     def __init__(self, message: str) -> None:
-        # Data in another encoding is quoted with stand-ins for its bytes that no terminal and no log can write.
+        # Quoted data in another encoding contains surrogates, which no terminal and no log file can encode.
         super().__init__(message.encode("utf-8", "backslashreplace").decode())
 
 
@@ -21,24 +24,24 @@ class RecipeError(KitError):
 
 
 class DataError(KitError):
-    """Data that is missing, unreadable or not what the recipe says."""
+    """Data that is missing, unreadable or not what the recipe states."""
 
 
 class RunError(KitError):
-    """A run folder that is missing, broken, in use, or belongs to another recipe."""
+    """A run or model folder that is missing, corrupt, in use, or of another recipe."""
 
 
 class HubError(KitError):
-    """Something that the Hub refuses: a name, a token without the right, a revision, metadata."""
+    """A request that the Hub rejects: an invalid name, revision or metadata, or a token without permission."""
 
 
 class NetworkError(KitError):
-    """The Hub, or the way to it, that failed even after several tries: nothing is wrong with the command."""
+    """The Hub, or the connection to it, failed even after several attempts: nothing is wrong with the command."""
 
     exit_code: ClassVar[int] = 3
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """The nearest valid name as a sentence to end a message with, or nothing if none is near."""
+    """A sentence with the valid name nearest to `name`, to append to a message; empty if none is near."""
     near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)
     return f' Did you mean "{near[0]}"?' if near else ""

@@ -4,7 +4,6 @@ Everything kit takes from the Hub except datasets passes through here: no code, 
 of the folder, and every new file is compared with the Hub's checksum.
 """
 
-import hashlib
 import re
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kit.errors import HubError, KitError, NetworkError
 from kit.hub.names import RepoRef, parse_repo_id
 from kit.hub.retry import print_error, with_retries
+from kit.system.files import file_sha256
 
 if TYPE_CHECKING:
     from huggingface_hub import RepoFile
@@ -175,7 +175,4 @@ def hub_checksum(path: Path, is_lfs: bool) -> str:
     """The checksum that the Hub lists for a file: SHA-256 if it is stored as LFS, otherwise its git blob id."""
     from huggingface_hub.utils.sha import git_hash
 
-    if is_lfs:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    return git_hash(path.read_bytes())
+    return file_sha256(path) if is_lfs else git_hash(path.read_bytes())

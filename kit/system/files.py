@@ -4,6 +4,7 @@ A file or folder is written under a temporary name, flushed to disk, and renamed
 atomic, so readers and crashes see the old content or the new, never a part of it.
 """
 
+import hashlib
 import json
 import os
 import shutil
@@ -25,6 +26,12 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def file_sha256(path: Path) -> str:
+    """The SHA-256 of a file, as hexadecimal digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kit.errors import RunError
-from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder
+from kit.system.files import TEMPORARY_PREFIX, file_sha256, read_json, replace_folder
 from kit.system.version import __version__
 from kit.training.sharding import shard_like
 
@@ -28,11 +28,6 @@ FORMAT = 1
 AVERAGE_FILE = "average.safetensors"
 CARRIED_FILE = "carried.safetensors"
 REQUIRED = {"model.safetensors", "optimizer.safetensors", "state.json"}
-
-
-def checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
@@ -127,7 +122,7 @@ class Checkpoint:
             if not sums.keys() >= REQUIRED:
                 return "checksums.json does not name all its files"
             for name, expected in sums.items():
-                if checksum(self.folder / name) != expected:
+                if file_sha256(self.folder / name) != expected:
                     return f"{name} does not match its checksum"
         except FileNotFoundError as error:
             return f"{Path(str(error.filename)).name} is missing"
@@ -225,7 +220,7 @@ class Checkpoints:
                 write_tensors(carried, temporary / CARRIED_FILE)
             state = {"format": FORMAT, "kit": __version__, **state}
             (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
-            sums = {path.name: checksum(path) for path in sorted(temporary.iterdir())}
+            sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
             (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")
             replace_folder(temporary, self.folder / f"step-{step}")
         except BaseException:

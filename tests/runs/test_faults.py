@@ -182,7 +182,7 @@ def test_a_run_of_another_version_is_named_and_not_touched(
     finished: Path, tmp_path: Path, tiny_recipe: Path, change: dict[str, object], said: str
 ) -> None:
     from kit import RunError
-    from kit.training.checkpoint import checksum
+    from kit.system.files import file_sha256
 
     run = tmp_path / "run"
     shutil.copytree(finished, run)
@@ -192,7 +192,7 @@ def test_a_run_of_another_version_is_named_and_not_touched(
     state = {key: value for key, value in state.items() if value is not None or key == "scaler"}
     (newest / "state.json").write_text(json.dumps(state), encoding="utf-8")
     sums = json.loads((newest / "checksums.json").read_text(encoding="utf-8"))
-    sums["state.json"] = checksum(newest / "state.json")
+    sums["state.json"] = file_sha256(newest / "state.json")
     (newest / "checksums.json").write_text(json.dumps(sums), encoding="utf-8")
     with pytest.raises(RunError, match=said):
         train(load_recipe(tiny_recipe, SHORT), run, resume=True)

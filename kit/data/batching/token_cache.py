@@ -143,7 +143,7 @@ def _read_or_compute(path: Path, name: str, compute: Callable[[], Arrays], repor
     arrays = {key: np.ascontiguousarray(array) for key, array in compute().items()}
     try:
         with atomic_write(path) as temporary:
-            save_file(arrays, temporary, {"key": name, "checksum": checksum(arrays)})
+            save_file(arrays, temporary, {"key": name, "checksum": arrays_digest(arrays)})
     except (OSError, SafetensorError) as error:
         reporter.print(f"prepared text is not cached: cannot write {path} ({error})")
     return arrays
@@ -159,12 +159,12 @@ def read_arrays(path: Path, name: str) -> tuple[Arrays, str | None]:
         return {}, str(error).splitlines()[0]
     if metadata.get("key") != name:
         return {}, "it belongs to another key"
-    if metadata.get("checksum") != checksum(arrays):
+    if metadata.get("checksum") != arrays_digest(arrays):
         return {}, "it does not match its checksum"
     return arrays, None
 
 
-def checksum(arrays: Arrays) -> str:
+def arrays_digest(arrays: Arrays) -> str:
     """A digest of names, types, shapes and content. safetensors itself has no checksum."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
