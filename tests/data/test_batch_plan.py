@@ -1,4 +1,4 @@
-"""The plan of batches: every example once an epoch, within the budget, a pure function of seed and step."""
+"""Batch plans: every example once per epoch, within the token budget, as a pure function of seed and step."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def plan_of(pairs: list[tuple[int, int]], budget: int = 64, parts: int = 1, seed
 
 @given(lengths, st.integers(60, 400), st.integers(1, 4), st.integers(0, 3))
 @settings(max_examples=150, deadline=None)
-def test_every_example_once_an_epoch_and_within_budget(
+def test_every_example_is_in_one_batch_per_epoch_within_the_budget(
     pairs: list[tuple[int, int]], budget: int, parts: int, seed: int
 ) -> None:
     plan = plan_of(pairs, budget, parts, seed)
@@ -31,7 +31,7 @@ def test_every_example_once_an_epoch_and_within_budget(
         assert sorted(seen) == list(range(len(pairs)))
         assert all(len(step) == parts and all(len(part) for part in step) for step in steps)
         over = [step for step in steps if sum(map(len, step)) * max(longer[part].max() for part in step) > plan.size]
-        # only a last batch that had to take in too few left-over examples may exceed the budget, and not by half again
+        # only a last batch that was merged with a small remainder may exceed the budget, by less than half
         assert len(over) <= 1
         for step in over:
             assert sum(map(len, step)) < 2 * parts
@@ -39,7 +39,7 @@ def test_every_example_once_an_epoch_and_within_budget(
 
 @given(lengths, st.integers(1, 4), st.integers(0, 500))
 @settings(max_examples=100, deadline=None)
-def test_a_step_needs_no_other_step(pairs: list[tuple[int, int]], parts: int, number: int) -> None:
+def test_steps_are_independent_of_each_other(pairs: list[tuple[int, int]], parts: int, number: int) -> None:
     whole = plan_of(pairs, parts=parts)
     for earlier in range(min(number, 20)):
         whole.step(earlier)
@@ -49,7 +49,7 @@ def test_a_step_needs_no_other_step(pairs: list[tuple[int, int]], parts: int, nu
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=40, max_size=150), st.integers(0, 50))
 @settings(max_examples=100, deadline=None)
-def test_a_step_holds_the_same_examples_in_any_number_of_parts(pairs: list[tuple[int, int]], number: int) -> None:
+def test_the_number_of_micro_batches_does_not_change_a_step(pairs: list[tuple[int, int]], number: int) -> None:
     sides = list(np.array(pairs).T)
     whole = [
         sorted(np.concatenate(BatchPlan(sides, seed=1, size=16 * 9, micro_batches=parts).step(number)).tolist())
@@ -68,7 +68,7 @@ def test_epochs_differ_and_seeds_differ() -> None:
     assert first != [list(other.step(i)[0]) for i in range(other.steps_per_epoch)]
 
 
-def test_bucketing_leaves_little_padding_and_padding_is_counted_exactly() -> None:
+def test_bucketing_leaves_little_padding_and_counts_it_exactly() -> None:
     random = np.random.default_rng(0)
     source = random.integers(1, 80, 3000)
     target = np.maximum(1, source + random.integers(-8, 8, 3000))
@@ -96,14 +96,14 @@ def test_batches_by_examples() -> None:
 
 
 @given(st.lists(st.integers(1, 5000), min_size=1, max_size=50))
-def test_length_classes_are_at_most_a_sixteenth_too_long(values: list[int]) -> None:
+def test_bucket_lengths_are_at_most_a_sixteenth_too_long(values: list[int]) -> None:
     array = np.array(values)
     classes = bucket_lengths(array)
     assert (classes >= array).all()
     assert (classes <= array * (1 + 1 / 16) + 1e-9).all()
 
 
-def test_refusals() -> None:
+def test_impossible_batch_sizes_are_rejected() -> None:
     with pytest.raises(DataError, match=r"too few for train\.micro_batches=4"):
         BatchPlan([np.array([3, 3])], seed=0, size=100, micro_batches=4)
     with pytest.raises(DataError, match=r"Set train\.tokens_per_batch to 90 or more"):
@@ -113,7 +113,7 @@ def test_refusals() -> None:
 
 
 @given(st.lists(st.integers(0, 90), max_size=60), st.integers(1, 200))
-def test_reading_batches_hold_every_example_once(values: list[int], tokens: int) -> None:
+def test_length_sorted_batches_have_every_example_once(values: list[int], tokens: int) -> None:
     array = np.array(values, dtype=np.int64)
     batches = length_sorted_batches(array, tokens)
     assert sorted(index for batch in batches for index in batch) == list(range(len(values)))
@@ -126,7 +126,7 @@ def test_seeds_of_micro_batches_are_distinct() -> None:
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 9)), st.lists(st.integers(0, 9))), min_size=1, max_size=10))
-def test_a_batch_holds_the_tokens_of_its_examples(examples: list[tuple[list[int], list[int]]]) -> None:
+def test_a_batch_contains_the_tokens_of_its_examples(examples: list[tuple[list[int], list[int]]]) -> None:
     pairs = TokenPairs(RaggedTokens(source for source, _ in examples), RaggedTokens(target for _, target in examples))
     order = np.arange(len(examples))[::-1].copy()
     batch = pairs.batch(order, pad=1)

@@ -1,4 +1,4 @@
-"""Columns of words and tags: what was written is read, whatever the words are; mistakes are told with their line."""
+"""CoNLL files: any words are read back, and mistakes are reported with their line."""
 
 import gzip
 from pathlib import Path
@@ -15,7 +15,7 @@ from kit.data.steps import RowSteps
 from kit.errors import DataError
 from kit.tasks.translation.recipe import TranslationData
 
-# No word may hold what separates words, and only white space makes no word; all else is allowed, also "#".
+# A word must not contain a separator or be white space only; everything else is allowed, including "#".
 WORD = st.text(
     st.characters(exclude_categories=["Cs"], exclude_characters="\t\n\r \ufeff"), min_size=1, max_size=5
 ).filter(lambda word: word.strip() and not word.startswith("-DOCSTART-"))
@@ -31,7 +31,9 @@ def read(path: Path, content: str | bytes, **layout: object) -> list[dict[str, l
 
 @given(st.lists(SENTENCE, min_size=1, max_size=4), st.data())
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_is_written_is_read(tmp_path: Path, sentences: list[list[tuple[str, str]]], data: st.DataObject) -> None:
+def test_written_sentences_are_read_back(
+    tmp_path: Path, sentences: list[list[tuple[str, str]]], data: st.DataObject
+) -> None:
     delimiter = data.draw(st.sampled_from(["\t", " ", "   "]))
     end = data.draw(st.sampled_from(["\n", "\r\n"]))
     text = data.draw(st.sampled_from(["", "\n", "\ufeff"]))
@@ -59,7 +61,7 @@ def test_columns_and_delimiters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "layout", "said"),
+    ("content", "layout", "message"),
     [
         ("a\tO\n\nb\n", {}, "a.conll, line 3: 1 column where line 1 has 2"),
         ("a\tO\nb\tX\tO\n", {}, "a.conll, line 2: 3 columns where line 1 has 2"),
@@ -76,12 +78,14 @@ def test_columns_and_delimiters(tmp_path: Path) -> None:
         (b"Gr\xf6\xdfe\tO\n\nMa\xdf\tO\n", {}, "is not in utf-8: 2 of 2 rows cannot be decoded, the first at line 1"),
     ],
 )
-def test_mistakes_are_named(tmp_path: Path, content: str | bytes, layout: dict[str, object], said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_mistakes_are_reported_with_their_line(
+    tmp_path: Path, content: str | bytes, layout: dict[str, object], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
         read(tmp_path / "a.conll", content, **layout)
 
 
-def test_sentences_that_cannot_be_decoded_are_counted(tmp_path: Path) -> None:
+def test_undecodable_sentences_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_bytes(b"a\tO\n\n" * 20 + b"b\tO\n\xff\tO\n\n" + b"c\tO\n")
     found = read_table(path, Layout())
@@ -90,7 +94,7 @@ def test_sentences_that_cannot_be_decoded_are_counted(tmp_path: Path) -> None:
     assert read_shards([path, path], Layout()).dropped == {"undecodable": 2}
 
 
-def test_a_folder_of_columns_is_data(tmp_path: Path) -> None:
+def test_a_folder_of_conll_files_can_be_loaded(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (tmp_path / f"{split}.conll").write_text(f"{split}\tO\n", encoding="utf-8")
     data = TranslationData(path=str(tmp_path))

@@ -1,4 +1,4 @@
-"""The sets made from dates: one right answer each, balanced, and no day in two splits."""
+"""The labeled sets of dates: one right answer per example, balanced, and no day in two splits."""
 
 import re
 from collections import Counter
@@ -26,7 +26,7 @@ def balanced(values: Any, slack: int = 1) -> bool:
 
 
 @pytest.mark.parametrize("name", DATE_TASKS)
-def test_rows_are_made_by_seed_alone_and_none_is_there_twice(name: str) -> None:
+def test_rows_depend_only_on_the_seed_and_are_distinct(name: str) -> None:
     first, same, other = (load_builtin(name, sizes=SMALL, seed=seed) for seed in (3, 3, 4))
     assert first == same
     for split, table in first.items():
@@ -38,7 +38,7 @@ def test_rows_are_made_by_seed_alone_and_none_is_there_twice(name: str) -> None:
 
 
 def texts_of_day(languages: list[str]) -> dict[str, dict[str, set[str]]]:
-    """Every text that the days of the two smaller splits have, and the languages that write it."""
+    """Every text of the days of the two smaller splits, with the languages that write it."""
     found: dict[str, dict[str, set[str]]] = {}
     for split in ("validation", "test"):
         known, days = found.setdefault(split, {}), days_of_splits(0)[split]
@@ -49,7 +49,7 @@ def texts_of_day(languages: list[str]) -> dict[str, dict[str, set[str]]]:
     return found
 
 
-def test_a_date_has_one_language_and_its_day_one_split() -> None:
+def test_every_date_has_one_language_and_its_day_one_split() -> None:
     some = ["ja", "nl", "sv", "zh"]  # sv has dates of nl, and zh of ja
     known = texts_of_day(some)
     assert any(len(languages) > 1 for languages in known["test"].values())
@@ -61,7 +61,7 @@ def test_a_date_has_one_language_and_its_day_one_split() -> None:
             assert known[split][row["text"]] == {row["label"]}
 
 
-def test_pairs_are_balanced_and_not_easy() -> None:
+def test_pairs_are_balanced_and_include_near_misses() -> None:
     rows = rows_of("date_pairs", languages=["de", "en"])
     day_of = {
         style.write(day): day
@@ -101,7 +101,7 @@ def test_tags_cover_the_date() -> None:
     assert {"".join(row["tokens"]) for row in rows_of("date_tags", languages=["vi"])} <= known
 
 
-def test_questions_have_the_answer_that_is_marked() -> None:
+def test_marked_answers_answer_their_questions() -> None:
     dates = {
         split: {style.write(day) for day in days for language in SOME for style in untagged(language)}
         for split, days in days_of_splits(0).items()
@@ -134,12 +134,12 @@ def test_questions_have_the_answer_that_is_marked() -> None:
         ({"sizes": {"tst": 1}}, 'Did you mean "test"'),
     ],
 )
-def test_mistakes_are_named(arguments: dict[str, Any], message: str) -> None:
+def test_mistakes_are_reported(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         load_builtin("date_tags", **arguments)
 
 
-def test_a_size_that_cannot_be_met_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {split: days[:5] for split, days in days_of_splits(0).items()}
     monkeypatch.setattr("kit.data.builtin.date_tasks.days_of_splits", lambda seed: few)
     most = len({style.write(day) for style in formats("de") for day in few["test"]})
@@ -147,5 +147,5 @@ def test_a_size_that_cannot_be_met_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         load_builtin("date_tags", languages=["de"], sizes={"train": 9, "validation": 9, "test": 999})
 
 
-def test_every_language_has_dates_of_its_own() -> None:
+def test_every_language_has_unambiguous_dates() -> None:
     assert {row["label"] for row in rows_of("date_language")} == set(LANGUAGES)

@@ -1,3 +1,5 @@
+"""Built-in dates: every source has exactly one right answer, and splits share no day."""
+
 import os
 import subprocess
 import sys
@@ -24,7 +26,7 @@ def untagged(written) -> str:
 
 
 def assert_unique(days) -> None:
-    """No text that any format of any language writes for one of the days is written for another of them."""
+    """No format of any language writes the same text for two of the days."""
     days = list(days)
     meant: dict[str, date] = {}
     for written in ALL_FORMATS:
@@ -33,7 +35,7 @@ def assert_unique(days) -> None:
 
 
 def test_every_source_has_one_right_answer():
-    # A number can be taken for another only if both are small: a day for a month (first line), for a year (second).
+    # Only small numbers can be confused: a day with a month (first line), or with a year (second).
     assert_unique(
         day
         for n, day in enumerate(ALL_DAYS)
@@ -50,12 +52,12 @@ def test_every_source_of_every_day_has_one_right_answer():
 
 @settings(deadline=None)
 @given(day=st.dates(FIRST_DAY, LAST_DAY), written=st.sampled_from(ALL_FORMATS))
-def test_texts_are_those_of_babel(day, written):
+def test_texts_equal_those_of_babel(day, written):
     expected = format_date(day, written.pattern, locale=written.language).translate(DISPLAY_ONLY)
     assert written.write(day).removeprefix(f"[{written.language}] ") == expected
 
 
-def test_there_are_many_languages_scripts_and_formats():
+def test_languages_scripts_and_formats_are_many():
     assert len(LANGUAGES) >= 24
     assert all(len(formats(language)) >= 4 for language in LANGUAGES)
     everything = "".join(written.write(date(2021, 4, 3)) for written in ALL_FORMATS)
@@ -65,13 +67,13 @@ def test_there_are_many_languages_scripts_and_formats():
         assert any(word in written.write(date(2021, 4, 3)) for written in formats(language))
 
 
-def test_every_format_says_day_month_and_year():
+def test_every_format_has_day_month_and_year():
     for written in ALL_FORMATS:
         other_days = [date(2021, 4, 3), date(2021, 4, 4), date(2021, 5, 3), date(2022, 4, 3)]
         assert len({written.write(day) for day in other_days}) == 4
 
 
-def test_a_tag_is_there_exactly_where_only_numbers_say_what_is_the_month():
+def test_exactly_the_all_number_formats_have_a_language_tag():
     tagged = {(written.language, written.pattern) for written in ALL_FORMATS if written.write(FIRST_DAY)[0] == "["}
     assert {("en", "M/d/yy"), ("de", "dd.MM.yy"), ("sv", "y-MM-dd"), ("ko", "yy. M. d.")} <= tagged
     assert not {("ja", "y年M月d日"), ("de", "d. MMMM y"), ("vi", "d MMMM, y"), ("ko", "y년 MMMM d일")} & tagged
@@ -80,7 +82,7 @@ def test_a_tag_is_there_exactly_where_only_numbers_say_what_is_the_month():
             assert (written.language, written.pattern) in tagged
 
 
-def test_no_display_marks_are_left():
+def test_bidirectional_controls_are_removed():
     texts = "".join(written.write(FIRST_DAY) for written in ALL_FORMATS)
     assert not set(map(chr, DISPLAY_ONLY)) & set(texts)
 
@@ -94,7 +96,7 @@ def test_no_day_is_in_two_splits(seed):
         assert {date.fromisoformat(day) for day in table["target"].to_pylist()} <= set(days[split])
 
 
-def test_rows_are_as_promised():
+def test_rows_have_the_documented_form():
     tables = load_builtin("dates", sizes=SMALL)
     for split, table in tables.items():
         assert table.column_names == ["source", "target", "language"]
@@ -107,7 +109,7 @@ def test_rows_are_as_promised():
             assert row["source"] in {written.write(day) for written in formats(row["language"])}
 
 
-def test_rows_are_made_by_seed_alone():
+def test_rows_depend_only_on_the_seed():
     first, same, other = (load_builtin("dates", sizes=SMALL, seed=seed) for seed in (3, 3, 4))
     assert first == same
     assert all(first[split] != other[split] for split in first)
@@ -144,12 +146,12 @@ def test_languages_can_be_chosen():
         ({"sizes": {"test": 10**6}, "languages": ["de"]}, r"data\.sizes\.test: 1000000 rows requested, but .* 1 lang"),
     ],
 )
-def test_mistakes_are_named(arguments, message):
+def test_mistakes_are_reported(arguments, message):
     with pytest.raises(DataError, match=message):
         load_builtin("dates", **arguments)
 
 
-def test_a_split_can_be_filled_to_the_size_that_is_offered():
+def test_the_largest_size_can_be_reached():
     with pytest.raises(DataError) as caught:
         load_builtin("dates", languages=["fi"], sizes={"validation": 10**6})
     most = int(str(caught.value).split(" has ")[1].split()[0])

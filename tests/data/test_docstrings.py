@@ -1,4 +1,4 @@
-"""The built-in set of docstrings: what is read, what is left out, and that nothing leaks from split to split."""
+"""Built-in docstrings: what is extracted, what is excluded, and that nothing leaks between splits."""
 
 import ast
 import inspect
@@ -39,9 +39,9 @@ def test_nothing_is_in_two_splits(source, target):
 
 
 @pytest.mark.parametrize(("source", "target"), TASKS)
-def test_rows_are_as_promised(source, target):
+def test_rows_have_the_documented_form(source, target):
     found = rows(source, target)
-    # On Python 3.11 there are 3,910 and 7,510; other versions differ, but no library is a tenth of that.
+    # Python 3.11 has 3,910 and 7,510; other versions differ by far less than a factor of ten.
     total = sum(map(len, found.values()))
     assert total > 2500
     for split in ("validation", "test"):
@@ -63,7 +63,7 @@ def test_signatures_are_python():
         assert node.name == row["name"].rpartition(".")[2]
 
 
-def test_rows_are_those_of_the_modules():
+def test_rows_match_the_modules():
     by_name = {(row["module"], row["name"]): row for row in documented_rows(Path(sysconfig.get_path("stdlib")))}
     row = by_name["textwrap", "fill"]
     assert row["docstring"] == " ".join(inspect.getdoc(textwrap.fill).split())
@@ -98,7 +98,7 @@ def silent(): return 1
 '''
 
 
-def test_a_file_is_read_and_not_run(tmp_path):
+def test_files_are_parsed_and_not_executed(tmp_path):
     path = tmp_path / "made.py"
     path.write_bytes((FILE % ("x" * 30)).encode("latin-1"))
     found = list(rows_of(path, "made"))
@@ -135,7 +135,7 @@ def test_a_file_is_read_and_not_run(tmp_path):
     ]
 
 
-def test_tests_other_packages_and_broken_files_are_left_out(tmp_path):
+def test_tests_other_packages_and_invalid_files_are_excluded(tmp_path):
     for name in (
         "a/b.py",
         "a/__init__.py",
@@ -151,7 +151,7 @@ def test_tests_other_packages_and_broken_files_are_left_out(tmp_path):
     assert [row["module"] for row in documented_rows(tmp_path)] == ["a", "a.b"]
 
 
-def test_a_python_without_sources_is_refused(tmp_path, monkeypatch):
+def test_a_python_without_sources_is_reported(tmp_path, monkeypatch):
     (tmp_path / "os.pyc").touch()
     for library in (tmp_path, tmp_path / "python311.zip"):
         monkeypatch.setattr(sysconfig, "get_path", lambda name, library=library: str(library))
@@ -159,7 +159,7 @@ def test_a_python_without_sources_is_refused(tmp_path, monkeypatch):
             docstrings.generate(("body", "summary"))
 
 
-def test_rows_are_made_by_seed_alone():
+def test_rows_depend_only_on_the_seed():
     sizes = {"train": 50, "validation": 20, "test": 20}
     first, same, other = (rows("body", "summary", seed, **sizes) for seed in (3, 3, 4))
     assert first == same
@@ -175,7 +175,7 @@ def test_rows_are_made_by_seed_alone():
     assert done.stdout.strip() == str(first["test"])
 
 
-def test_sizes_are_met_and_do_not_change_other_splits():
+def test_sizes_are_exact_and_do_not_change_other_splits():
     whole = rows("body", "summary")
     part = rows("body", "summary", train=30, test=7)
     assert [len(part[split]) for split in ("train", "test")] == [30, 7]
@@ -211,7 +211,7 @@ defaults = st.sampled_from(
 
 
 @given(st.lists(defaults, max_size=3), st.lists(defaults, max_size=3), st.booleans())
-def test_any_signature_is_written_and_the_tree_stays_as_it_was(positional, named, has_star):
+def test_any_signature_can_be_written_without_changing_the_tree(positional, named, has_star):
     arguments = [f"a{n}={value}" for n, value in enumerate(positional)] + ["*rest"] * has_star
     arguments += [f"k{n}={value}" for n, value in enumerate(named)] if has_star else []
     code = f"@wrapped\ndef f({', '.join(arguments)}) -> int:\n    return 1"

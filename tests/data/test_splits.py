@@ -1,3 +1,5 @@
+"""Splits: rows that are held out, dropped or flagged, their report, and fingerprints."""
+
 import gzip
 import json
 import os
@@ -62,13 +64,13 @@ def test_parallel_text_in_a_folder(folder):
     test=st.none() | st.integers(1, 4),
     seed=st.integers(0, 9),
 )
-def test_held_out_rows_share_no_source_and_none_is_lost(tmp_path, pairs, validation, test, seed):
+def test_held_out_rows_share_no_source_with_train_and_no_row_is_lost(tmp_path, pairs, validation, test, seed):
     path = write_pairs(tmp_path / "a.tsv", pairs)
     data = TranslationData(path=path, validation_size=validation, test_size=test, seed=seed)
     try:
         splits = load_splits(data)
     except DataError as error:
-        # So few different sources that none, or all, would have to be held out.
+        # With so few distinct sources, none or all of them would have to be held out.
         if "_size: " not in str(error):
             raise
         return
@@ -84,7 +86,7 @@ def test_held_out_rows_share_no_source_and_none_is_lost(tmp_path, pairs, validat
     assert accounted(splits)
 
 
-def test_held_out_rows_are_chosen_by_seed_and_not_by_order(tmp_path):
+def test_held_out_rows_depend_on_the_seed_and_not_on_the_order(tmp_path):
     pairs = [(f"s{n}", f"t{n}") for n in range(200)]
 
     def held(order, seed):
@@ -98,7 +100,7 @@ def test_held_out_rows_are_chosen_by_seed_and_not_by_order(tmp_path):
 
 @in_folder
 @given(pairs=st.lists(st.tuples(words, words), min_size=4, max_size=40), most=st.integers(1, 45))
-def test_duplicates_and_surplus_are_left_out_of_train_alone(tmp_path, pairs, most):
+def test_duplicates_and_surplus_are_dropped_from_train_only(tmp_path, pairs, most):
     write_pairs(tmp_path / "train.tsv", pairs)
     write_pairs(tmp_path / "validation.tsv", pairs)
     splits = load_splits(TranslationData(path=str(tmp_path), drop_duplicates=True, max_examples=most))
@@ -118,7 +120,7 @@ def test_duplicates_and_surplus_are_left_out_of_train_alone(tmp_path, pairs, mos
     assert accounted(splits)
 
 
-def test_missing_values_are_counted_and_other_kinds_refused(tmp_path):
+def test_missing_values_are_counted_and_other_types_rejected(tmp_path):
     rows = [
         {"source": "a", "target": "b"},
         {"source": None, "target": "c"},
@@ -152,7 +154,7 @@ def test_undecodable_rows_of_every_split_are_in_the_report(tmp_path):
     assert accounted(splits)
 
 
-def test_a_translation_column_is_opened(tmp_path):
+def test_a_translation_column_is_flattened(tmp_path):
     rows = [{"id": n, "translation": {"de": f"d{n}", "en": f"e{n}", "fr": f"f{n}"}} for n in range(9)]
     (tmp_path / "a.json").write_text(json.dumps(rows))
     splits = load_splits(TranslationData(path=str(tmp_path / "a.json"), source="de", target="fr", validation_size=2))
@@ -161,7 +163,7 @@ def test_a_translation_column_is_opened(tmp_path):
     assert sorted(both) == [(f"d{n}", f"f{n}") for n in range(9)]
 
 
-def test_other_columns_stay_if_all_splits_have_them_alike(tmp_path):
+def test_other_columns_are_kept_if_all_splits_have_them(tmp_path):
     (tmp_path / "train.csv").write_text("source,de,en,domain,only\nweb,a,b,law,x\n")
     (tmp_path / "dev.csv").write_text("source,de,en,domain\nweb,c,d,law\n")
     splits = load_splits(TranslationData(path=str(tmp_path), source="de", target="en"))
@@ -189,12 +191,12 @@ def test_other_columns_stay_if_all_splits_have_them_alike(tmp_path):
         ({"source": "de", "target": "en", "revision": "x"}, r"data\.revision has no meaning for local data"),
     ],
 )
-def test_mistakes_about_a_folder_are_named(folder, keys, message):
+def test_mistakes_in_a_folder_are_reported(folder, keys, message):
     with pytest.raises(DataError, match=message):
         load_splits(TranslationData(path=str(folder), **keys))
 
 
-def test_a_split_that_is_there_twice_is_refused(folder):
+def test_an_ambiguous_split_is_rejected(folder):
     (folder / "val.de.gz").write_bytes(gzip.compress(b"x\n"))
     with pytest.raises(DataError, match=r'several files can be the split "val" \(val\.de, val\.de\.gz, val\.en\.gz\)'):
         load_splits(TranslationData(path=str(folder), source="de", target="en"))
@@ -204,7 +206,7 @@ def test_a_split_that_is_there_twice_is_refused(folder):
         load_splits(TranslationData(path=str(folder), source="de", target="en"))
 
 
-def test_mistakes_about_a_file_are_named(tmp_path):
+def test_mistakes_in_a_file_are_reported(tmp_path):
     path = write_pairs(tmp_path / "a.tsv", [("a", "b"), ("c", "d")])
     with pytest.raises(DataError, match=r"no validation split.*data\.validation_size"):
         load_splits(TranslationData(path=path))
@@ -221,7 +223,7 @@ def test_mistakes_about_a_file_are_named(tmp_path):
             load_splits(unchecked)
 
 
-def test_a_missing_path_says_where_it_was_looked_for(tmp_path, monkeypatch):
+def test_a_missing_path_is_reported_with_where_kit_looked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(DataError) as caught:
         load_splits(TranslationData(path="data/corpus.tsv"))
@@ -236,7 +238,7 @@ def test_a_missing_path_says_where_it_was_looked_for(tmp_path, monkeypatch):
         load_splits(TranslationData(path="builtin:dats"))
 
 
-def test_builtin_data_goes_the_same_way():
+def test_builtin_data_takes_the_same_path():
     data = TranslationData(
         path="builtin:dates", sizes={"train": 50, "validation": 5, "test": 7}, languages=["de", "ja"]
     )
@@ -263,7 +265,7 @@ def test_fingerprints_are_checked(tmp_path):
         load_splits(again)
 
 
-def test_every_cell_and_the_order_count_for_the_fingerprint():
+def test_the_fingerprint_covers_every_cell_and_the_order():
     rows = [{"a": "x", "n": 1, "tags": ["p"]}, {"a": "yz", "n": 2, "tags": []}, {"a": None, "n": None, "tags": None}]
 
     def changed(change):
@@ -292,7 +294,7 @@ def test_every_cell_and_the_order_count_for_the_fingerprint():
     cuts=st.lists(st.integers(1, 5), min_size=1),
     layout=st.sampled_from(["string", "large_string"]),
 )
-def test_the_fingerprint_does_not_see_chunks_or_layout(texts, cuts, layout):
+def test_the_fingerprint_ignores_chunks_and_string_types(texts, cuts, layout):
     whole = Dataset.from_dict({"a": texts}, features=Features({"a": Value(layout)}))
     assert fingerprint(whole) == fingerprint(Dataset.from_dict({"a": texts}, features=Features({"a": Value("string")})))
     parts, start = [], 0
@@ -306,7 +308,7 @@ def test_the_fingerprint_does_not_see_chunks_or_layout(texts, cuts, layout):
     )
 
 
-def test_another_process_finds_the_same_fingerprints(tmp_path):
+def test_fingerprints_are_equal_in_another_process(tmp_path):
     path = write_pairs(tmp_path / "a.tsv", [(f"s{n % 50}", f"t{n % 70}") for n in range(300)])
     keys = {"path": path, "validation_size": 20, "drop_duplicates": True, "max_examples": 90}
     code = (
@@ -325,7 +327,7 @@ def test_another_process_finds_the_same_fingerprints(tmp_path):
     assert run.stderr == ""
 
 
-def test_texts_can_be_read_again_and_are_those_of_the_column():
+def test_a_column_view_can_be_iterated_repeatedly():
     dataset = Dataset.from_dict({"source": [str(n) for n in range(25_000)]}).select(range(24_999, -1, -1))
     texts = ColumnView(dataset, "source")
     assert list(texts) == list(texts) == [str(n) for n in range(24_999, -1, -1)]

@@ -1,4 +1,4 @@
-"""SQuAD files: every answer stands where it says, or nowhere; a file that is none is refused with the place."""
+"""SQuAD files: every answer starts where its offset says, or is not in the context; other files are rejected."""
 
 import gzip
 import json
@@ -37,7 +37,7 @@ def read(path: Path, content: Any, **format: Any) -> FileTable:
     return read_table(path, Layout())
 
 
-def test_both_versions(tmp_path: Path) -> None:
+def test_both_versions_are_read(tmp_path: Path) -> None:
     first = squad(question("a", answer("Bo", 8), answer("Bo in 1990", 8)))
     second = squad(
         question("b", answer("東京", CONTEXT.index("東")), is_impossible=False), question(7, is_impossible=True)
@@ -66,7 +66,7 @@ def test_both_versions(tmp_path: Path) -> None:
     assert read_table(packed, Layout()).table.num_rows == 2
 
 
-def test_answers_that_are_not_where_they_should_be(tmp_path: Path) -> None:
+def test_answers_with_wrong_offsets_are_moved_and_counted(tmp_path: Path) -> None:
     found = read(
         tmp_path / "a.json",
         squad(
@@ -105,7 +105,7 @@ def test_answers_that_are_not_where_they_should_be(tmp_path: Path) -> None:
 
 @given(st.text("ab ", min_size=1, max_size=12), st.text("ab ", max_size=3), st.integers(-5, 20))
 @settings(max_examples=300, deadline=None)
-def test_the_nearest_place_is_taken(context: str, text: str, start: int) -> None:
+def test_the_nearest_occurrence_is_used(context: str, text: str, start: int) -> None:
     found = locate_answer(context, text, start)
     wanted = text if text and text in context else text.strip()
     places = [place for place in range(len(context)) if wanted and context.startswith(wanted, place)]
@@ -125,7 +125,7 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         ({"data": [3]}, r'a.json, article 1: expected an object with "title", got 3'),
         ({"data": []}, "a.json has no questions"),
@@ -146,12 +146,12 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         (squad({"id": "a", "question": "?", "answers": {"text": "Bo"}}), '"answers" has another type than in SQuAD'),
     ],
 )
-def test_a_file_that_is_no_squad_is_refused_with_the_place(tmp_path: Path, content: Any, said: str) -> None:
-    with pytest.raises(DataError, match=said):
+def test_a_file_of_another_structure_is_rejected_with_the_location(tmp_path: Path, content: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
         read(tmp_path / "a.json", content)
 
 
-def test_broken_json_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_invalid_json_is_rejected_with_its_line(tmp_path: Path) -> None:
     text = json.dumps(squad(question("a", answer("Bo", 8))), indent=1)
     (tmp_path / "a.json").write_text(text[:-20], encoding="utf-8")
     with pytest.raises(DataError, match=r"a.json, line \d\d, column \d+: invalid JSON"):
@@ -164,7 +164,7 @@ def test_broken_json_is_refused_with_its_line(tmp_path: Path) -> None:
         read_table(tmp_path / "a.json", Layout(columns=["a"]))
 
 
-def test_questions_that_cannot_be_decoded_are_counted(tmp_path: Path) -> None:
+def test_undecodable_questions_are_counted(tmp_path: Path) -> None:
     whole = squad(*(question(n, answer("Bo", 8)) for n in range(30)), question("\ud800", answer("Bo", 8)))
     found = read(tmp_path / "a.json", whole)
     assert found.dropped == {"undecodable": 1}
@@ -186,6 +186,6 @@ def test_questions_that_cannot_be_decoded_are_counted(tmp_path: Path) -> None:
     )
 )
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_json_is_read_or_refused_with_one_message(tmp_path: Path, inside: Any) -> None:
+def test_any_json_is_read_or_rejected_with_one_message(tmp_path: Path, inside: Any) -> None:
     with suppress(DataError):
         read(tmp_path / "a.json", {"data": inside if isinstance(inside, list) else [inside]})

@@ -1,4 +1,4 @@
-"""A stream: every example once an epoch, in an order that neither resuming nor the number of processes changes."""
+"""Streams: every example once per epoch, in an order that neither resuming nor the number of processes changes."""
 
 import csv
 import gzip
@@ -37,12 +37,12 @@ from kit.runs.prepare import prepare
 from kit.tasks.translation.directions import DirectionSteps
 from kit.tasks.translation.recipe import TranslationData
 
-# ---- the order of examples: shards of numbers, each an example that is as long as it says --------------------------
+# ---- the order of examples: shards of numbers, each of which is an example -------------------------------------------
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A shard of numbers, which counts how many have been read of it."""
+    """A shard of numbers, which counts how many have been read."""
 
     numbers: tuple[int, ...]
     read: list[int]
@@ -62,8 +62,8 @@ class NumberRows:
     def cursor(self) -> tuple[int, ...]:
         return (self.next,)
 
-    def take(self, most: int) -> pa.Table:
-        taken = self.shard.numbers[self.next : self.next + most]
+    def take(self, count: int) -> pa.Table:
+        taken = self.shard.numbers[self.next : self.next + count]
         self.next += len(taken)
         self.shard.read.append(len(taken))
         return pa.table({"number": pa.array(taken, pa.int64())})
@@ -85,7 +85,7 @@ class Plans:
     """Plans over the same shards."""
 
     def __init__(self, sizes: list[int], buffer_size: int, parts: int, budget: int = 200, keep: int = 1, seed: int = 0):
-        """Of the examples, one in `keep` passes the filter."""
+        """One in `keep` examples passes the filter."""
         starts = np.cumsum([0, *sizes])
         self.read: list[int] = []
         shards = [
@@ -106,9 +106,9 @@ class Plans:
             sides = [np.array([length(number) for number in examples])]
             return BatchPlan(sides, seed=seed, size=self.budget * self.parts, micro_batches=self.parts)
 
-        making = StreamEncoder(encode, lambda found: [number for part in found for number in part], plan)
+        encoder = StreamEncoder(encode, lambda parts: [number for part in parts for number in part], plan)
         return StreamPlan(
-            self.stream, making, seed=self.seed, buffer_size=self.buffer_size, micro_batches=self.parts, **settings
+            self.stream, encoder, seed=self.seed, buffer_size=self.buffer_size, micro_batches=self.parts, **settings
         )
 
 
@@ -146,7 +146,7 @@ plans = st.builds(
 
 @given(plans)
 @settings(max_examples=40, deadline=None)
-def test_every_example_once_an_epoch_and_within_the_budget(some: Plans) -> None:
+def test_every_example_is_seen_once_per_epoch_within_the_budget(some: Plans) -> None:
     plan = some.plan()
     steps, ends = epochs_of(plan, 3)
     plan.close()
@@ -169,18 +169,18 @@ def test_the_order_does_not_depend_on_resuming(some: Plans, data: st.DataObject)
     steps, _ = epochs_of(whole, 2)
     whole.close()
     stops = sorted(data.draw(st.lists(st.integers(0, len(steps) - 1), max_size=5)))
-    found: list[Step] = []
+    resumed: list[Step] = []
     state = None
     for stop in [*stops, len(steps)]:
         plan = some.plan()
         if state is not None:
             plan.restore(json.loads(json.dumps(state)))
-        found += take(plan, len(found), stop - len(found))
+        resumed += take(plan, len(resumed), stop - len(resumed))
         state = plan.state(stop)
-        # it is killed some steps after its checkpoint, of which nothing is left
+        # killed some steps after its checkpoint; those steps are lost
         take(plan, stop, data.draw(st.integers(0, 3)))
         plan.close()
-    assert found == steps
+    assert resumed == steps
     final = some.plan()
     final.restore(state)
     assert final.state(len(steps)) == whole.state(len(steps))
@@ -195,7 +195,9 @@ def test_the_order_does_not_depend_on_resuming(some: Plans, data: st.DataObject)
     keep=st.integers(2, 30),
 )
 @settings(max_examples=40, deadline=None)
-def test_filtered_streams_lose_and_double_nothing(sizes: list[int], buffer_size: int, parts: int, keep: int) -> None:
+def test_filtered_streams_neither_lose_nor_repeat_examples(
+    sizes: list[int], buffer_size: int, parts: int, keep: int
+) -> None:
     some = Plans(sizes, buffer_size, parts, keep=keep)
     plan = some.plan()
     if len(some.examples) < parts:
@@ -211,7 +213,7 @@ def test_filtered_streams_lose_and_double_nothing(sizes: list[int], buffer_size:
     assert plan.counts.filtered == {"filter": reached - sum(seen.values())}
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_epochs_and_seeds_have_different_orders() -> None:
     def orders(seed: int) -> list[list[int]]:
         plan = Plans([300, 300, 300, 300], 100, 1, seed=seed).plan()
         steps, ends = epochs_of(plan, 3)
@@ -223,11 +225,11 @@ def test_epochs_and_seeds_have_orders_of_their_own() -> None:
 
     first, second = orders(0), orders(1)
     assert len({tuple(order) for order in (*first, *second)}) == 6
-    # shards are shuffled, too: the epochs do not all begin with the same one
+    # shards are shuffled as well: not all epochs start with the same one
     assert len({order[0] // 300 for order in (*first, *second)}) > 1
 
 
-def test_little_is_padded_and_padding_is_counted() -> None:
+def test_padding_is_small_and_counted_exactly() -> None:
     plan = Plans([5000], 2000, 2, budget=400).plan()
     steps, _ = epochs_of(plan, 1)
     plan.close()
@@ -237,7 +239,7 @@ def test_little_is_padded_and_padding_is_counted() -> None:
     assert plan.padding().share < 0.08
 
 
-def test_a_buffer_is_read_ahead_and_no_more_and_resuming_reads_no_other() -> None:
+def test_one_buffer_is_read_ahead_and_resuming_reads_only_its_buffer() -> None:
     size = 10_000
     some = Plans([3 * size + 1, 5 * size, 2 * size], size, 1, budget=100_000)
     plan = some.plan()
@@ -263,50 +265,50 @@ def test_a_buffer_is_read_ahead_and_no_more_and_resuming_reads_no_other() -> Non
 @given(plans, st.integers(2, 4))
 @settings(max_examples=25, deadline=None)
 def test_processes_share_the_encoding_and_plan_the_same(some: Plans, processes: int) -> None:
-    alone = some.plan()
-    steps, _ = epochs_of(alone, 2)
-    alone.close()
-    everyone = Together(processes)
+    single = some.plan()
+    steps, _ = epochs_of(single, 2)
+    single.close()
+    group = ThreadGroup(processes)
     some.encoded.clear()
 
     def work(process: int) -> list[Step]:
-        plan = some.plan(process=process, processes=processes, exchange=everyone.exchange(process))
-        found = take(plan, 0, len(steps))
+        plan = some.plan(process=process, processes=processes, exchange=group.exchange(process))
+        taken = take(plan, 0, len(steps))
         plan.close()
-        return found
+        return taken
 
-    assert everyone.run(work) == [steps] * processes
-    # each example of the two epochs was encoded by one process; one more buffer may have been begun
+    assert group.run(work) == [steps] * processes
+    # each example was encoded by one process per epoch; one more buffer may have been started
     assert all(2 <= some.encoded[number] <= 3 for number in some.examples)
 
 
-class Together:
-    """Processes played by threads, which hand each other what they have."""
+class ThreadGroup:
+    """Threads in the role of processes, with an all-gather."""
 
     def __init__(self, count: int):
         self.barrier = threading.Barrier(count)
-        self.there: list[Any] = [None] * count
+        self.shared: list[Any] = [None] * count
 
     def exchange(self, process: int) -> Any:
         def exchange(mine: Any) -> list[Any]:
-            self.there[process] = mine
+            self.shared[process] = mine
             self.barrier.wait(60)
-            everyone = list(self.there)
+            gathered = list(self.shared)
             self.barrier.wait(60)
-            return everyone
+            return gathered
 
         return exchange
 
     def run(self, work: Any) -> list[Any]:
-        results: list[Any] = [None] * len(self.there)
+        results: list[Any] = [None] * len(self.shared)
 
-        def keep(process: int) -> None:
+        def store(process: int) -> None:
             try:
                 results[process] = work(process)
             except Exception as error:
                 results[process] = error
 
-        threads = [threading.Thread(target=keep, args=(process,)) for process in range(len(results))]
+        threads = [threading.Thread(target=store, args=(process,)) for process in range(len(results))]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -314,27 +316,27 @@ class Together:
         return results
 
 
-def test_what_one_process_cannot_read_stops_all_with_one_message() -> None:
+def test_a_read_error_in_one_process_stops_all_with_the_same_message() -> None:
     class Unplugged(Numbers):
         def open(self, cursor: tuple[int, ...]) -> NumberRows:
             raise ConnectionError("the cable is out")
 
     some = Plans([100], 50, 2)
     some.stream = Stream([ShardPart(Unplugged((1, 2, 3), []))], rows_of)
-    everyone = Together(2)
+    group = ThreadGroup(2)
     whole = Plans([100], 50, 2)
 
     def work(process: int) -> None:
         which = some if process else whole
-        which.plan(process=process, processes=2, exchange=everyone.exchange(process)).step(0)
+        which.plan(process=process, processes=2, exchange=group.exchange(process)).step(0)
 
-    for error in everyone.run(work):
+    for error in group.run(work):
         assert isinstance(error, DataError)
         assert "numbers could not be read beyond row 0: the cable is out" in str(error)
         assert "kit train … --resume" in str(error)
 
 
-# ---- shards: reading goes on where it stopped ----------------------------------------------------------------------
+# ---- shards: reading continues at a cursor ---------------------------------------------------------------------------
 
 odd = st.sampled_from("a \u2028\x85\x0b\"',▁é中🙂\ufeff\\")
 cell = st.text(odd, max_size=6)
@@ -342,7 +344,7 @@ FORMATS = ["txt", "tsv", "csv", "jsonl", "json", "parquet", "de+en", "txt.gz", "
 
 
 def write_shard(folder: Path, kind: str, rows: list[tuple[str, str]]) -> ShardFiles:
-    """Two columns in one file of a kind, or in two of parallel text; the second of txt is not there."""
+    """Two columns in a file of a format, or in two files of parallel text; txt has only the first."""
     ending = kind.removesuffix(".gz")
     if ending == "parquet":
         path = folder / "a.parquet"
@@ -354,7 +356,7 @@ def write_shard(folder: Path, kind: str, rows: list[tuple[str, str]]) -> ShardFi
             for place, side in enumerate(("de", "en"))
         }
     if ending in ("json", "jsonl"):
-        # blank lines and keys that are not there
+        # blank lines and missing keys
         lines = (json.dumps({"de": de, "en": en} if en else {"de": de}) + "\n" * (1 + len(de) % 2) for de, en in rows)
         return write_text(folder / f"a.{kind}", "".join(lines))
     if ending == "csv":
@@ -377,7 +379,7 @@ def values(table: pa.Table) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("kind", FORMATS)
 @given(rows=st.lists(st.tuples(cell, cell), min_size=1, max_size=12), takes=st.lists(st.integers(1, 5), min_size=13))
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_shard_goes_on_where_it_stopped(
+def test_a_shard_continues_at_any_cursor(
     tmp_path: Path, kind: str, rows: list[tuple[str, str]], takes: list[int]
 ) -> None:
     files = write_shard(tmp_path, kind, rows)
@@ -395,7 +397,7 @@ def test_a_shard_goes_on_where_it_stopped(
     assert dropped == whole.dropped
 
 
-def test_rows_that_cannot_be_decoded_are_counted_once(tmp_path: Path) -> None:
+def test_undecodable_rows_are_counted_once(tmp_path: Path) -> None:
     texts = [f"Gr\u00f6\u00dfe {n}".encode("latin-1" if n in (3, 19, 20, 39) else "utf-8") for n in range(40)]
     (tmp_path / "a.txt").write_bytes(b"\n".join(texts))
     column = pa.array(texts, pa.binary()).view(pa.string())
@@ -412,7 +414,7 @@ def test_rows_that_cannot_be_decoded_are_counted_once(tmp_path: Path) -> None:
         assert dropped == {"undecodable": 4}
 
 
-def test_mistakes_in_shards_are_named(tmp_path: Path) -> None:
+def test_mistakes_in_shards_are_reported(tmp_path: Path) -> None:
     def reading(name: str, content: bytes, cursor: tuple[int, ...] = (), encoding: str = "utf-8") -> pa.Table:
         (tmp_path / name).write_bytes(content)
         return FileShard(tmp_path / name, Layout(encoding=encoding)).open(cursor).take(100_000)
@@ -446,7 +448,7 @@ SHARDS = [70, 0, 45, 110]
 
 
 def pair(number: int) -> dict[str, str]:
-    """A text of up to fourteen letters, and the same from behind; no two are alike."""
+    """A text of up to fourteen letters and its reversal; all pairs are distinct."""
     text = f"{number:03d}" + "abcdefghijk"[: number % 12]
     return {"de": text, "en": text[::-1]}
 
@@ -481,7 +483,7 @@ def losses(run: Path) -> list[float]:
     return [entry["train_loss"] for entry in entries if "train_loss" in entry]
 
 
-# `kit train` in processes of its own, of which the first are killed; forked, so that what it needs is imported once
+# `kit train` in child processes, the first of which are killed; forked, so that imports happen only once
 KILLER = """
 import os, signal, sys, time
 from pathlib import Path
@@ -543,7 +545,7 @@ def test_two_processes_give_the_result_of_one(stream_recipe: Path, tmp_path: Pat
     assert states[0] == states[1]
 
 
-def test_a_line_that_cannot_be_read_leaves_a_run_that_goes_on(
+def test_a_run_stopped_by_an_unreadable_line_can_be_resumed(
     stream_recipe: Path, tmp_path: Path, unbroken: Path, kit_here: RunKit
 ) -> None:
     shard = tmp_path / "corpus" / "train-00003-of-00004.jsonl"
@@ -557,7 +559,7 @@ def test_a_line_that_cannot_be_read_leaves_a_run_that_goes_on(
     shard.write_text(whole, encoding="utf-8")
     resumed = kit_here("train", stream_recipe, "--output", "broken", "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    # not from the last multiple of train.save_steps, but from where the data ended
+    # from the step where the data ended, not from the last multiple of train.save_steps
     at = int(re.search(r"resuming at step (\d+)", resumed.stderr)[1])
     assert at % 7
     assert weights(tmp_path / "broken") == weights(unbroken)
@@ -569,7 +571,7 @@ def streamed(path: str, **keys: Any) -> Splits:
 
 
 def trained_on(splits: Splits) -> list[str]:
-    """The sources of an epoch, in the order of the data."""
+    """The sources of an epoch, in file order."""
     assert splits.stream is not None
     reader = ChunkReader(splits.stream.in_file_order)
     return [source for chunk in reader.chunks(10**6) for source in splits.stream.rows_of(chunk)[0]["source"]]
@@ -594,7 +596,7 @@ def test_the_head_is_held_out_and_never_trained_on(tmp_path: Path) -> None:
         streamed(corpus)
 
 
-def test_cells_in_quotation_marks_are_told_of_streams_too(tmp_path: Path) -> None:
+def test_quoted_cells_are_flagged_in_streams_as_well(tmp_path: Path) -> None:
     for split in ("train", "validation"):
         (tmp_path / f"{split}.tsv").write_text('de\ten\n"a b"\tc\nd\te\n', encoding="utf-8")
     told = streamed(str(tmp_path)).report.lines()
@@ -611,7 +613,7 @@ def test_a_sample_for_the_tokenizer_is_spread_over_the_shards(tmp_path: Path) ->
     assert sample == [pair(number)["de"] for number in (0, 1, 2, 70, 71, 72, 115, 116, 117)]
 
 
-def test_shards_are_read_into_memory_as_well(tmp_path: Path) -> None:
+def test_shards_can_be_loaded_into_memory(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     corpus = tmp_path / "corpus"
     (corpus / "train-00001-of-00004.jsonl").write_text(json.dumps(pair(999)), encoding="utf-8")
@@ -623,7 +625,7 @@ def test_shards_are_read_into_memory_as_well(tmp_path: Path) -> None:
             load_splits(data.model_copy(update={"streaming": streaming}))
 
 
-def test_other_data_under_the_same_name_is_noticed(tmp_path: Path) -> None:
+def test_changed_data_under_the_same_name_is_detected(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     corpus = tmp_path / "corpus"
     before = streamed(str(corpus)).fingerprints
@@ -633,7 +635,7 @@ def test_other_data_under_the_same_name_is_noticed(tmp_path: Path) -> None:
         streamed(str(corpus), fingerprints=before)
 
 
-def test_a_column_is_missing_in_a_chunk_or_in_all(tmp_path: Path) -> None:
+def test_a_column_can_be_missing_in_a_chunk_but_not_in_all(tmp_path: Path) -> None:
     rows = [{"de": str(n), "en": str(n)} if n < 500 else {"de": str(n)} for n in range(1000)]
     (tmp_path / "train.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     splits = streamed(str(tmp_path / "train.jsonl"), validation_size=5)
@@ -642,7 +644,7 @@ def test_a_column_is_missing_in_a_chunk_or_in_all(tmp_path: Path) -> None:
         load_splits(TranslationData(path=str(tmp_path / "train.jsonl"), source="de", target="fr", streaming=True))
 
 
-def test_directions_are_made_while_streaming(tmp_path: Path) -> None:
+def test_directions_are_expanded_while_streaming(tmp_path: Path) -> None:
     write_corpus(tmp_path)
     data = TranslationData(path=str(tmp_path / "corpus"), directions=["de-en", "en-de"], streaming=True)
     splits = load_splits(data, DirectionSteps(data))
@@ -656,7 +658,7 @@ def test_directions_are_made_while_streaming(tmp_path: Path) -> None:
 def test_a_hub_dataset_streams_shard_by_shard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]
 ) -> None:
-    """The library's own streams, out of local files because there is no network here."""
+    """Streams of `datasets`, over local files, since tests have no network."""
     import datasets
     import huggingface_hub
 
@@ -682,7 +684,7 @@ def test_a_hub_dataset_streams_shard_by_shard(
     assert len(splits.stream.parts) == 3
     assert trained_on(splits) == load_splits(data).datasets["train"]["source"]
     assert splits.datasets["validation"]["target"] == ["0 0", "1 0", "2 0", "3 0"]
-    # from any place on
+    # from any row on
     for row in (0, 1, 99, 1150):
         rows = splits.stream.parts[1].shard.open((row,))
         table = rows.take(60)
@@ -694,7 +696,7 @@ def test_a_hub_dataset_streams_shard_by_shard(
         load_splits(data.model_copy(update={"streaming": True, "fingerprints": splits.fingerprints}))
 
 
-def test_what_is_inspected_is_what_training_begins_with(stream_recipe: Path) -> None:
+def test_the_dry_run_shows_the_first_buffer_of_training(stream_recipe: Path) -> None:
     prepared = prepare(load_recipe(stream_recipe, ["train.micro_batches=2"]))
     head = prepared.first_buffer()
     make, make_head = prepared.batch_maker(), head.batch_maker()
@@ -717,17 +719,17 @@ def test_what_is_inspected_is_what_training_begins_with(stream_recipe: Path) -> 
         (["data.path=builtin:dates"], "data.streaming: built-in data is generated in memory"),
     ],
 )
-def test_what_a_stream_cannot_do_is_refused(stream_recipe: Path, keys: list[str], message: str) -> None:
+def test_keys_that_do_not_apply_to_streams_are_rejected(stream_recipe: Path, keys: list[str], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load_recipe(stream_recipe, keys)
 
 
-def test_a_batch_too_small_for_the_longest_text_is_refused_at_once(stream_recipe: Path) -> None:
+def test_a_batch_too_small_for_the_longest_text_is_rejected_at_once(stream_recipe: Path) -> None:
     with pytest.raises(DataError, match=r"Set train\.tokens_per_batch to 130 or more"):
         prepare(load_recipe(stream_recipe, ["train.micro_batches=10"]))
 
 
-def test_the_recipe_for_many_gpus_streams_a_folder_as_it_is_on_the_hub(tmp_path: Path) -> None:
+def test_the_recipe_for_many_gpus_streams_a_folder_with_the_layout_of_the_hub(tmp_path: Path) -> None:
     for split, count in {"train": 3, "validation": 1, "test": 1}.items():
         for place in range(count):
             texts = [{"de": f"Satz {place} {n}", "en": f"sentence {place} {n}"} for n in range(40)]

@@ -1,4 +1,4 @@
-"""Schemes of tags: every conversion keeps every span, goes back to where it came from, and reads as seqeval does."""
+"""Tag schemes: conversions keep all spans and can be reversed, and tags are read as in seqeval."""
 
 import warnings
 
@@ -26,25 +26,27 @@ KINDS = st.sampled_from(["PER", "creative-work", "場所"])
 @st.composite
 def sentences(draw: st.DrawFn) -> tuple[list[Span], int]:
     """Spans that do not overlap, and the length of the sentence."""
-    spans, place = [], 0
+    spans, end = [], 0
     for kind, gap, length in draw(st.lists(st.tuples(KINDS, st.integers(0, 2), st.integers(1, 4)), max_size=6)):
-        spans.append((kind, place + gap, place + gap + length))
-        place += gap + length
-    return spans, place + draw(st.integers(0, 2))
+        spans.append((kind, end + gap, end + gap + length))
+        end += gap + length
+    return spans, end + draw(st.integers(0, 2))
 
 
 @given(st.lists(sentences(), max_size=4), st.sampled_from(SCHEMES), st.sampled_from(SCHEMES))
 @settings(max_examples=200, deadline=None)
-def test_conversions_keep_spans_and_go_back(rows: list[tuple[list[Span], int]], first: str, second: str) -> None:
+def test_conversions_keep_spans_and_can_be_reversed(
+    rows: list[tuple[list[Span], int]], first: str, second: str
+) -> None:
     written = [spans_to_tags(spans, length, first) for spans, length in rows]
     assert [tags_to_spans(tags) for tags in written] == [spans for spans, _ in rows]
-    there = convert(written, second, source=first)
-    assert [tags_to_spans(tags) for tags in there.sequences] == [spans for spans, _ in rows]
-    back = convert(there.sequences, first, source=second)
+    converted = convert(written, second, source=first)
+    assert [tags_to_spans(tags) for tags in converted.sequences] == [spans for spans, _ in rows]
+    back = convert(converted.sequences, first, source=second)
     assert back.sequences == written
-    assert there.repaired == back.repaired == 0
+    assert converted.repaired == back.repaired == 0
     known = set(all_tags({kind for spans, _ in rows for kind, _, _ in spans}, second))
-    assert {tag for tags in there.sequences for tag in tags} <= known
+    assert {tag for tags in converted.sequences for tag in tags} <= known
     if any(len(set(map(tuple, (spans_to_tags(*row, scheme) for scheme in SCHEMES)))) == len(SCHEMES) for row in rows):
         assert detect_scheme(written) == first
 
@@ -54,7 +56,7 @@ TAGS = st.lists(st.sampled_from(["O", *(f"{letter}-{kind}" for letter in "BIES" 
 
 @given(TAGS)
 @settings(max_examples=300, deadline=None)
-def test_any_order_is_read_as_seqeval_reads_it(tags: list[str]) -> None:
+def test_any_sequence_is_read_as_in_seqeval(tags: list[str]) -> None:
     with warnings.catch_warnings(action="error"):
         theirs = get_entities(tags)
     assert tags_to_spans(tags) == [(kind, start, end + 1) for kind, start, end in theirs]
@@ -70,7 +72,7 @@ def test_repairs_are_counted() -> None:
     assert convert([["B-X", "I-X"]], "BIO").repaired == 0
 
 
-def test_schemes_are_told_apart() -> None:
+def test_schemes_are_detected() -> None:
     assert detect_scheme([["O"], []]) == "BIO"
     assert detect_scheme([["I-X", "I-X", "O"], ["O", "I-X", "B-X"]]) == "IOB1"
     assert detect_scheme([["B-X", "I-X"], ["O", "I-X"], ["B-X"]]) == "BIO"  # with a mistake
@@ -80,7 +82,7 @@ def test_schemes_are_told_apart() -> None:
     assert all_tags(["B", "A"], "BIO") == ["O", "B-A", "I-A", "B-B", "I-B"]
 
 
-def test_what_is_no_tag_is_named() -> None:
+def test_invalid_tags_are_reported() -> None:
     for tag in ("NOUN", "", "PER-B", "B_PER", "B-", "o", "O-PER"):
         with pytest.raises(DataError, match=f'"{tag}" is not a span tag'):
             tags_to_spans(["O", tag])

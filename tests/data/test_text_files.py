@@ -1,3 +1,5 @@
+"""Readers of text files and tables: every cell is read back, or the mistake is reported with file and line."""
+
 import csv
 import gzip
 import io
@@ -17,7 +19,7 @@ from kit.data.formats.text import QUOTED, read_parallel
 from kit.errors import DataError
 
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-# All that Unicode has, with what other readers take for the end of a line among the likeliest.
+# All of Unicode, with an emphasis on characters that other readers mistake for line ends.
 odd = st.sampled_from("a \u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e\"',\t▁é中🙂\ufeff")
 text = st.text(odd | st.characters(exclude_categories=["Cs"]))
 line = text.map(lambda value: value.replace("\n", "").replace("\r", "").replace("\x00", ""))
@@ -41,7 +43,7 @@ def rows_of(table: pa.Table) -> list[tuple[object, ...]]:
     closed=st.booleans(),
     packed=st.booleans(),
 )
-def test_tsv_gives_back_every_cell(tmp_path, rows, encoding, line_end, closed, packed):
+def test_tsv_cells_are_read_back(tmp_path, rows, encoding, line_end, closed, packed):
     content = line_end.join("\t".join(row) for row in [("de", "en"), *rows]) + (line_end if closed else "")
     path = write(tmp_path / ("a.tsv.gz" if packed else "a.tsv"), content.encode(encoding))
     read = read_table(path, Layout(encoding=encoding))
@@ -56,7 +58,7 @@ def test_tsv_gives_back_every_cell(tmp_path, rows, encoding, line_end, closed, p
     delimiter=st.sampled_from([None, ";", "|", "\t"]),
     ending=st.sampled_from(["csv", "tsv"]),
 )
-def test_csv_gives_back_what_the_csv_module_wrote(tmp_path, rows, delimiter, ending):
+def test_csv_of_the_csv_module_is_read_back(tmp_path, rows, delimiter, ending):
     rows = [tuple(value.replace("\x00", "") for value in row) for row in rows]
     file = io.StringIO(newline="")
     csv.writer(file, delimiter=delimiter or {"csv": ",", "tsv": "\t"}[ending]).writerows([("de", "en"), *rows])
@@ -73,7 +75,7 @@ def test_csv_gives_back_what_the_csv_module_wrote(tmp_path, rows, delimiter, end
     as_list=st.booleans(),
     ending=st.sampled_from(["jsonl", "json", "jsonl.gz"]),
 )
-def test_json_gives_back_every_value(tmp_path, rows, escaped, as_list, ending):
+def test_json_values_are_read_back(tmp_path, rows, escaped, as_list, ending):
     objects = [{"de": de, "en": en} for de, en in rows]
     if as_list and ending == "json":
         content = json.dumps(objects, ensure_ascii=escaped, indent=1)
@@ -85,7 +87,7 @@ def test_json_gives_back_every_value(tmp_path, rows, escaped, as_list, ending):
 
 @in_folder
 @given(rows=st.lists(st.tuples(text, text), min_size=1), packed=st.booleans())
-def test_parquet_gives_back_every_value(tmp_path, rows, packed):
+def test_parquet_values_are_read_back(tmp_path, rows, packed):
     buffer = io.BytesIO()
     pq.write_table(pa.table({"de": [row[0] for row in rows], "en": [row[1] for row in rows]}), buffer)
     path = write(tmp_path / ("a.parquet.gz" if packed else "a.parquet"), buffer.getvalue())
@@ -94,7 +96,7 @@ def test_parquet_gives_back_every_value(tmp_path, rows, packed):
 
 @in_folder
 @given(rows=st.lists(st.tuples(line, line), min_size=1))
-def test_parallel_text_keeps_line_with_line(tmp_path, rows):
+def test_parallel_text_keeps_lines_aligned(tmp_path, rows):
     for place, name in enumerate(("de", "en.gz")):
         write(tmp_path / f"train.{name}", "".join(row[place] + "\n" for row in rows).encode("utf-8-sig"))
     read = read_parallel({"de": tmp_path / "train.de", "en": tmp_path / "train.en.gz"}, Layout())
@@ -123,7 +125,7 @@ def test_txt_is_one_column_of_lines(tmp_path, lines):
     encoding=st.sampled_from(["utf-8", "utf-16", "utf-16-le", "latin-1", "shift_jis", "utf-7", "idna", "hex", "none"]),
     delimiter=st.sampled_from([None, None, ",", "||"]),
 )
-def test_any_bytes_are_read_or_refused_with_one_message(tmp_path, content, ending, packed, encoding, delimiter):
+def test_any_bytes_are_read_or_rejected_with_one_message(tmp_path, content, ending, packed, encoding, delimiter):
     path = tmp_path / f"a.{ending}"
     path.write_bytes(gzip.compress(content) if packed else content)
     with suppress(DataError):
@@ -131,7 +133,7 @@ def test_any_bytes_are_read_or_refused_with_one_message(tmp_path, content, endin
 
 
 @pytest.mark.parametrize("bad", [1, 3, 10])
-def test_undecodable_rows_are_left_out_and_counted(tmp_path, bad):
+def test_undecodable_rows_are_dropped_and_counted(tmp_path, bad):
     good = [f"Größe {n}".encode() for n in range(100)]
     lines = [b"Gr\xf6\xdfe" if n < bad else line for n, line in enumerate(good)]
     path = write(tmp_path / "a.txt", b"\n".join(lines))
@@ -140,7 +142,7 @@ def test_undecodable_rows_are_left_out_and_counted(tmp_path, bad):
     assert rows_of(read.table) == [(line.decode(),) for line in good[bad:]]
 
 
-def test_a_pair_goes_if_one_side_cannot_be_decoded(tmp_path):
+def test_a_pair_with_an_undecodable_side_is_dropped(tmp_path):
     write(tmp_path / "a.de", b"".join(b"\xff\n" if n == 3 else b"%d\n" % n for n in range(50)))
     write(tmp_path / "a.en", b"".join(b"\xff\n" if n == 7 else b"%d\n" % n for n in range(50)))
     read = read_parallel({"de": tmp_path / "a.de", "en": tmp_path / "a.en"}, Layout())
@@ -148,20 +150,20 @@ def test_a_pair_goes_if_one_side_cannot_be_decoded(tmp_path):
     assert rows_of(read.table) == [(str(n), str(n)) for n in range(50) if n not in (3, 7)]
 
 
-def test_half_a_character_in_a_json_escape_is_undecodable(tmp_path):
+def test_half_a_surrogate_pair_in_a_json_escape_is_undecodable(tmp_path):
     content = "\n".join([r'{"a": "\ud83d"}', r'{"a": "\ud83d\ude42"}', *['{"a": "b"}'] * 20])
     read = read_table(write(tmp_path / "a.jsonl", content.encode()), Layout())
     assert read.dropped == {"undecodable": 1}
     assert rows_of(read.table)[0] == ("🙂",)
 
 
-def test_a_file_in_another_encoding_is_refused_with_the_first_line(tmp_path):
+def test_a_file_in_another_encoding_is_rejected_with_the_first_line(tmp_path):
     few_of_all = b"a\n" * 1000 + "é\n".encode("latin-1") * 10 + "é\n".encode() * 9
     with pytest.raises(DataError, match=r"10 of 1019 rows .* line 1001\. Set data\.encoding"):
         read_table(write(tmp_path / "a.txt", few_of_all), Layout())
     with pytest.raises(DataError, match=r"11 of 100 rows .* line 1\."):
         read_table(write(tmp_path / "b.txt", b"\xff\n" * 11 + "é\n".encode() * 89), Layout())
-    # One row fewer of the wrong kind is a broken file, not a wrong encoding.
+    # With one wrong row fewer, the file is corrupt rather than in another encoding.
     assert read_table(write(tmp_path / "c.txt", few_of_all + "é\n".encode()), Layout()).dropped == {"undecodable": 10}
     assert rows_of(
         read_table(write(tmp_path / "d.txt", "é\n".encode("latin-1")), Layout(encoding="latin-1")).table
@@ -177,12 +179,12 @@ def test_a_file_in_another_encoding_is_refused_with_the_first_line(tmp_path):
         ("jsonl", rb'{"x": [{"\u0000y": 1}]}' + b"\n"),
     ],
 )
-def test_a_zero_byte_in_the_name_of_a_column_is_refused(tmp_path, ending, content):
+def test_a_null_byte_in_a_column_name_is_rejected(tmp_path, ending, content):
     with pytest.raises(DataError, match=r"a\.\w+: the name of the column '.*\\x00.*' contains a null byte"):
         read_table(write(tmp_path / f"a.{ending}", content), Layout())
 
 
-def test_what_cannot_be_decoded_is_quoted_in_a_way_that_can_be_printed(tmp_path):
+def test_undecodable_text_in_messages_can_be_printed(tmp_path):
     path = write(tmp_path / "a.jsonl", b'{"a": 1}\n"\x9b"\n')
     with pytest.raises(DataError, match=r'row 2: expected an object .* got "\\udc9b"\.') as refused:
         read_table(path, Layout())
@@ -220,7 +222,7 @@ def test_wide_encodings_are_guessed(tmp_path, encoding):
         ("a.xml", b"<a/>", "kit reads files that end in tsv"),
     ],
 )
-def test_mistakes_are_named_with_file_and_line(tmp_path, name, content, message):
+def test_mistakes_are_reported_with_file_and_line(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:
@@ -229,7 +231,7 @@ def test_mistakes_are_named_with_file_and_line(tmp_path, name, content, message)
 
 
 @pytest.mark.parametrize("longer", ["de", "en"])
-def test_parallel_files_of_different_length_are_refused_with_both_counts(tmp_path, longer):
+def test_parallel_files_of_different_length_are_rejected_with_both_counts(tmp_path, longer):
     for name in ("de", "en"):
         write(tmp_path / f"a.{name}", b"x\n" * (7 if name == longer else 5))
     counts = "7 lines.* 5" if longer == "de" else "5 lines.* 7"
@@ -250,7 +252,7 @@ def test_parallel_files_of_different_length_are_refused_with_both_counts(tmp_pat
         ("conll", Layout(quoting=True)),
     ],
 )
-def test_settings_without_a_meaning_for_a_file_are_refused(tmp_path, ending, layout):
+def test_settings_without_effect_on_a_file_are_rejected(tmp_path, ending, layout):
     (tmp_path / f"a.{ending}").write_bytes(b"a\n")
     with pytest.raises(DataError, match=r"data\.(columns|delimiter|encoding|quoting)"):
         read_table(tmp_path / f"a.{ending}", layout)
@@ -268,13 +270,13 @@ def test_blank_lines_between_rows_are_counted(tmp_path):
     assert read_table(write(tmp_path / "a.jsonl", b'{"a": 1}\n \n{"a": 2}\n'), Layout()).dropped == {"blank line": 1}
 
 
-def test_quotation_marks_mean_nothing_in_tsv(tmp_path):
+def test_quotation_marks_are_text_in_tsv(tmp_path):
     read = read_table(write(tmp_path / "a.tsv", b'de\ten\n"a\tb"\n'), Layout())
     assert rows_of(read.table) == [('"a', 'b"')]
     assert not read.flagged
 
 
-def test_cells_in_quotation_marks_are_told_where_nobody_said_what_they_mean(tmp_path):
+def test_quoted_cells_are_flagged_unless_quoting_is_set(tmp_path):
     path = write(tmp_path / "a.tsv", b'de\ten\n"a ""b"" c"\td\n"e\t"f" "g"\nh\t"i"\n')
     plain = read_table(path, Layout())
     assert rows_of(plain.table) == [('"a ""b"" c"', "d"), ('"e', '"f" "g"'), ("h", '"i"')]
@@ -295,7 +297,7 @@ def test_csv_without_quotes(tmp_path):
     assert rows_of(read_table(path, Layout(delimiter=" || ", quoting=False)).table) == [("a", "b")]
 
 
-def test_chunks_are_joined_in_order_and_to_one_type(tmp_path):
+def test_chunks_are_concatenated_in_order_and_promoted_to_one_type(tmp_path):
     objects = [
         {"a": str(n), "n": None if n < 25_000 else n, **({"late": n} if n > 45_000 else {})} for n in range(50_000)
     ]
@@ -309,7 +311,7 @@ def test_chunks_are_joined_in_order_and_to_one_type(tmp_path):
         read_table(mixed, Layout())
 
 
-def test_broken_text_in_parquet_is_counted(tmp_path):
+def test_invalid_text_in_parquet_is_counted(tmp_path):
     texts = pa.array([b"\xff" if n == 5 else b"%d" % n for n in range(20)]).view(pa.string())
     pq.write_table(pa.table({"a": texts, "n": list(range(20))}), tmp_path / "a.parquet")
     read = read_table(tmp_path / "a.parquet", Layout())

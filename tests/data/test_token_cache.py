@@ -1,4 +1,4 @@
-"""Text that was cut into tokens once: the same whoever does it, found again, and made anew where it is broken."""
+"""The token cache: equal results for any number of processes, reuse, and recovery from corrupt files."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kit import load_recipe
-from kit.data.batching import token_cache as prepared_texts
+from kit.data.batching import token_cache as token_cache
 from kit.data.batching.token_cache import cached_arrays, chunk_texts, map_in_chunks
 from kit.runs.prepare import prepare
 from kit.system.console import Reporter
@@ -48,8 +48,8 @@ def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
 
 def arrays_of(recipe: Any) -> dict[str, bytes]:
     prepared = prepare(recipe)
-    found = {split: prepared.task.arrays(examples) for split, examples in prepared.encoded.splits.items()}
-    return {f"{split} {name}": array.tobytes() for split, own in found.items() for name, array in own.items()}
+    arrays = {split: prepared.task.arrays(examples) for split, examples in prepared.encoded.splits.items()}
+    return {f"{split} {name}": array.tobytes() for split, by_name in arrays.items() for name, array in by_name.items()}
 
 
 @pytest.fixture
@@ -58,19 +58,19 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "prepared"
 
 
-@given(texts=st.lists(st.text(max_size=12), max_size=30), at_once=st.integers(1, 5), room=st.integers(1, 20))
+@given(texts=st.lists(st.text(max_size=12), max_size=30), max_texts=st.integers(1, 5), room=st.integers(1, 20))
 @settings(max_examples=80, deadline=None)
-def test_portions_hold_every_text_once_in_order(texts: list[str], at_once: int, room: int) -> None:
+def test_chunks_contain_every_text_once_in_order(texts: list[str], max_texts: int, room: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepared_texts, "MAX_CHUNK_TEXTS", at_once)
-        patch.setattr(prepared_texts, "MAX_CHUNK_CHARACTERS", room)
-        pieces = list(chunk_texts(iter(texts)))
-    assert [text for piece in pieces for text in piece] == texts
-    assert all(1 <= len(piece) <= at_once and sum(map(len, piece[:-1])) < room for piece in pieces)
+        patch.setattr(token_cache, "MAX_CHUNK_TEXTS", max_texts)
+        patch.setattr(token_cache, "MAX_CHUNK_CHARACTERS", room)
+        chunks = list(chunk_texts(iter(texts)))
+    assert [text for chunk in chunks for text in chunk] == texts
+    assert all(1 <= len(chunk) <= max_texts and sum(map(len, chunk[:-1])) < room for chunk in chunks)
 
 
-def test_several_processes_give_the_result_of_one_and_count_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared_texts, "MAX_CHUNK_TEXTS", 3)
+def test_several_processes_give_the_result_of_one_and_report_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 3)
     texts = [str(number) * (number % 5) for number in range(50)]
     counted: list[int] = []
     found = [list(map_in_chunks(texts, json.dumps, workers, counted.append)) for workers in (1, 3)]
@@ -79,7 +79,9 @@ def test_several_processes_give_the_result_of_one_and_count_all(monkeypatch: pyt
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_kept_is_what_was_made(kind: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_arrays_equal_computed_ones(
+    kind: str, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     without = arrays_of(recipe_of(tmp_path, kind, "data.cache=false"))
     assert not cache.exists()
     assert arrays_of(recipe_of(tmp_path, kind)) == without
@@ -89,14 +91,14 @@ def test_what_is_kept_is_what_was_made(kind: str, tmp_path: Path, cache: Path, m
     def never(*_: object) -> None:
         raise AssertionError("it was prepared again")
 
-    monkeypatch.setattr(prepared_texts, "chunk_texts", never)
+    monkeypatch.setattr(token_cache, "chunk_texts", never)
     assert arrays_of(recipe_of(tmp_path, kind)) == without
     assert {file: file.stat().st_mtime_ns for file in cache.glob("*.safetensors")} == files
 
 
-def test_real_processes_prepare_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By sentences, which are the hardest to put together again."""
-    monkeypatch.setattr(prepared_texts, "MAX_CHUNK_TEXTS", 7)
+def test_spawned_processes_give_the_result_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Split into sentences, the most difficult case to reassemble."""
+    monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 7)
     one, two = (arrays_of(recipe_of(tmp_path, "pairs", "data.cache=false", f"data.workers={n}")) for n in (1, 2))
     assert one == two
 
@@ -104,7 +106,7 @@ def test_real_processes_prepare_the_same(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "change", ["data.block_size=16", "data.pair_passes=2", "data.seed=1", "tokenizer.vocab_size=150", "text"]
 )
-def test_other_settings_or_texts_are_prepared_apart(change: str, tmp_path: Path, cache: Path) -> None:
+def test_other_settings_or_texts_have_other_keys(change: str, tmp_path: Path, cache: Path) -> None:
     first = arrays_of(recipe_of(tmp_path, "pairs"))
     recipe = recipe_of(tmp_path, "pairs", *([change] if change != "text" else []))
     if change == "text":
@@ -116,7 +118,7 @@ def test_other_settings_or_texts_are_prepared_apart(change: str, tmp_path: Path,
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])
-def test_a_broken_file_is_made_anew(damage: str, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_corrupt_file_is_computed_again(damage: str, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def make(number: int) -> dict[str, np.ndarray]:
         made.append(number)
         return {"a": np.arange(number, dtype=np.int32), "none": np.empty(0, dtype=np.int64)}
@@ -156,7 +158,7 @@ print(cached_arrays({"for": "both"}, make, Reporter())["a"].sum())
 """
 
 
-def test_of_two_runs_at_once_one_prepares_and_the_other_waits(tmp_path: Path, cache: Path) -> None:
+def test_of_two_concurrent_runs_one_computes_and_the_other_waits(tmp_path: Path, cache: Path) -> None:
     runs = [
         subprocess.Popen([sys.executable, "-c", TOGETHER], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
         for _ in range(2)
@@ -165,7 +167,7 @@ def test_of_two_runs_at_once_one_prepares_and_the_other_waits(tmp_path: Path, ca
     assert (tmp_path / "made").read_text() == "made\n"
 
 
-def test_a_folder_that_cannot_be_written_is_no_obstacle(
+def test_an_unwritable_cache_is_reported_and_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "file").write_text("")

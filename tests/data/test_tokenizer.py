@@ -1,3 +1,5 @@
+"""Tokenizers: lossless, deterministic in every process, and loadable without kit."""
+
 import json
 import os
 import subprocess
@@ -23,7 +25,7 @@ SENTENCES = [
     "the cat sat on the mat, the dog did not!",
     "Größe ist nicht alles (aber viel).",
 ]
-START, PAD, END, UNKNOWN = range(4)
+BOS, PAD, EOS, UNK = range(4)
 SPECIAL = ["</s>", "<s>", "<unk>", "<pad>", "##a", " ", "a"]
 
 
@@ -49,11 +51,11 @@ def trained(kind: str, form: str = "nfc", lowercase: bool = False) -> Tokenizers
     form=st.sampled_from(["nfc", "nfkc", "none"]),
     lowercase=st.booleans(),
 )
-def test_nothing_is_lost_between_encoding_and_decoding(text, kind, form, lowercase):
+def test_decoding_restores_the_encoded_text(text, kind, form, lowercase):
     tokenizers = trained(kind, form, lowercase)
     expected = normal(tokenizers, text)
     ids = tokenizers.encode_target([text])
-    assert UNKNOWN not in ids[0]
+    assert UNK not in ids[0]
     assert tokenizers.decode(ids) == [expected]
     assert normal(tokenizers, expected) == expected
     if kind == "char" and form == "none" and not lowercase:
@@ -62,7 +64,7 @@ def test_nothing_is_lost_between_encoding_and_decoding(text, kind, form, lowerca
 
 @settings(deadline=None)
 @given(words=st.lists(st.sampled_from([*["the", "cat", "sat", "on", "mat", "dog"], *".,!?()'#", "</s>", " "])))
-def test_known_words_survive_with_all_their_spaces(words):
+def test_known_words_keep_all_their_spaces(words):
     joined = "".join(f"{word} " if word.isalpha() else word for word in words)
     tokenizers = train_tokenizers(section("word"), [joined, "a"], [])
     assert tokenizers.decode(tokenizers.encode_target([joined])) == [joined.strip()]
@@ -71,20 +73,20 @@ def test_known_words_survive_with_all_their_spaces(words):
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_of_the_special_tokens(kind):
     tokenizer = trained(kind).source
-    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [START, PAD, END, UNKNOWN]
+    assert tokenizer.convert_tokens_to_ids(["<s>", "<pad>", "</s>", "<unk>"]) == [BOS, PAD, EOS, UNK]
     special = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id)
-    assert special == (START, PAD, END, UNKNOWN)
+    assert special == (BOS, PAD, EOS, UNK)
     assert sorted(tokenizer.get_vocab().values()) == list(range(len(tokenizer)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shared", [True, False])
 @pytest.mark.parametrize("end_of_source", [True, False])
-def test_saved_tokenizers_give_the_same_ids_to_everybody(tmp_path, kind, shared, end_of_source):
+def test_saved_tokenizers_give_the_same_ids_without_kit(tmp_path, kind, shared, end_of_source):
     before = train_tokenizers(section(kind, shared=shared, end_of_source=end_of_source), SENTENCES, SENTENCES[::2])
     assert before.shared == shared
     before.save(tmp_path)
-    # A model lies beside it, of a type that a process without kit does not know.
+    # The folder has a model of a type that a process without kit does not know.
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "unheard_of"}))
     after = Tokenizers.load(tmp_path)
     assert after.shared == shared
@@ -94,19 +96,19 @@ def test_saved_tokenizers_give_the_same_ids_to_everybody(tmp_path, kind, shared,
     assert after.encode_target(texts) == targets
     assert after.decode(targets) == before.decode(targets)
     for source, target in zip(sources, targets, strict=True):
-        assert target[-1] == END
-        assert END not in target[:-1]
-        assert START not in target
-        assert source.count(END) == end_of_source
+        assert target[-1] == EOS
+        assert EOS not in target[:-1]
+        assert BOS not in target
+        assert source.count(EOS) == end_of_source
         if shared:
-            assert target == source if end_of_source else target == [*source, END]
+            assert target == source if end_of_source else target == [*source, EOS]
     for loader in (AutoTokenizer, PreTrainedTokenizerFast):
         assert loader.from_pretrained(tmp_path)(texts)["input_ids"] == sources
         if not shared:
             assert loader.from_pretrained(tmp_path / "target_tokenizer")(texts)["input_ids"] == targets
 
 
-def test_a_folder_that_is_saved_again_is_that_of_the_last(tmp_path):
+def test_saving_into_a_folder_again_replaces_the_tokenizers(tmp_path):
     apart = train_tokenizers(section("bpe", shared=False), ["abc"], ["xyz"])
     shared = train_tokenizers(section("bpe"), ["abc"], ["xyz"])
     apart.save(tmp_path)
@@ -116,22 +118,22 @@ def test_a_folder_that_is_saved_again_is_that_of_the_last(tmp_path):
     assert Tokenizers.load(tmp_path).encode_target(["xyz"]) == apart.encode_target(["xyz"])
 
 
-def test_decoding_stops_at_the_first_end():
+def test_decoding_stops_at_the_first_eos():
     tokenizers = trained("char")
     (ids,) = tokenizers.encode_target(["ab"])
-    assert tokenizers.decode([[START, *ids, *ids, PAD], [*ids[:-1], PAD, PAD], [END], []]) == ["ab", "ab", "", ""]
+    assert tokenizers.decode([[BOS, *ids, *ids, PAD], [*ids[:-1], PAD, PAD], [EOS], []]) == ["ab", "ab", "", ""]
     assert tokenizers.encode_source([]) == tokenizers.encode_target([]) == tokenizers.decode([]) == []
 
 
-def test_unknown_characters_are_unknown_and_nothing_else():
+def test_only_unknown_characters_become_unknown_tokens():
     for kind in KINDS:
         tokenizers = trained(kind)
         (ids,) = tokenizers.encode_source(["a 漢 b"])
-        assert ids.count(UNKNOWN) == 1
+        assert ids.count(UNK) == 1
         assert tokenizers.decode([ids]) in (["a  b"], ["a b"])
 
 
-def test_frequency_and_size_are_kept():
+def test_min_frequency_and_vocab_size_are_respected():
     texts = ["often often often rare"] * 2 + ["once"]
     often = train_tokenizers(Seq2SeqTokenizerSection(train="word", min_frequency=3), texts, [])
     assert set(often.source.get_vocab()) == {"<s>", "<pad>", "</s>", "<unk>", "▁often"}
@@ -142,11 +144,11 @@ def test_frequency_and_size_are_kept():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_two_vocabularies_know_only_their_own_side(kind):
+def test_separate_vocabularies_know_only_their_side(kind):
     tokenizers = train_tokenizers(section(kind, shared=False), iter(["aaa aaa"]), iter(["bbb bbb"]))
-    assert UNKNOWN in tokenizers.encode_source(["bbb"])[0]
-    assert UNKNOWN in tokenizers.encode_target(["aaa"])[0]
-    assert UNKNOWN not in tokenizers.encode_source(["aaa"])[0] + tokenizers.encode_target(["bbb"])[0]
+    assert UNK in tokenizers.encode_source(["bbb"])[0]
+    assert UNK in tokenizers.encode_target(["aaa"])[0]
+    assert UNK not in tokenizers.encode_source(["aaa"])[0] + tokenizers.encode_target(["bbb"])[0]
 
 
 def test_training_is_the_same_in_every_process():
@@ -187,7 +189,7 @@ def test_training_and_use_print_nothing(tmp_path, capfd, recwarn):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("texts", [[], [""], ["  ", "\t"]])
-def test_no_text_is_an_error(kind, texts):
+def test_empty_text_is_an_error(kind, texts):
     with pytest.raises(DataError, match="text is empty"):
         train_tokenizers(section(kind), texts, texts)
     with pytest.raises(DataError, match="target text is empty"):
@@ -195,7 +197,7 @@ def test_no_text_is_an_error(kind, texts):
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "wordpiece", "unigram"])
-def test_a_vocabulary_smaller_than_the_alphabet_is_refused_with_what_is_needed(kind):
+def test_a_vocabulary_smaller_than_the_alphabet_is_rejected_with_the_size_needed(kind):
     with pytest.raises(RecipeError, match=r"tokenizer\.vocab_size: 20 .*at least \d+") as caught:
         train_tokenizers(section(kind, vocab_size=20), SENTENCES, SENTENCES)
     needed = int(str(caught.value).split("at least ")[1].split()[0])
@@ -204,7 +206,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_refused_with_what_is_needed(k
         train_tokenizers(section(kind, vocab_size=needed - 1), SENTENCES, SENTENCES)
 
 
-def test_a_frequency_that_nothing_has_is_refused():
+def test_a_frequency_that_nothing_reaches_is_rejected():
     with pytest.raises(DataError, match=r"tokenizer\.min_frequency: nothing .* occurs 9 times"):
         train_tokenizers(section("word", min_frequency=9), ["a b c"], ["a"])
 
@@ -223,8 +225,8 @@ def test_pretrained_tokenizers_come_from_model_and_run_folders(tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_a_foreign_tokenizer_keeps_its_own_habits(tmp_path):
-    """One as of BERT: it has no EOS, puts a token in front, and ends with a separator."""
+def test_a_foreign_tokenizer_keeps_its_special_tokens(tmp_path):
+    """Like that of BERT: no EOS, a token in front, and a separator at the end."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     backend = Tokenizer(models.WordLevel({"[CLS]": 0, "[SEP]": 1, "[UNK]": 2, "[PAD]": 3, "a": 4, "b": 5}, "[UNK]"))

@@ -1,4 +1,4 @@
-"""Captioner, dialogue model and forecaster, loaded from their folders by a process that has no kit."""
+"""Captioner, dialogue model and forecaster, loaded from their folders by a process without kit."""
 
 import subprocess
 import sys
@@ -20,12 +20,12 @@ from kit.verify.generation import perturb_parameters
 ALONE = """
 import sys
 
-class NoKit:
+class BlockKit:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "kit":
             raise ModuleNotFoundError("there is no kit here")
 
-sys.meta_path.insert(0, NoKit())
+sys.meta_path.insert(0, BlockKit())
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
@@ -48,7 +48,7 @@ save_file({name: tensor.contiguous() for name, tensor in found.items()}, "found.
 """
 
 
-def test_each_folder_stands_on_its_own(tmp_path: Path) -> None:
+def test_each_folder_works_without_kit(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     torch.manual_seed(0)
