@@ -1,20 +1,19 @@
 """The benchmarks still fit the code that they measure: each runs with tiny sizes. What they measure is not judged."""
 
 import multiprocessing
-import os
 import re
 import sys
 from pathlib import Path
 
 import pytest
 from support.process_recipes import CLASSES
+from support.processes import ForkedKit
 from support.scripts import FOLDERS, run_main, script
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-import kit.cli
 from kit import load_recipe, train
 
 SMALL = {"hidden_size": 8, "encoder_hidden_size": 4, "embedding_size": 8, "vocab_size": 60, "tokens_per_batch": 64}
@@ -128,21 +127,3 @@ def test_the_memory_of_generating_is_measured(monkeypatch, capsys) -> None:
     assert ended.value.code in (0, False)
     output = capsys.readouterr().out
     assert re.search(r"^one line: peak [\d,]+ MB, [\d,]+ s\n20 lines: peak [\d,]+ MB", output)
-
-
-class ForkedKit:
-    """`python -m kit …` as a process that has everything imported; its parent waits for its number."""
-
-    def __init__(self, command: list[object], env: dict[str, str]) -> None:
-        self.returncode: int | None = None
-        assert list(command[:3]) == [sys.executable, "-m", "kit"]
-        self.pid = os.fork()
-        if self.pid == 0:
-            sys.argv = list(map(str, command[2:]))
-            code = 1
-            try:
-                kit.cli.main()
-            except SystemExit as ended:
-                code = int(ended.code or 0)
-            finally:
-                os._exit(code)

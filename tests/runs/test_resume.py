@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from support.processes import ForkedKit
 
 STEPS = ["train.max_steps=40", "train.save_steps=3", "eval.steps=10", "train.seed=3"]
 
@@ -25,7 +26,7 @@ def weights(run: Path) -> dict[str, bytes]:
     return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
-def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> None:
+def kill_when(process: ForkedKit, ready: Callable[[], bool]) -> None:
     """Send SIGKILL as soon as `ready()` says so; the process may have ended before."""
     while process.poll() is None:
         if ready():
@@ -37,7 +38,7 @@ def kill_when(process: subprocess.Popen[bytes], ready: Callable[[], bool]) -> No
 
 def test_kill_and_resume_is_bit_identical(tiny_recipe: Path, tmp_path: Path) -> None:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
-    subprocess.run(command(tiny_recipe, unbroken), check=True, capture_output=True)
+    assert ForkedKit(command(tiny_recipe, unbroken)).wait() == 0
 
     def temporary_folder_appeared() -> bool:
         return any(broken.glob("checkpoints/.tmp-step-*"))
@@ -56,12 +57,10 @@ def test_kill_and_resume_is_bit_identical(tiny_recipe: Path, tmp_path: Path) -> 
         return ready
 
     chance = random.Random()
-    moments = (chance.randint(6, 18), chance.randint(20, 36), chance.uniform(0.5, 4))
+    moments = (chance.randint(6, 18), chance.randint(20, 36), chance.uniform(0.05, 0.4))
     print("killed at", moments)  # shown when the test fails
     for ready in (temporary_folder_appeared, logged(moments[0]), after(moments[2]), logged(moments[1])):
-        process = subprocess.Popen(
-            command(tiny_recipe, broken, "--resume"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        process = ForkedKit(command(tiny_recipe, broken, "--resume"))
         kill_when(process, ready)
         assert process.returncode == -signal.SIGKILL, "the run was over before it could be killed"
     last = subprocess.run(command(tiny_recipe, broken, "--resume"), check=True, capture_output=True, text=True)

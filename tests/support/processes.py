@@ -6,9 +6,10 @@ Tests of the command line start real ones; here it is the training that is put t
 import multiprocessing
 import os
 import socket
+import sys
 import traceback
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
 
 
 def in_processes(number: int, function: Callable[..., Any], *arguments: Any) -> None:
@@ -27,14 +28,67 @@ def in_processes(number: int, function: Callable[..., Any], *arguments: Any) -> 
     assert [child.exitcode for child in children] == [0] * number
 
 
-def _child(rank: int, number: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+class ForkedKit:
+    """`python -m kit …` in a process that has everything imported already, with the part of `Popen` that tests use.
+
+    It can be killed like any other. What it prints is lost; where the start-up or the output matters, start a real one.
+    """
+
+    def __init__(self, command: Sequence[object], env: Mapping[str, str] | None = None) -> None:
+        self.returncode: int | None = None
+        assert [str(part) for part in command[:3]] == [sys.executable, "-m", "kit"]
+        self.pid = os.fork()
+        if self.pid == 0:
+            _run_kit([str(part) for part in command[2:]], env or os.environ)
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self) -> int:
+        if self.returncode is None:
+            self.returncode = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+
+def _run_kit(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
+    """Become the command line; nothing of the parent's test may run on."""
+    code = 1
+    try:
+        from kit.cli import main
+
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        os.environ.update(environment)
+        _forget_accelerator()
+        sys.argv = arguments
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    finally:
+        os._exit(code)
+
+
+def _forget_accelerator() -> None:
+    """Clear what an earlier test of this process has left."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._shared_state.clear()
+
+
+def _child(rank: int, number: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in places.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true", "KIT_PROCESSES": str(number)}
-    for state in (AcceleratorState, GradientState, PartialState):
-        state._shared_state.clear()  # what an earlier test of this process has left
+    _forget_accelerator()
     try:
         function(*arguments)
     except BaseException:
