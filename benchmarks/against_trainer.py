@@ -62,7 +62,12 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
     for split in ("validation", "test"):
         if split in prepared.encoded.splits:
             evaluation = prepared.task.evaluate(
-                objective, prepared.splits, prepared.encoded, prepared.tokenizers, split, Accelerator()
+                objective,
+                prepared.splits,
+                prepared.encoded,
+                prepared.tokenizers,
+                split,
+                prepared.evaluator(Accelerator()),
             )
             if split == "validation":
                 prepared.task.settle(model, evaluation)

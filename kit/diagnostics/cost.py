@@ -18,7 +18,7 @@ from kit.data.batching.ragged import TokenPairs
 from kit.data.streaming.plan import StreamPlan
 from kit.runs.prepare import Prepared
 from kit.tasks.base import Encoded
-from kit.tasks.families.seq2seq.evaluation import by_language, predict, search_settings, teacher_forced_loss
+from kit.tasks.families.seq2seq.evaluation import Sources, by_language, mean_loss, predict, search_settings
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
 from kit.training.layer_swaps import swap_layers
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
@@ -273,7 +273,7 @@ def estimate_other_writing(
                 Encoded({"validation": examples}),
                 prepared.tokenizers,
                 "validation",
-                accelerator,
+                prepared.evaluator(accelerator),
                 final,
             )
         seconds[final] = took() / len(few)
@@ -298,10 +298,11 @@ def time_evaluation(
     indices = batches[len(batches) // 2]
     tokens_to_read = num_beams * np.cumsum(examples.source.lengths[indices])
     part = examples.select(indices[: max(1, int((tokens_to_read <= most_tokens).sum()))])
-    tokens = section.tokens_per_batch
+    evaluator = prepared.evaluator(accelerator)
+    lengths = np.maximum(part.source.lengths, part.target.lengths)
 
     with timed(accelerator) as loss_seconds:
-        teacher_forced_loss(objective, part, pad, tokens, accelerator)
+        mean_loss(objective, Sources(lengths, lambda chosen: part.batch(chosen, pad)), evaluator)
     per_token = loss_seconds() / max(1, int(part.target.lengths.sum()))
     if not section.metrics and not section.examples:
         return lambda split: per_token * int(split.target.lengths.sum())
@@ -309,7 +310,7 @@ def time_evaluation(
     settings = replace(search_settings(section, num_beams), max_new_tokens=min(TRIAL_TOKENS, section.max_new_tokens))
     by_target = by_language(settings, part, prepared.tokenizers)
     with timed(accelerator) as search_seconds:
-        written = predict(objective, part, pad, tokens, by_target, accelerator)
+        written = predict(objective, part, pad, by_target, evaluator)
     longest = max(len(hypothesis.tokens) for hypothesis in written)
     per_output_token = search_seconds() / max(1, longest) / len(part)
 

@@ -6,6 +6,7 @@ from accelerate import Accelerator
 
 from kit.errors import DataError, RunError, did_you_mean
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.hub.download import resolve_folder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
@@ -39,4 +40,6 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     accelerator = Accelerator()
     objective = task.objective(model.to(accelerator.device).eval())
     encoded = Encoded({split: task.encode_split(splits.datasets[split], tokenizers, model.config)})
-    return task.evaluate(objective, splits, encoded, tokenizers, split, accelerator)
+    return task.evaluate(
+        objective, splits, encoded, tokenizers, split, Evaluator(recipe.eval.tokens_per_batch, accelerator)
+    )

@@ -75,7 +75,12 @@ def evaluate_finally(prepared: Prepared, loop: Loop, split: str, name: str, repo
     """Evaluate the model as it is with the search of the recipe, and show the figures."""
     with reporter.status(f"final evaluation: {name}"):
         found = prepared.task.evaluate(
-            loop.objective, prepared.splits, prepared.encoded, prepared.tokenizers, split, loop.accelerator
+            loop.objective,
+            prepared.splits,
+            prepared.encoded,
+            prepared.tokenizers,
+            split,
+            prepared.evaluator(loop.accelerator),
         )
     show_evaluation(reporter, prepared.task, name, found)
     return found

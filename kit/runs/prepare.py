@@ -15,6 +15,7 @@ from kit.data.streaming.plan import StreamPlan, buffer_seed
 from kit.data.streaming.stream import START
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
+from kit.evaluation.evaluator import Evaluator
 from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, described_parameters
 from kit.pretrained.loading import model_place
@@ -52,6 +53,10 @@ class Prepared:
     def batch_maker(self) -> MakeBatch:
         """From what the plan gives for a micro-batch to tensors."""
         return self.task.batch_maker(self.encoded, self.tokenizers, self.plan)
+
+    def evaluator(self, accelerator: Accelerator) -> Evaluator:
+        """The evaluation loop, in batches of the recipe's size."""
+        return Evaluator(self.recipe.eval.tokens_per_batch, accelerator)
 
     def first_buffer(self) -> "Prepared":
         """The beginning of a streaming run, as if its first buffer were all there is to train on."""

@@ -166,7 +166,8 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     def evaluate(step: int) -> tuple[dict[str, Any], float, bool]:
         with reporter.status(f"evaluating at step {step}"):
             found = task.evaluate(
-                objective, prepared.splits, prepared.encoded, prepared.tokenizers, "validation", accelerator,
+                objective, prepared.splits, prepared.encoded, prepared.tokenizers, "validation",
+                prepared.evaluator(accelerator),
                 final=False,
             )  # fmt: skip
         show_evaluation(reporter, task, f"step {step}", found)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-from accelerate import Accelerator
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
@@ -24,6 +23,7 @@ from kit.data.streaming.plan import StreamCounts, StreamEncoder, StreamPlan, sin
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
 from kit.verify.proof import Proof
@@ -221,7 +221,7 @@ class Task(ABC, Generic[E]):
         encoded: Encoded[E],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         """Figures and predictions of a split; while training (not `final`) in a cheaper way where there is one. The

@@ -96,7 +96,9 @@ def evaluated(ready: Prepared) -> Evaluation:
     from accelerate import Accelerator
 
     objective = Oracle(len(ready.task.labels or ()))
-    return ready.task.evaluate(objective, ready.splits, ready.encoded, ready.tokenizers, "validation", Accelerator())
+    return ready.task.evaluate(
+        objective, ready.splits, ready.encoded, ready.tokenizers, "validation", ready.evaluator(Accelerator())
+    )
 
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)

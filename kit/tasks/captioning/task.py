@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from torch import nn
 from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
@@ -23,6 +22,7 @@ from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.pretrained.loading import load_config, load_model
 from kit.recipe.base import Recipe
@@ -34,7 +34,7 @@ from kit.tasks.captioning.plots import draw_caption
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
 from kit.tasks.families.seq2seq.card import results_note
-from kit.tasks.families.seq2seq.evaluation import evaluate_writing
+from kit.tasks.families.seq2seq.evaluation import Sources, best_hypotheses, evaluate_generation, search_settings
 from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
@@ -190,17 +190,19 @@ class Captioning(Writing[Captioned]):
         encoded: Encoded[Captioned],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         """The loss is that of all captions; a picture gets one, of which all of its captions are references."""
         assert isinstance(objective, Seq2SeqObjective)
         examples, section = encoded.splits[split], self.recipe.eval
         cost = picture_cost(objective.model.config)
-        return evaluate_writing(
-            objective, np.maximum(examples.lengths, cost), examples.batch,
-            np.full(len(examples.pictures), cost), examples.source,
-            partial(described, splits.datasets[split]), tokenizers, section, self.num_beams(final), accelerator,
+        images = Sources(np.full(len(examples.pictures), cost), examples.source)
+        settings = search_settings(section, self.num_beams(final))
+        return evaluate_generation(
+            objective, Sources(np.maximum(examples.lengths, cost), examples.batch), len(examples.pictures),
+            partial(best_hypotheses, objective, images, settings, evaluator),
+            partial(described, splits.datasets[split]), tokenizers, section, evaluator,
         )  # fmt: skip
 
     def shown(self, row: dict[str, Any]) -> str:

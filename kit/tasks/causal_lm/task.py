@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -26,12 +25,13 @@ from kit.data.streaming.plan import StreamPlan
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import causal_batch
-from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity, summed_over
+from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
 from kit.training.objective import Batch, Objective
 
@@ -166,22 +166,21 @@ class CausalLM(LanguageModel[TextBlocks]):
         encoded: Encoded[TextBlocks],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         """Loss and perplexity of a token, bits of a byte, and a few samples."""
         assert isinstance(objective, CausalLMObjective)
-        examples, device = encoded.splits[split], accelerator.device
+        examples = encoded.splits[split]
 
-        def sums(indices: np.ndarray) -> Tensor:
-            batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
-            return torch.stack([objective.summed_loss(batch), objective.normalizers(batch).sum().to(device)])
+        def sums(batch: Batch) -> list[Tensor]:
+            return [objective.summed_loss(batch), objective.normalizers(batch).sum()]
 
         if self.recipe.data.carry_state:
-            nats, tokens = self.read_through(objective.model, examples, accelerator)
+            nats, tokens = self.read_through(objective.model, examples, evaluator)
         else:
-            budget = self.recipe.eval.tokens_per_batch
-            nats, tokens = summed_over(objective, examples.lengths, budget, accelerator, sums)
+            objective.eval()
+            nats, tokens = evaluator.sums(examples.lengths, examples.batch, sums)
         loss = nats / tokens
         figures = {
             "loss": loss,
@@ -193,20 +192,18 @@ class CausalLM(LanguageModel[TextBlocks]):
         return Evaluation(figures, self.samples(objective.model, examples, tokenizers.source))
 
     @torch.inference_mode()
-    def read_through(self, model: PreTrainedModel, examples: TextBlocks, accelerator: Accelerator) -> list[float]:
+    def read_through(self, model: PreTrainedModel, examples: TextBlocks, evaluator: Evaluator) -> list[float]:
         """Sums of the loss and of the labels, reading the text from its beginning to its end with one state, by a
         single process: what comes later depends on what came before."""
         plan = ContiguousPlan(examples.lengths, 1, 1)
         objective = TruncatedBPTTObjective(model.eval(), 1)
-        total = torch.zeros(2, dtype=torch.float64)
-        if accelerator.is_main_process:
+        sums = []
+        if evaluator.is_main:
             for step in range(plan.steps_per_epoch):
                 batch = in_streams(examples, plan, plan.step(step)[0])
-                batch = {name: tensor.to(accelerator.device) for name, tensor in batch.items()}
-                total += torch.stack(
-                    [objective.summed_loss(batch).double().cpu(), objective.normalizers(batch).sum().cpu()]
-                )
-        return accelerator.reduce(total.to(accelerator.device)).cpu().tolist()
+                batch = {name: tensor.to(evaluator.device) for name, tensor in batch.items()}
+                sums.append([float(objective.summed_loss(batch)), float(objective.normalizers(batch).sum())])
+        return evaluator.total(sums)
 
     def samples(
         self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase

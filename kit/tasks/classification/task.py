@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, Pipeline, PreTrainedConfig, PreTrainedModel
@@ -22,6 +21,7 @@ from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
 from kit.pretrained.padding import padding_problem
@@ -31,7 +31,7 @@ from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.card import joined, sections
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
-from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
+from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
 from kit.training.objective import Batch, Objective
 
 MULTI = "multi_label_classification"
@@ -228,12 +228,12 @@ class Classification(FineTuning[Classified]):
         encoded: Encoded[Classified],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         assert isinstance(objective, ClassificationObjective)
         examples, section = encoded.splits[split], self.recipe.eval
-        logits, loss = read_off(objective, examples, section.tokens_per_batch, accelerator, logits_of)
+        logits, loss = predict_with_loss(objective, examples, evaluator, logits_of)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
         if examples.cut:
             figures["cut"] = examples.cut
@@ -287,7 +287,7 @@ class Classification(FineTuning[Classified]):
         config = objective.model.config
         self.take_labels(config)
         inputs, long = self.encode_texts(rows, tokenizers, config)
-        logits = read(objective, inputs, self.recipe.eval.tokens_per_batch, logits_of)
+        logits = predict_rows(objective, inputs, self.recipe.eval.tokens_per_batch, logits_of)
         return Predictions(self.predicted(np.stack(logits)), int(long.sum()))
 
     def shown(self, row: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from datasets import Dataset, DatasetDict
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
@@ -26,6 +25,7 @@ from kit.data.splits import Splits, load_splits
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.errors import DataError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
@@ -195,7 +195,7 @@ class Dialogue(Writing[Conversations]):
         encoded: Encoded[Conversations],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         assert isinstance(objective, Seq2SeqObjective)
@@ -210,7 +210,7 @@ class Dialogue(Writing[Conversations]):
             tokenizers,
             section.model_copy(update=changed),
             self.num_beams(final),
-            accelerator,
+            evaluator,
         )
         figures = found.figures
         if found.rows:

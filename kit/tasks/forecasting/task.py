@@ -10,14 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from datasets import Dataset, DatasetDict
+from torch import Tensor
 from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, PreTrainedModel
 
 from kit.cards.markdown import code
 from kit.cards.tables import figures_of
-from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
+from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.checks import Splits, check_fingerprints
 from kit.data.report import DataReport
 from kit.data.rows import fingerprint
@@ -27,6 +26,7 @@ from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.loading import export_model, load_config, load_model
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
@@ -195,12 +195,12 @@ class Forecasting(Task[Windows]):
         encoded: Encoded[Windows],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         assert isinstance(objective, ForecastObjective)
         windows = encoded.splits[split]
-        loss, found = roll_out(objective, windows, self.recipe.eval.tokens_per_batch, accelerator)
+        loss, found = roll_out(objective, windows, evaluator)
         values, context = windows.arrays(np.arange(len(windows)))
         past, true = values[:, : windows.history], values[:, windows.history :]
         guesses: dict[str, Array] = {"": found}
@@ -304,29 +304,19 @@ class Forecasting(Task[Windows]):
         return Subject(model, batch, self.recipe.train.seed), f"{len(indices)} windows of validation"
 
 
-@torch.inference_mode()
-def roll_out(
-    objective: ForecastObjective, windows: Windows, steps: int, accelerator: Accelerator
-) -> tuple[float, Array]:
+def roll_out(objective: ForecastObjective, windows: Windows, evaluator: Evaluator) -> tuple[float, Array]:
     """The mean loss of a number after the true ones, and the predictions (windows, horizon, value_size) of the model
-    that reads its own, in the order of the data, on every process."""
+    that reads its own, in the order of the data."""
     objective.eval()
-    found: list[tuple[int, Array]] = []
-    sums = torch.zeros(2, dtype=torch.float64)
-    mine = length_sorted_batches(windows.lengths, steps)[accelerator.process_index :: accelerator.num_processes]
     model: Any = objective.model
-    for indices in mine:
-        batch = {name: part.to(accelerator.device) for name, part in windows.batch(indices).items()}
-        loss, count = objective.summed_loss(batch).double().cpu(), objective.normalizers(batch).cpu()[0]
-        sums += torch.stack([loss, count])
-        inputs = {name: part for name, part in batch.items() if name not in ("future_values", "future_mask")}
+
+    def compute(batch: Batch) -> tuple[list[Array], list[Tensor]]:
+        inputs = {name: tensor for name, tensor in batch.items() if name not in ("future_values", "future_mask")}
         predictions = model.predict(**inputs, horizon=windows.horizon).predictions.double().cpu().numpy()
-        found += zip(indices.tolist(), predictions, strict=True)
-    everyone = dict(gather_object(found))
-    if len(everyone) != len(windows):
-        raise RuntimeError(f"{len(everyone)} predictions for {len(windows)} windows: each must occur exactly once")
-    total = accelerator.reduce(sums.to(accelerator.device)).cpu()
-    return float(total[0] / total[1].clamp(min=1)), np.stack([everyone[place] for place in range(len(windows))])
+        return list(predictions), [objective.summed_loss(batch), objective.normalizers(batch)[0]]
+
+    predictions, (loss, count) = evaluator.outputs_and_sums(windows.lengths, windows.batch, compute)
+    return loss / max(count, 1), np.stack(predictions)
 
 
 def value_names(columns: list[str], size: int) -> list[str]:

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import (
@@ -23,13 +21,14 @@ from transformers import (
 
 from kit.cards.markdown import code
 from kit.cards.tables import predicted_rows
-from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
+from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
@@ -38,7 +37,7 @@ from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
-from kit.tasks.families.language_modeling.task import PLAIN, perplexity, summed_over, vocabulary_settings
+from kit.tasks.families.language_modeling.task import PLAIN, perplexity, vocabulary_settings
 from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
 from kit.training.lm_objectives import AnswerObjective
 from kit.training.objective import Batch, Objective
@@ -228,25 +227,25 @@ class InstructionTuning(Task[Answered]):
         encoded: Encoded[Answered],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         """Loss and perplexity of a token of an answer, and metrics of the answers that the model writes."""
         assert isinstance(objective, AnswerObjective)
-        examples, section, device = encoded.splits[split], self.recipe.eval, accelerator.device
+        examples, section = encoded.splits[split], self.recipe.eval
 
-        def sums(indices: np.ndarray) -> Tensor:
-            batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
-            return torch.stack([objective.summed_loss(batch), objective.normalizers(batch).sum().to(device)])
+        def sums(batch: Batch) -> list[Tensor]:
+            return [objective.summed_loss(batch), objective.normalizers(batch).sum()]
 
-        nats, tokens = summed_over(objective, examples.lengths, section.tokens_per_batch, accelerator, sums)
+        objective.eval()
+        nats, tokens = evaluator.sums(examples.lengths, examples.batch, sums)
         loss = nats / tokens
         figures: dict[str, Any] = {"loss": loss, "perplexity": perplexity(loss), "examples": len(examples)}
         if examples.cut:
             figures["cut"] = examples.cut
         few = np.linspace(0, len(examples) - 1, min(section.examples, len(examples))).astype(int)
         places = np.arange(len(examples)) if section.metrics else few
-        written = self.answers(objective.model, examples, places, tokenizers.source, accelerator)
+        written = self.answers(objective.model, examples, places, tokenizers.source, evaluator)
         rows = [
             {**row, "prediction": text, "finished": finished}
             for row, (text, finished) in zip(splits.datasets[split].select(places), written, strict=True)
@@ -254,30 +253,27 @@ class InstructionTuning(Task[Answered]):
         predictions, right = [row["prediction"] for row in rows], [row["answer"] for row in rows]
         return Evaluation(figures | compute_metrics(section.metrics, predictions, right), rows)
 
-    @torch.inference_mode()
     def answers(
         self,
         model: PreTrainedModel,
         examples: Answered,
-        places: np.ndarray,
+        selected: np.ndarray,
         tokenizer: PreTrainedTokenizerBase,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
     ) -> list[tuple[str, bool]]:
-        """What the model answers to the prompts at these places, in order, and whether it came to an end."""
+        """The model's answers to the selected prompts, in order, and whether each came to an end."""
         model.eval()
-        how = self.search(tokenizer)
-        found: list[tuple[int, tuple[str, bool]]] = []
-        lengths = examples.prompts.lengths[places] + self.recipe.eval.max_new_tokens
-        batches = length_sorted_batches(lengths, self.recipe.eval.tokens_per_batch)
-        for chosen in batches[accelerator.process_index :: accelerator.num_processes]:
-            batch = {name: tensor.to(model.device) for name, tensor in examples.prompt_batch(places[chosen]).items()}
-            output = model.generate(**batch, generation_config=how)[:, batch["input_ids"].shape[1] :]
-            for place, ids in zip(chosen.tolist(), output.tolist(), strict=True):
-                finished = tokenizer.eos_token_id in ids
-                ids = ids[: ids.index(tokenizer.eos_token_id)] if finished else ids
-                found.append((place, (tokenizer.decode(ids, skip_special_tokens=True), finished)))
-        everyone = dict(gather_object(found))
-        return [everyone[place] for place in range(len(places))]
+        settings, end = self.search(tokenizer), tokenizer.eos_token_id
+
+        def generate(batch: Batch) -> list[tuple[str, bool]]:
+            output = model.generate(**batch, generation_config=settings)[:, batch["input_ids"].shape[1] :]
+            return [
+                (tokenizer.decode(ids[: ids.index(end)] if end in ids else ids, skip_special_tokens=True), end in ids)
+                for ids in output.tolist()
+            ]
+
+        lengths = examples.prompts.lengths[selected] + self.recipe.eval.max_new_tokens
+        return evaluator.outputs(lengths, lambda indices: examples.prompt_batch(selected[indices]), generate)
 
     def search(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
         """How answers are written: the likeliest token each time."""

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
@@ -27,10 +26,11 @@ from kit.data.text.sentences import split_sentences, splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.families.language_modeling.card import sections
-from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity, summed_over
+from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.tasks.masked_lm.sentence_pairs import make_pairs
@@ -226,7 +226,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         encoded: Encoded[MaskedExamples],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         """Loss and accuracy at masked positions and of pairs; what is masked is the same in every evaluation.
@@ -235,13 +235,11 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         `pair_accuracy_error` is the standard error of `pair_accuracy` for so many pairs.
         """
         assert isinstance(objective, MaskedLMObjective)
-        examples, device = encoded.splits[split], accelerator.device
+        examples = encoded.splits[split]
         counts = examples.token_counts
         surprise = torch.from_numpy(-np.log(np.maximum(counts, 1) / counts.sum()))
 
-        def sums(indices: np.ndarray) -> Tensor:
-            batch = self.evaluated_batch(examples, indices)
-            batch = {name: tensor.to(device) for name, tensor in batch.items()}
+        def sums(batch: Batch) -> list[Tensor]:
             logits, pair_logits = objective.logits(batch)
             labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
             right = (logits.argmax(-1) == labels).sum()
@@ -253,10 +251,11 @@ class MaskedLM(LanguageModel[MaskedExamples]):
                     nn.functional.cross_entropy(pair_logits, order, reduction="sum"),
                     (pair_logits.argmax(-1) == order).sum(),
                 ]
-            return torch.stack([figure.double().cpu() for figure in found])
+            return found
 
-        tokens = self.recipe.eval.tokens_per_batch
-        loss, right, unigram, masked, *pairs = summed_over(objective, examples.lengths, tokens, accelerator, sums)
+        objective.eval()
+        make_batch = partial(self.evaluated_batch, examples)
+        loss, right, unigram, masked, *pairs = evaluator.sums(examples.lengths, make_batch, sums)
         figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
         figures |= {"masked_accuracy": right / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
         if pairs:
@@ -264,7 +263,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             error = (share * (1 - share) / len(examples)) ** 0.5  # of a share of so many examples
             figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": share, "pair_accuracy_error": error}
             figures["loss"] += figures["pair_loss"]
-        return Evaluation(figures, self.filled_in(objective, examples, tokenizers.source, device))
+        return Evaluation(figures, self.filled_in(objective, examples, tokenizers.source, evaluator.device))
 
     def evaluated_batch(self, examples: MaskedExamples, indices: np.ndarray) -> Batch:
         """A batch in which each example is masked by its own number, whichever others are there."""

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 import numpy as np
 import pyarrow as pa
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from torch import Tensor
 from transformers import (
@@ -32,6 +31,7 @@ from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, Window, find_answers
 from kit.recipe.base import Recipe
@@ -39,7 +39,7 @@ from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.card import joined, sections
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
-from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
+from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
 from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from kit.tasks.question_answering.windows import label_question
 from kit.training.objective import Batch, Objective
@@ -222,7 +222,7 @@ class QuestionAnswering(FineTuning[Windows]):
         encoded: Encoded[Windows],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         """Loss of windows, and metrics of answers.
@@ -231,7 +231,7 @@ class QuestionAnswering(FineTuning[Windows]):
         """
         assert isinstance(objective, QuestionAnsweringObjective)
         examples, section = encoded.splits[split], self.recipe.eval
-        logits, loss = read_off(objective, examples, section.tokens_per_batch, accelerator, unpadded)
+        logits, loss = predict_with_loss(objective, examples, evaluator, unpadded)
         predictions: list[dict[str, Any]] = []
         for one, found in zip(examples.questions, self.answers(examples.questions, logits), strict=True):
             text = found.best[0]["answer"] if found.best else ""
@@ -273,7 +273,7 @@ class QuestionAnswering(FineTuning[Windows]):
     def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
         config = objective.model.config
         examples = self.encode_rows(without_answers(rows), tokenizers.source, config, "given")[0]
-        logits = read(objective, examples.inputs, self.recipe.eval.tokens_per_batch, unpadded)
+        logits = predict_rows(objective, examples.inputs, self.recipe.eval.tokens_per_batch, unpadded)
         threshold = self.threshold(config, "given", [], [])
         chosen = [one.chosen(1, None, threshold)[0] for one in self.answers(examples.questions, logits)]
         told = [{"prediction": one.pop("answer"), **one} for one in map(dict, chosen)]

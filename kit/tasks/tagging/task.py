@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from accelerate import Accelerator
 from datasets import Dataset
 from tokenizers.pre_tokenizers import ByteLevel
 from torch import Tensor
@@ -30,6 +29,7 @@ from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, sp
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_confusion, draw_types
@@ -38,7 +38,7 @@ from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.card import sections
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
-from kit.tasks.families.labeling.task import FineTuning, Predictions, read, read_off
+from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
 from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
@@ -256,14 +256,14 @@ class Tagging(FineTuning[Tagged]):
         encoded: Encoded[Tagged],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         """Loss of tokens, and metrics of words; a word without tokens is predicted to be outside of all spans."""
         assert isinstance(objective, TaggingObjective)
         assert self.labels is not None
         examples, section = encoded.splits[split], self.recipe.eval
-        best, loss = read_off(objective, examples, section.tokens_per_batch, accelerator, best_tags)
+        best, loss = predict_with_loss(objective, examples, evaluator, best_tags)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
         if examples.cut:
             figures["cut"] = examples.cut
@@ -291,7 +291,7 @@ class Tagging(FineTuning[Tagged]):
         config = objective.model.config
         self.take_labels(config)
         words = self.encode_words(self.words(rows, "given"), tokenizers.source, config)
-        best = read(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags)
+        best = predict_rows(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags)
         tags = self.tags_of_words(best, RaggedTokens(words.first_tokens))
         return Predictions([{"prediction": found} for found in tags], int(words.long.sum()))
 

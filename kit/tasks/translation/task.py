@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from accelerate import Accelerator
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
@@ -24,6 +23,7 @@ from kit.data.text.languages import PREFIX_KEY, set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.text_to_text import PIPELINES
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
@@ -246,12 +246,12 @@ class Translation(Writing[TokenPairs]):
         encoded: Encoded[TokenPairs],
         tokenizers: Tokenizers,
         split: str,
-        accelerator: Accelerator,
+        evaluator: Evaluator,
         final: bool = True,
     ) -> Evaluation:
         assert isinstance(objective, Seq2SeqObjective)
         examples, texts, section = encoded.splits[split], splits.datasets[split], self.recipe.eval
-        return evaluate_split(objective, examples, texts, tokenizers, section, self.num_beams(final), accelerator)
+        return evaluate_split(objective, examples, texts, tokenizers, section, self.num_beams(final), evaluator)
 
     def shown(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["target"] else "≠"

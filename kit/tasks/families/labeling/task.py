@@ -2,23 +2,21 @@
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
-import torch
-from accelerate import Accelerator
-from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.batching.plan import BatchPlan, Plan, length_sorted_batches
+from kit.data.batching.plan import BatchPlan, Plan
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
+from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
@@ -250,46 +248,27 @@ class Predictions:
     """How many were longer than the model can read."""
 
 
-def outputs_of(
-    objective: LabelObjective, examples: Readable, tokens: int, device: torch.device, rank: int = 0, ranks: int = 1
-) -> Iterator[tuple[np.ndarray, Batch, dict[str, Tensor]]]:
-    """The places of the examples in each batch, the batch, and what the model says about it; of several processes each
-    takes its share of the batches."""
-    objective.eval()
-    for indices in length_sorted_batches(examples.lengths, tokens)[rank::ranks]:
-        batch = {name: tensor.to(device) for name, tensor in examples.batch(indices).items()}
-        yield indices, batch, objective.output(batch)
-
-
-@torch.inference_mode()
-def read(
-    objective: LabelObjective, examples: Readable, tokens: int, keep: Callable[[dict[str, Tensor], Batch], list[Any]]
-) -> list[Any]:
-    """What `keep` takes from the model's output for each example, in order, in this process alone."""
-    found: dict[int, Any] = {}
-    for indices, batch, output in outputs_of(objective, examples, tokens, objective.model.device):
-        found.update(zip(indices.tolist(), keep(output, batch), strict=True))
-    return [found[place] for place in range(len(examples))]
-
-
-@torch.inference_mode()
-def read_off(
+def predict_with_loss(
     objective: LabelObjective,
     examples: LabelledExamples,
-    tokens: int,
-    accelerator: Accelerator,
+    evaluator: Evaluator,
     keep: Callable[[dict[str, Tensor], Batch], list[Any]],
 ) -> tuple[list[Any], float]:
     """What `keep` takes from the model's output for each example, in order, and the mean loss of all."""
-    found: list[tuple[int, Any]] = []
-    sums = torch.zeros(2, dtype=torch.float64)
-    share = accelerator.process_index, accelerator.num_processes
-    for indices, batch, output in outputs_of(objective, examples, tokens, accelerator.device, *share):
-        loss, count = objective.summed_loss(output, batch), objective.loss_count(batch)
-        sums += torch.stack([loss.double().cpu(), count.double().cpu()])
-        found += zip(indices.tolist(), keep(output, batch), strict=True)
-    everyone = dict(gather_object(found))
-    if len(everyone) != len(examples):
-        raise RuntimeError(f"{len(everyone)} predictions for {len(examples)} examples: each must occur exactly once")
-    total = accelerator.reduce(sums.to(accelerator.device)).cpu()
-    return [everyone[place] for place in range(len(examples))], float(total[0] / total[1].clamp(min=1))
+    objective.eval()
+
+    def compute(batch: Batch) -> tuple[list[Any], list[Tensor]]:
+        output = objective.output(batch)
+        return keep(output, batch), [objective.summed_loss(output, batch), objective.loss_count(batch)]
+
+    outputs, (loss, count) = evaluator.outputs_and_sums(examples.lengths, examples.batch, compute)
+    return outputs, loss / max(count, 1)
+
+
+def predict_rows(
+    objective: LabelObjective, examples: Readable, tokens: int, keep: Callable[[dict[str, Tensor], Batch], list[Any]]
+) -> list[Any]:
+    """What `keep` takes from the model's output for each example, in order, in this process alone."""
+    objective.eval()
+    evaluator = Evaluator(tokens, device=objective.model.device)
+    return evaluator.outputs(examples.lengths, examples.batch, lambda batch: keep(objective.output(batch), batch))

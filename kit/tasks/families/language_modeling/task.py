@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
-import torch
-from accelerate import Accelerator
 from datasets import Dataset
-from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.batching.contiguous import EpochPlan
-from kit.data.batching.plan import BatchPlan, length_sorted_batches
+from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.batching.token_cache import Arrays, cached_arrays, tokenizer_key
 from kit.data.rows import ColumnView
@@ -33,7 +30,7 @@ from kit.tasks.base import Encoded, Task
 from kit.tasks.families.language_modeling.documents import load_documents
 from kit.tasks.families.language_modeling.proofs import PROOFS
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe
-from kit.training.objective import Batch, Objective
+from kit.training.objective import Batch
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
 
@@ -222,23 +219,6 @@ class PlainTokens:
 
     def __call__(self, texts: list[str]) -> RaggedTokens:
         return RaggedTokens(self.tokenizer(texts, **PLAIN)["input_ids"])
-
-
-@torch.inference_mode()
-def summed_over(
-    objective: Objective,
-    lengths: np.ndarray,
-    tokens: int,
-    accelerator: Accelerator,
-    sums: Callable[[np.ndarray], Tensor],
-) -> list[float]:
-    """What `sums(indices)` gives for batches of examples, added up over all examples and processes."""
-    objective.eval()
-    batches = length_sorted_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
-    found = [sums(indices).double().cpu() for indices in batches]
-    width = len(sums(np.array([0]))) if not found else len(found[0])
-    total = torch.stack([torch.zeros(width, dtype=torch.float64), *found]).sum(0)
-    return accelerator.reduce(total.to(accelerator.device)).cpu().tolist()
 
 
 def perplexity(loss: float) -> float:

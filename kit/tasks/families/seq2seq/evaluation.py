@@ -2,110 +2,55 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
-import torch
-from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
+from torch import Tensor
 
-from kit.data.batching.plan import length_sorted_batches
 from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import Hypothesis, SearchSettings, search
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator, MakeBatch
 from kit.evaluation.groups import by_group
 from kit.evaluation.metrics import compute_metrics
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
 from kit.training.objective import Batch, Seq2SeqObjective
 
 
-def own_batches(lengths: np.ndarray, tokens: int, accelerator: Accelerator) -> list[np.ndarray]:
-    """This process's share of the batches; lengths alternate between processes, so that all finish together."""
-    return length_sorted_batches(lengths, tokens)[accelerator.process_index :: accelerator.num_processes]
+@dataclass(frozen=True)
+class Sources:
+    """What a model reads of the examples of a split: their lengths, and how a batch of them is made."""
+
+    lengths: np.ndarray
+    make_batch: MakeBatch
 
 
-MakeInputs = Callable[[np.ndarray], Batch]
-"""From the indices of examples to tensors."""
-
-
-@torch.inference_mode()
-def mean_loss(
-    objective: Seq2SeqObjective, lengths: np.ndarray, make: MakeInputs, tokens: int, accelerator: Accelerator
-) -> float:
+def mean_loss(objective: Seq2SeqObjective, examples: Sources, evaluator: Evaluator) -> float:
     """Mean cross-entropy of a label, without label smoothing."""
     objective.eval()
-    total, count = 0.0, 0
-    for indices in own_batches(lengths, tokens, accelerator):
-        batch = {k: v.to(accelerator.device) for k, v in make(indices).items()}
-        total += float(objective.summed_loss(batch))
-        count += int((batch["labels"] != IGNORE_INDEX).sum())
-    sums = accelerator.reduce(torch.tensor([total, count], dtype=torch.float64, device=accelerator.device))
-    return float(sums[0] / sums[1])
+
+    def sums(batch: Batch) -> list[Tensor]:
+        return [objective.summed_loss(batch), (batch["labels"] != IGNORE_INDEX).sum()]
+
+    loss, count = evaluator.sums(examples.lengths, examples.make_batch, sums)
+    return loss / count
 
 
-def teacher_forced_loss(
-    objective: Seq2SeqObjective, examples: TokenPairs, pad: int, tokens: int, accelerator: Accelerator
-) -> float:
-    """Mean cross-entropy of a target token, without label smoothing."""
-    lengths = np.maximum(examples.source.lengths, examples.target.lengths)
-    return mean_loss(objective, lengths, lambda indices: examples.batch(indices, pad), tokens, accelerator)
-
-
-def predict(
-    objective: Seq2SeqObjective,
-    examples: TokenPairs,
-    pad: int,
-    tokens: int,
-    settings: Mapping[str | None, SearchSettings],
-    accelerator: Accelerator,
+def best_hypotheses(
+    objective: Seq2SeqObjective, sources: Sources, settings: SearchSettings, evaluator: Evaluator
 ) -> list[Hypothesis]:
-    """The best hypothesis of every example, in the order of the data, on every process.
-
-    `settings` belong to a language to write each; None is that of models with one direction.
-    """
+    """The best hypothesis of each source, in order."""
     objective.eval()
-    found: list[tuple[int, Hypothesis]] = []
-    for language, how in settings.items():
-        rows = np.arange(len(examples)) if language is None else np.flatnonzero(examples.languages == language)
-        lengths = examples.source.lengths[rows]
-        make = partial(_some, examples, rows, pad)
-        found += [(int(rows[i]), best) for i, best in best_of_each(objective, lengths, make, tokens, how, accelerator)]
-    return in_order(found, len(examples))
 
+    def best(batch: Batch) -> list[Hypothesis]:
+        return [hypotheses[0] for hypotheses in search(objective.model, batch, settings)]
 
-def _some(examples: TokenPairs, rows: np.ndarray, pad: int, places: np.ndarray) -> Batch:
-    return examples.batch(rows[places], pad)
-
-
-def best_of_each(
-    objective: Seq2SeqObjective,
-    lengths: np.ndarray,
-    make: MakeInputs,
-    tokens: int,
-    how: SearchSettings,
-    accelerator: Accelerator,
-) -> list[tuple[int, Hypothesis]]:
-    """The best hypothesis of each source that is this process's share, with its number."""
-    found: list[tuple[int, Hypothesis]] = []
-    # a hypothesis is about as long as its source, and every beam is a row of its own
-    for places in own_batches(lengths, max(1, tokens // how.num_beams), accelerator):
-        batch = {k: v.to(accelerator.device) for k, v in make(places).items()}
-        for place, hypotheses in zip(places, search(objective.model, batch, how), strict=True):
-            found.append((int(place), hypotheses[0]))
-    return found
-
-
-def in_order(found: list[tuple[int, Hypothesis]], number: int) -> list[Hypothesis]:
-    """The hypotheses that all processes have found, in the order of the data."""
-    everyone = gather_object(found)
-    ordered = dict(everyone)
-    if len(everyone) != number or len(ordered) != number:
-        raise RuntimeError(f"{len(everyone)} predictions for {number} examples: each must occur exactly once")
-    return [ordered[i] for i in range(number)]
+    # a hypothesis is about as long as its source, and every beam is a row
+    return evaluator.outputs(sources.lengths, sources.make_batch, best, rows_per_example=settings.num_beams)
 
 
 def evaluate_split(
@@ -115,64 +60,77 @@ def evaluate_split(
     tokenizers: Tokenizers,
     section: Seq2SeqEval,
     num_beams: int,
-    accelerator: Accelerator,
+    evaluator: Evaluator,
 ) -> Evaluation:
-    """Loss, metrics, metrics by group, and predictions of a split; the figures are the same on every process."""
+    """Loss, metrics, metrics by group, and predictions of a split of texts with one target each."""
     pad = tokenizers.source.pad_token_id
-    loss = teacher_forced_loss(objective, examples, pad, section.tokens_per_batch, accelerator)
-    figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": len(examples)}
-    if examples.cut:
-        figures["cut"] = examples.cut
-    if not section.metrics and not section.examples:
-        return Evaluation(figures, [])
-    settings = by_language(search_settings(section, num_beams), examples, tokenizers)
-    hypotheses = predict(objective, examples, pad, section.tokens_per_batch, settings, accelerator)
-    predictions = tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
-    rows = [
-        {**text, "prediction": prediction, "score": hypothesis.score, "finished": hypothesis.finished}
-        for text, prediction, hypothesis in zip(texts, predictions, hypotheses, strict=True)
-    ]
-    if accelerator.is_main_process:
-        figures |= compute_metrics(section.metrics, predictions, texts["target"])
-        if section.group_by:
-            figures["by"] = by_group(section.group_by, rows, section.metrics)
-    return Evaluation(broadcast_object_list([figures])[0], rows)
+    lengths = np.maximum(examples.source.lengths, examples.target.lengths)
+
+    def hypotheses() -> list[Hypothesis]:
+        return predict(objective, examples, pad, by_language(settings, examples, tokenizers), evaluator)
+
+    settings = search_settings(section, num_beams)
+    pairs = Sources(lengths, lambda indices: examples.batch(indices, pad))
+    rows: Callable[[], list[dict[str, Any]]] = partial(list, texts)
+    evaluation = evaluate_generation(objective, pairs, len(examples), hypotheses, rows, tokenizers, section, evaluator)
+    return replace(evaluation, figures=evaluation.figures | ({"cut": examples.cut} if examples.cut else {}))
 
 
-def evaluate_writing(
+def predict(
     objective: Seq2SeqObjective,
-    lengths: np.ndarray,
-    make: MakeInputs,
-    source_lengths: np.ndarray,
-    make_source: MakeInputs,
-    described: Callable[[], list[dict[str, Any]]],
+    examples: TokenPairs,
+    pad: int,
+    settings: Mapping[str | None, SearchSettings],
+    evaluator: Evaluator,
+) -> list[Hypothesis]:
+    """The best hypothesis of each example, in order.
+
+    `settings` has the search for each target language; None is that of models with one direction.
+    """
+    hypotheses: dict[int, Hypothesis] = {}
+    for language, language_settings in settings.items():
+        rows = np.arange(len(examples)) if language is None else np.flatnonzero(examples.languages == language)
+        sources = Sources(examples.source.lengths[rows], partial(_batch_of, examples, rows, pad))
+        best = best_hypotheses(objective, sources, language_settings, evaluator)
+        hypotheses.update(zip(rows.tolist(), best, strict=True))
+    return [hypotheses[index] for index in range(len(examples))]
+
+
+def _batch_of(examples: TokenPairs, rows: np.ndarray, pad: int, indices: np.ndarray) -> Batch:
+    return examples.batch(rows[indices], pad)
+
+
+def evaluate_generation(
+    objective: Seq2SeqObjective,
+    pairs: Sources,
+    count: int,
+    hypotheses: Callable[[], list[Hypothesis]],
+    rows: Callable[[], list[dict[str, Any]]],
     tokenizers: Tokenizers,
     section: Seq2SeqEval,
-    num_beams: int,
-    accelerator: Accelerator,
+    evaluator: Evaluator,
 ) -> Evaluation:
-    """Loss, metrics and predictions of a split whose sources are no text, and may have several right targets.
+    """Loss over `pairs` of source and target; metrics and predictions of the `count` sources.
 
-    `make` gives batches of targets with their sources, of these `lengths`; `make_source` those of sources alone, each
-    of which is a row of `described`, with its `target`. The figures are the same on every process.
+    `hypotheses` and `rows` belong to the sources, in order; a row has the `target`, or several right ones.
     """
-    loss = mean_loss(objective, lengths, make, section.tokens_per_batch, accelerator)
-    figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": len(source_lengths)}
+    loss = mean_loss(objective, pairs, evaluator)
+    figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": count}
     if not section.metrics and not section.examples:
         return Evaluation(figures, [])
-    how = search_settings(section, num_beams)
-    found = best_of_each(objective, source_lengths, make_source, section.tokens_per_batch, how, accelerator)
-    hypotheses = in_order(found, len(source_lengths))
-    predictions = tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
-    rows = [
+    best = hypotheses()
+    predictions = tokenizers.decode([hypothesis.tokens for hypothesis in best])
+    predicted = [
         {**row, "prediction": prediction, "score": hypothesis.score, "finished": hypothesis.finished}
-        for row, prediction, hypothesis in zip(described(), predictions, hypotheses, strict=True)
+        for row, prediction, hypothesis in zip(rows(), predictions, best, strict=True)
     ]
-    if accelerator.is_main_process:
-        figures |= compute_metrics(section.metrics, predictions, [row["target"] for row in rows])
-        if section.group_by:
-            figures["by"] = by_group(section.group_by, rows, section.metrics)
-    return Evaluation(broadcast_object_list([figures])[0], rows)
+
+    def metrics() -> dict[str, Any]:
+        computed = compute_metrics(section.metrics, predictions, [row["target"] for row in predicted])
+        groups = {"by": by_group(section.group_by, predicted, section.metrics)} if section.group_by else {}
+        return computed | groups
+
+    return Evaluation(figures | evaluator.on_main(metrics), predicted)
 
 
 def by_language(
