@@ -79,10 +79,6 @@ class Captioning(Writing[Captioned]):
     input_name: ClassVar[str] = "images"
     recipe: CaptioningRecipe
 
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, CaptioningRecipe)
-        super().__init__(recipe)
-
     @property
     def pipelines(self) -> tuple[str, ...]:
         return (PIPELINE,)

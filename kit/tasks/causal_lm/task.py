@@ -26,8 +26,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
+from kit.tasks.base import Encoded, MakeBatch
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import causal_batch
@@ -69,10 +68,6 @@ class CausalLM(LanguageModel[TextBlocks]):
     auto_class: ClassVar[Any] = AutoModelForCausalLM
     kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "causal"
     recipe: CausalLMRecipe
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, CausalLMRecipe)
-        super().__init__(recipe)
 
     def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
         train, data = self.recipe.train, self.recipe.data

@@ -25,7 +25,6 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
 from kit.pretrained.padding import padding_problem
-from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded
 from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.card import joined, sections
@@ -67,10 +66,6 @@ class Classification(FineTuning[Classified]):
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {"top_k": None, "truncation": True}
     recipe: ClassificationRecipe
     class_weights: Tensor | None = None
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, ClassificationRecipe)
-        super().__init__(recipe)
 
     @property
     def predicted_names(self) -> tuple[str, ...]:

@@ -30,7 +30,6 @@ from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
-from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies
@@ -50,10 +49,6 @@ class Dialogue(Writing[Conversations]):
 
     card_template: ClassVar[str] = "dialogue"
     recipe: DialogueRecipe
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, DialogueRecipe)
-        super().__init__(recipe)
 
     @property
     def pipelines(self) -> tuple[str, ...]:

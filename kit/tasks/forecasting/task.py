@@ -28,7 +28,6 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.loading import export_model, load_config, load_model
-from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.files import read_json
 from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
@@ -59,10 +58,6 @@ class Forecasting(Task[Windows]):
     """Once the training data is encoded: what a new model is as wide as, and takes its normalisation from."""
     linear: LinearAutoregression | None = None
     """The autoregression to compare with, once it is fitted."""
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, ForecastingRecipe)
-        super().__init__(recipe)
 
     # ---- tables → series → windows -----------------------------------------------------------------------------------
 

@@ -32,7 +32,6 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
-from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
 from kit.tasks.families.language_modeling.card import sections
@@ -100,10 +99,6 @@ class InstructionTuning(Task[Answered]):
     # overfitting would need a rate for large pretrained models
     proofs: ClassVar[Sequence[Proof]] = tuple(proof for proof in PROOFS if proof is not overfitting)
     recipe: InstructionTuningRecipe
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, InstructionTuningRecipe)
-        super().__init__(recipe)
 
     # ---- text → tokens → batches -------------------------------------------------------------------------------------
 

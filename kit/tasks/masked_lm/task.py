@@ -27,8 +27,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.recipe.base import Recipe
-from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
+from kit.tasks.base import Encoded, MakeBatch
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity
 from kit.tasks.masked_lm.masking import Masking
@@ -91,10 +90,6 @@ class MaskedLM(LanguageModel[MaskedExamples]):
 
     kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "masked"
     recipe: MaskedLMRecipe
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, MaskedLMRecipe)
-        super().__init__(recipe)
 
     @property
     def auto_class(self) -> Any:

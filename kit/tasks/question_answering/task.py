@@ -34,7 +34,6 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, Window, find_answers
-from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.card import joined, sections
 from kit.tasks.families.labeling.data import Inputs
@@ -94,10 +93,6 @@ class QuestionAnswering(FineTuning[Windows]):
     recipe: QuestionAnsweringRecipe
     in_training = False
     """Whether the threshold for no answer is still to be found."""
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, QuestionAnsweringRecipe)
-        super().__init__(recipe)
 
     @property
     def predicted_names(self) -> tuple[str, ...]:

@@ -33,7 +33,6 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_confusion, draw_types
-from kit.recipe.base import Recipe
 from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.card import sections
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
@@ -93,10 +92,6 @@ class Tagging(FineTuning[Tagged]):
     auto_class: ClassVar[Any] = AutoModelForTokenClassification
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {"ignore_labels": []}
     recipe: TaggingRecipe
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, TaggingRecipe)
-        super().__init__(recipe)
 
     @property
     def no_tag(self) -> str:

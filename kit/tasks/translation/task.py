@@ -27,7 +27,6 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.text_to_text import PIPELINES
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
-from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
@@ -57,10 +56,6 @@ class Translation(Writing[TokenPairs]):
 
     card_template: ClassVar[str] = "seq2seq"
     recipe: TranslationRecipe
-
-    def __init__(self, recipe: Recipe):
-        assert isinstance(recipe, TranslationRecipe)
-        super().__init__(recipe)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
