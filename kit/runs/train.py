@@ -23,7 +23,6 @@ from kit.training.launch import EXPECTED_PROCESSES
 from kit.training.layer_swaps import swap_layers
 from kit.training.loop import Loop
 from kit.training.metrics_log import MetricsLog, check_trackers
-from kit.training.objective import SamplingSchedule
 from kit.training.optim import build_optimizer, build_schedule
 from kit.training.out_of_memory import explain_out_of_memory
 
@@ -154,9 +153,6 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     if recipe.train.torch_compile:
         prepared.model.compile(dynamic=True)
     objective = task.objective(prepared.model, prepared.plan)
-    full = recipe.model.settings.get("scheduled_sampling", 0.0)
-    if full and (recipe.train.sampling_start or recipe.train.sampling_steps):
-        objective.sampling = SamplingSchedule(full, recipe.train.sampling_start, recipe.train.sampling_steps)
     trained_objective = objective
     if sharding.is_requested():
         trained_objective = sharding.shard(objective, accelerator)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.decoding.inputs import Batch, source_of
 from kit.models.recurrent import shift_right
+from kit.recipe.base import Recipe
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,14 @@ class SamplingSchedule:
     full: float
     start: int
     steps: int
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "SamplingSchedule | None":
+        """The schedule that a recipe asks for; None where the model's own probability holds from the first step."""
+        full, train = recipe.model.settings.get("scheduled_sampling", 0.0), recipe.train
+        if not full or not (train.sampling_start or train.sampling_steps):
+            return None
+        return cls(full, train.sampling_start, train.sampling_steps)
 
     def at(self, step: int) -> float:
         """The probability at a step, counted from 0."""

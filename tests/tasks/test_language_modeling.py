@@ -219,7 +219,7 @@ def test_streams_are_contiguous_and_each_block_is_read_once(blocks: int, rows: i
 def test_blocks_with_a_carried_state_are_one_long_text(tmp_path: Path) -> None:
     prepared = prepare(recipe_of(tmp_path, "rnn", *CARRIED))
     examples, model = prepared.encoded.splits["validation"], prepared.model.eval()
-    nats, labels = prepared.task.read_through(model, examples, Accelerator())
+    nats, labels = prepared.task.read_through(model, examples, prepared.evaluator(Accelerator()))
     stream = torch.from_numpy(examples.blocks.stream.astype(np.int64))
     with torch.no_grad():
         logits = model(input_ids=stream[None, :-1], use_cache=False).logits[0]

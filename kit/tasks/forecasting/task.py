@@ -38,7 +38,7 @@ from kit.tasks.forecasting.proofs import PROOFS
 from kit.tasks.forecasting.recipe import ForecastingRecipe
 from kit.tasks.forecasting.series import Array, Windows, as_rows, from_rows, read_series, windows_of
 from kit.tasks.forecasting.splits import hold_out_series
-from kit.training.objective import Batch, Objective
+from kit.training.objective import Batch, Objective, SamplingSchedule
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
@@ -179,7 +179,7 @@ class Forecasting(Task[Windows]):
         return load_model(AutoModelForTimeSeriesPrediction, place)
 
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> ForecastObjective:
-        return ForecastObjective(model)
+        return ForecastObjective(model, SamplingSchedule.of(self.recipe))
 
     # ---- evaluation and what is left behind --------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ from kit.pretrained.positions import position_limit
 from kit.tasks.base import E, Task
 from kit.tasks.families.seq2seq.evaluation import search_settings
 from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
-from kit.training.objective import Batch, Seq2SeqObjective
+from kit.training.objective import Batch, SamplingSchedule, Seq2SeqObjective
 from kit.verify.proof import Proof
 from kit.verify.seq2seq import PROOFS
 from kit.verify.subject import MAX_EXAMPLES, Subject, random_batch, small_batch
@@ -36,7 +36,8 @@ class Writing(Task[E]):
 
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
         train = self.recipe.train
-        return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by)
+        sampling = SamplingSchedule.of(self.recipe)
+        return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by, sampling)
 
     def num_beams(self, final: bool) -> int:
         """How wide the search of an evaluation is: narrower while training, where it is made often."""
