@@ -26,7 +26,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.tasks.base import Encoded, MakeBatch
+from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import causal_batch

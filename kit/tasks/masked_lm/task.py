@@ -27,7 +27,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.tasks.base import Encoded, MakeBatch
+from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity
 from kit.tasks.masked_lm.masking import Masking
