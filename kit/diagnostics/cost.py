@@ -1,4 +1,4 @@
-"""What a training will cost, estimated from a few real steps on a copy of the model that is thrown away."""
+"""Time and memory of a run, estimated from a few real steps on a copy of the model."""
 
 import copy
 import threading
@@ -25,28 +25,28 @@ from kit.training.objective import Batch, Objective, Seq2SeqObjective
 from kit.training.optim import build_optimizer
 
 STRATA = 5
-"""Micro-batches that stand for all, from the shortest to the longest."""
+"""Number of micro-batches to time, evenly spaced by length."""
 
 ROUNDS = 8
 SECONDS_OF_STEPS = 5.0
 SECONDS_OF_EVALUATION = 3.0
 TRIAL_TOKENS = 6
-"""Tokens that the trial of the search writes for each source."""
+"""Tokens to generate per source."""
 
 TRIAL_ROWS = 32
-"""Rows that stand for a split whose sources are no text."""
+"""Rows to evaluate where sources are not text."""
 
 MEGABYTE = 2**20
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Megabytes at the peak of training, by what takes them."""
+    """Megabytes at the peak of training, by purpose."""
 
     parameters: float
     optimizer: float
     step: float  # gradients and activations of the longest micro-batch
-    rest: float  # libraries and data; 0 on a GPU, where they are not
+    rest: float  # libraries and data; 0 on a GPU
     available: float  # for the whole process
 
     @property
@@ -56,15 +56,15 @@ class Memory:
 
 @dataclass(frozen=True)
 class Cost:
-    """Time and memory of a whole run in one process: an estimate."""
+    """Estimated time and memory of a whole run in one process."""
 
     device: str
     seconds_per_step: float
     total_steps: int
     seconds_of_evaluations: float
-    evaluations: int  # while training; the final ones on validation and test come on top, and are in the seconds
+    evaluations: int  # during training; the seconds include the final ones on validation and test
     memory: Memory
-    to_be_compiled: bool = False  # by the run; the trial does without, because compiling takes longer than it
+    to_be_compiled: bool = False  # by the run, not by the trial: compiling takes longer than the trial
 
     @property
     def seconds_of_training(self) -> float:
@@ -72,7 +72,7 @@ class Cost:
 
 
 class PeakMemory:
-    """Growth of the memory of this process, or of its GPU, from the start of a `with` block to its highest point."""
+    """Peak memory of a `with` block, of this process or its GPU, relative to the start of the block."""
 
     def __init__(self, device: torch.device):
         self.on_gpu = device.type == "cuda"
@@ -107,7 +107,7 @@ class PeakMemory:
 
 
 def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
-    """Measure a few steps and a piece of an evaluation, and reckon up. The prepared model stays as it is.
+    """Time a few steps and part of an evaluation, and extrapolate. The prepared model does not change.
 
     Raises `torch.OutOfMemoryError` if the longest micro-batch does not fit on the GPU.
     """
@@ -122,7 +122,7 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     trial = _Trial(objective, optimizer, make_batch, train.max_grad_norm, accelerator)
     longest, strata = representative_micro_batches(prepared)
 
-    # first of all: memory that an earlier step has freed, but the process has kept, would not count
+    # first: memory that an earlier step freed, but the process kept, would not be counted
     with PeakMemory(device) as peak:
         trial.forward_and_backward(longest)
     trial.update()
@@ -148,20 +148,20 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
 
 
 def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The micro-batch with the longest examples that the run will see in its first epoch, and a few that are spread
-    evenly over all of them, sorted by their longest example."""
+    """The micro-batch with the longest examples of the first epoch, and a few at even distances when all are sorted by
+    their longest example."""
     plan = prepared.plan
-    assert not isinstance(plan, StreamPlan), "of a stream, the first buffer is measured"
+    assert not isinstance(plan, StreamPlan), "a stream is measured by its first buffer"
     lengths = np.maximum.reduce(plan.sides)
     steps = min(prepared.total_steps, plan.steps_per_epoch)
-    found = [part for step in range(steps) for part in plan.step(step)]
-    found.sort(key=lambda part: (int(lengths[part].max()), len(part)))
-    middles = (np.arange(min(STRATA, len(found))) + 0.5) * len(found) / min(STRATA, len(found))
-    return found[-1], [found[int(middle)] for middle in middles]
+    parts = [part for step in range(steps) for part in plan.step(step)]
+    parts.sort(key=lambda part: (int(lengths[part].max()), len(part)))
+    middles = (np.arange(min(STRATA, len(parts))) + 0.5) * len(parts) / min(STRATA, len(parts))
+    return parts[-1], [parts[int(middle)] for middle in middles]
 
 
 class _Trial:
-    """Real training steps, as the loop does them, that come to nothing."""
+    """Training steps as in the loop, whose result is discarded."""
 
     def __init__(
         self,
@@ -180,7 +180,7 @@ class _Trial:
         return self.make_batch(indices, micro_batch_rng(0, 0, 0))
 
     def forward_and_backward(self, indices: np.ndarray) -> float:
-        """Gradients of a micro-batch; returns the seconds."""
+        """Compute the gradients of a micro-batch and return the seconds."""
         with timed(self.accelerator) as seconds:
             batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices).items()}
             with self.accelerator.autocast():
@@ -196,15 +196,15 @@ class _Trial:
         self.seconds_of_update = seconds()
 
     def seconds(self, parts: list[np.ndarray], budget: float) -> float:
-        """Mean seconds of a micro-batch: of each the median of as many rounds as there is time for, at least one of
-        the one in the middle."""
+        """Mean seconds of a micro-batch: the mean over `parts` of the median of as many rounds as fit the budget, but
+        at least one round of the middle one."""
         measured: list[list[float]] = [[] for _ in parts]
-        # from the middle outwards, so that what is left out for want of time are the extremes
+        # from the middle outwards: if time runs out, the extremes are skipped
         order = sorted(range(len(parts)), key=lambda i: abs(i - len(parts) // 2))
-        began = time.perf_counter()
+        start = time.perf_counter()
         for i in order * ROUNDS:
             expected = max(measured[i] or [seconds for times in measured for seconds in times], default=0.0)
-            if measured[order[0]] and time.perf_counter() - began + expected > budget:
+            if measured[order[0]] and time.perf_counter() - start + expected > budget:
                 break
             measured[i].append(self.forward_and_backward(parts[i]))
             self.update()
@@ -217,12 +217,12 @@ class _Trial:
 
 @contextmanager
 def timed(accelerator: Accelerator) -> Iterator[Callable[[], float]]:
-    """Yields a function that tells, after the block, how long it took; what a GPU was given is waited for."""
+    """Yield a function that returns the seconds of the block after it ends, including queued work of a GPU."""
     _finish_work(accelerator)
-    began, seconds = time.perf_counter(), [0.0]
+    start, seconds = time.perf_counter(), [0.0]
     yield lambda: seconds[0]
     _finish_work(accelerator)
-    seconds[0] = time.perf_counter() - began
+    seconds[0] = time.perf_counter() - start
 
 
 def _finish_work(accelerator: Accelerator) -> None:
@@ -233,10 +233,10 @@ def _finish_work(accelerator: Accelerator) -> None:
 def estimate_evaluations(
     prepared: Prepared, objective: Objective, accelerator: Accelerator, seconds_per_token: float
 ) -> tuple[int, float]:
-    """Number of evaluations while training, and the seconds of these and of the final ones.
+    """Number of evaluations during training, and the seconds of these and of the final ones.
 
-    Where output is searched for, they are reckoned from a piece of the validation split, as if every output were as
-    long as its reference; elsewhere an evaluation is a forward pass, a third of a training step.
+    If the task generates, they are extrapolated from part of the validation split, as if every output were as long as
+    its reference; otherwise an evaluation is a forward pass, a third of a training step.
     """
     section, steps, splits = prepared.recipe.eval, prepared.total_steps, prepared.encoded.splits
     evaluations = -(-steps // section.steps) if section.steps else 1
@@ -257,7 +257,7 @@ def estimate_evaluations(
 def estimate_other_writing(
     prepared: Prepared, objective: Seq2SeqObjective, accelerator: Accelerator, evaluations: int
 ) -> float:
-    """The seconds of all evaluations where sources are no text, from those of a few rows of the validation split."""
+    """The seconds of all evaluations if sources are not text, extrapolated from a few rows of the validation split."""
     recipe, splits = prepared.recipe, prepared.splits
     few = splits.datasets["validation"].select(range(min(TRIAL_ROWS, len(splits.datasets["validation"]))))
     examples = prepared.task.encode_split(few, prepared.tokenizers, objective.model.config)
@@ -289,8 +289,8 @@ def time_evaluation(
     num_beams: int,
     most_tokens: int,
 ) -> Callable[[TokenPairs], float]:
-    """Time one batch of an evaluation, or as much of it as has so many source tokens over all beams; returns a function
-    that reckons the seconds of a whole split from it."""
+    """Time one batch of an evaluation, with at most so many source tokens over all beams; returns a function that
+    extrapolates the seconds of a whole split."""
     examples = prepared.encoded.splits["validation"]
     pad = prepared.tokenizers.source.pad_token_id
     budget = max(1, section.tokens_per_batch // num_beams)
@@ -314,12 +314,12 @@ def time_evaluation(
     longest = max(len(hypothesis.tokens) for hypothesis in written)
     per_output_token = search_seconds() / max(1, longest) / len(part)
 
-    def reckon(split: TokenPairs) -> float:
-        # outputs of a batch are written side by side, until the longest is finished
+    def extrapolate(split: TokenPairs) -> float:
+        # a batch is decoded in parallel until its longest output is finished
         written = sum(
             len(batch) * min(section.max_new_tokens, int(split.target.lengths[batch].max()))
             for batch in length_sorted_batches(split.source.lengths, budget)
         )
         return per_token * int(split.target.lengths.sum()) + per_output_token * written
 
-    return reckon
+    return extrapolate

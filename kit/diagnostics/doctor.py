@@ -1,4 +1,4 @@
-"""Is this machine fit for training, and does training work on it? `kit doctor` looks, and says what to do."""
+"""`kit doctor`: check this machine and its packages for training, and name a remedy for whatever is wrong."""
 
 import os
 import shutil
@@ -25,13 +25,13 @@ INVESTIGATE = "look for the cause before you trust a run on this machine"
 TRACKERS = ("tensorboard", "wandb", "trackio")
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
 GIGABYTE = 2**30
-LITTLE_MEMORY = 2 * GIGABYTE
-LITTLE_SPACE, TOO_LITTLE_SPACE = 5 * GIGABYTE, GIGABYTE // 2
+LOW_MEMORY = 2 * GIGABYTE
+LOW_SPACE, MIN_SPACE = 5 * GIGABYTE, GIGABYTE // 2
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     topic: str
     status: Literal["ok", "warning", "problem"]
@@ -66,12 +66,12 @@ def diagnose(check_hub: bool = False, more: Mapping[str, Check] | None = None) -
 
 
 def any_problem(findings: Iterable[Finding]) -> bool:
-    """Whether something must be mended before kit can be relied on."""
+    """Whether something must be fixed before kit can be used."""
     return any(finding.status == "problem" for finding in findings)
 
 
 def render(findings: Iterable[Finding]) -> Table:
-    """The findings, to be printed by a rich console."""
+    """The findings as a table for a rich console."""
     marks = {"ok": ("✓", "green"), "warning": ("!", "bold yellow"), "problem": ("✗", "bold red")}
     table = Table.grid(padding=(0, 1))
     for finding in findings:
@@ -86,7 +86,7 @@ def render(findings: Iterable[Finding]) -> Table:
 
 
 def supported_ranges() -> list[str] | None:
-    """The requirements of kit, as its package states them; None if kit runs without being installed."""
+    """The requirements in the metadata of the installed package; None if kit is not installed."""
     try:
         return metadata.requires(DISTRIBUTION) or []
     except metadata.PackageNotFoundError:
@@ -102,18 +102,20 @@ def installed_version(name: str) -> str | None:
 
 def package_findings(requirements: Sequence[str] | None) -> Iterator[Finding]:
     """Packages that are missing, older than what kit needs, or newer than what it supports."""
-    found = ", ".join(f"{name} {version}" for name, version in package_versions().items())
+    versions = ", ".join(f"{name} {version}" for name, version in package_versions().items())
     if requirements is None:
         remedy = "install it: pip install -e . in its folder"
-        yield Finding("versions", "warning", f"{found}; kit is not installed, so its requirements are unknown", remedy)
+        yield Finding(
+            "versions", "warning", f"{versions}; kit is not installed, so its requirements are unknown", remedy
+        )
         return
-    wrong = [finding for requirement in requirements for finding in judge_requirement(requirement)]
-    yield Finding("versions", "ok", found if wrong else f"{found}: all within the supported ranges")
-    yield from wrong
+    findings = [finding for requirement in requirements for finding in check_requirement(requirement)]
+    yield Finding("versions", "ok", versions if findings else f"{versions}: all within the supported ranges")
+    yield from findings
 
 
-def judge_requirement(text: str) -> Iterator[Finding]:
-    """What is wrong with the installed version of one requirement; nothing, if it is fit or only for an extra."""
+def check_requirement(text: str) -> Iterator[Finding]:
+    """A finding if the installed version does not meet a requirement; extras count only for installed trackers."""
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 
@@ -135,9 +137,9 @@ def judge_requirement(text: str) -> Iterator[Finding]:
 
 
 def tracker_findings() -> Iterator[Finding]:
-    """Which of the optional services for metrics can be used."""
-    found = {name: installed_version(name) for name in TRACKERS}
-    shown = ", ".join(f"{name} {version or 'not installed'}" for name, version in found.items())
+    """Which experiment trackers are installed."""
+    versions = {name: installed_version(name) for name in TRACKERS}
+    shown = ", ".join(f"{name} {version or 'not installed'}" for name, version in versions.items())
     yield Finding("trackers", "ok", f"{shown} (needed only for train.report_to)")
 
 
@@ -152,9 +154,7 @@ def device_findings() -> Iterator[Finding]:
     threads, available = torch.get_num_threads(), available_cores()
     text = f"{describe_hardware()}; torch uses {threads} thread{'s' * (threads > 1)}"
     if threads > available:
-        yield Finding(
-            "cpu", "warning", f"{text}, more than cores: they wait for each other", "set OMP_NUM_THREADS lower"
-        )
+        yield Finding("cpu", "warning", f"{text}, more than cores, so they compete", "set OMP_NUM_THREADS lower")
     elif threads < available / 2:
         yield Finding(
             "cpu", "warning", f"{text}, fewer than half of the {available} cores", "set OMP_NUM_THREADS higher"
@@ -163,7 +163,7 @@ def device_findings() -> Iterator[Finding]:
         yield Finding("cpu", "ok", text)
     memory = psutil.virtual_memory()
     shown = f"{memory.available / GIGABYTE:.1f} of {memory.total / GIGABYTE:.1f} GB are free"
-    if memory.available < LITTLE_MEMORY:
+    if memory.available < LOW_MEMORY:
         yield Finding("memory", "warning", shown, "close other programs, or train with more train.micro_batches")
     else:
         yield Finding("memory", "ok", shown)
@@ -171,7 +171,7 @@ def device_findings() -> Iterator[Finding]:
 
 
 def gpu_findings() -> Iterator[Finding]:
-    """What each GPU is and can do; a GPU that torch cannot use is worth a warning."""
+    """Name, free memory and precisions of each GPU; a GPU that torch cannot use is a warning."""
     import torch
 
     if torch.backends.mps.is_available():
@@ -180,7 +180,7 @@ def gpu_findings() -> Iterator[Finding]:
         if shutil.which("nvidia-smi"):
             build = f"torch {torch.__version__}"
             remedy = "install a torch that is built for your CUDA, see https://pytorch.org/get-started/locally"
-            yield Finding("gpu", "warning", f"there is an NVIDIA driver, but {build} finds no GPU", remedy)
+            yield Finding("gpu", "warning", f"an NVIDIA driver is installed, but {build} finds no GPU", remedy)
         else:
             yield Finding("gpu", "ok", "none: training runs on the CPU (train.mixed_precision: no or bf16)")
         return
@@ -191,25 +191,25 @@ def gpu_findings() -> Iterator[Finding]:
             bf16 = torch.cuda.is_bf16_supported(including_emulation=False)
         precision = "bf16 and fp16" if bf16 else "fp16, no bf16"
         text = f"{name}, {free / GIGABYTE:.1f} of {total / GIGABYTE:.1f} GB free, {precision}"
-        yield Finding(f"gpu {number}", "warning" if free < LITTLE_MEMORY else "ok", text)
+        yield Finding(f"gpu {number}", "warning" if free < LOW_MEMORY else "ok", text)
 
 
 # ---- Hub, disk -------------------------------------------------------------------------------------------------------
 
 
 def hub_findings(check: bool) -> Iterator[Finding]:
-    """Settings that decide how the Hub is used; whether it can be reached only if asked for."""
+    """Environment variables that control access to the Hub; with `check`, whether it can be reached."""
     from huggingface_hub import constants
 
     settings = {name: os.environ[name] for name in OFFLINE_VARIABLES if os.environ.get(name)}
-    if "HF_ENDPOINT" in settings:  # an address can hold a password
-        settings["HF_ENDPOINT"] = urlsplit(settings["HF_ENDPOINT"]).hostname or "not an address"
+    if "HF_ENDPOINT" in settings:  # a URL can contain a password
+        settings["HF_ENDPOINT"] = urlsplit(settings["HF_ENDPOINT"]).hostname or "not a URL"
     shown = ", ".join(f"{name}={value}" for name, value in settings.items()) or "no offline variables are set"
     if constants.HF_HUB_OFFLINE:
-        yield Finding("hub", "ok", f"offline: only what is in the cache is used ({shown})")
+        yield Finding("hub", "ok", f"offline: only the cache is used ({shown})")
         return
     if not check:
-        yield Finding("hub", "ok", f"{shown}; whether it can be reached was not tried")
+        yield Finding("hub", "ok", f"{shown}; the connection was not tried")
         return
     host = urlsplit(constants.ENDPOINT).hostname
     try:
@@ -223,7 +223,7 @@ def hub_findings(check: bool) -> Iterator[Finding]:
 
 
 def folders() -> dict[str, Path]:
-    """Folders that kit writes to."""
+    """The folders that kit writes to."""
     from huggingface_hub import constants
 
     datasets = os.environ.get("HF_DATASETS_CACHE") or Path(constants.HF_HOME) / "datasets"
@@ -235,10 +235,10 @@ def folders() -> dict[str, Path]:
     }
 
 
-def folder_findings(places: dict[str, Path]) -> Iterator[Finding]:
-    """Whether each folder can be written to, and has room; one that is not there yet is judged by where it would be."""
-    for topic, folder in places.items():
-        existing = next(place for place in (folder, *folder.parents) if place.exists())
+def folder_findings(folders: dict[str, Path]) -> Iterator[Finding]:
+    """Whether each folder is writable and has free space; one that does not exist is judged by its parents."""
+    for topic, folder in folders.items():
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
         try:
             with tempfile.TemporaryFile(dir=existing):
                 pass
@@ -251,8 +251,8 @@ def folder_findings(places: dict[str, Path]) -> Iterator[Finding]:
             continue
         free = shutil.disk_usage(existing).free
         text = f"{folder} can be written to, {free / GIGABYTE:.1f} GB are free"
-        if free < LITTLE_SPACE:
-            status: Literal["warning", "problem"] = "problem" if free < TOO_LITTLE_SPACE else "warning"
-            yield Finding(topic, status, text, "make room: models, data and checkpoints need some gigabytes")
+        if free < LOW_SPACE:
+            status: Literal["warning", "problem"] = "problem" if free < MIN_SPACE else "warning"
+            yield Finding(topic, status, text, "free some space: models, data and checkpoints need a few gigabytes")
         else:
             yield Finding(topic, "ok", text)

@@ -1,4 +1,4 @@
-"""An inspection for the terminal: tables without vertical lines, because text in any script may run across them."""
+"""A dry run for the terminal, in tables without vertical lines: the width of some scripts varies by terminal."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
     from kit.diagnostics.cost import Cost
     from kit.diagnostics.report import Inspection, ShownSide, SplitFacts
 
-WIDEST_TEXT = 400
-"""Longest text that is shown, in columns of the terminal."""
+MAX_WIDTH = 400
+"""Longer texts are truncated, in terminal columns."""
 
-TURNING = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
-"""Marks that turn the direction of whatever stands around them."""
+BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the direction of the text around them."""
 
 
 def render(inspection: "Inspection") -> RenderableType:
-    """The whole inspection, to be printed by a rich console."""
+    """The whole report for a rich console."""
     cost = inspection.cost
     blocks: list[RenderableType] = [
         heading("Data"),
         sizes_table(inspection.splits),
         *(line(f"  {note}") for note in inspection.notes),
-        *of_texts(inspection),
+        *text_statistics(inspection),
         heading("Repeated examples"),
         repeated_table(inspection),
         *([heading("First examples of the first batch, as the model sees them")] if inspection.examples else []),
@@ -39,7 +39,7 @@ def render(inspection: "Inspection") -> RenderableType:
         line("could not be measured: see below") if cost is None else facts_table(cost_facts(cost)),
     ]
     if inspection.warnings:
-        blocks.append(heading("Look at this before you train"))
+        blocks.append(heading("Before you train"))
         warnings = Table.grid(padding=(0, 1))
         for warning in inspection.warnings:
             warnings.add_row(Text("!", style="bold yellow"), line(warning))
@@ -47,8 +47,8 @@ def render(inspection: "Inspection") -> RenderableType:
     return Group(*blocks)
 
 
-def of_texts(inspection: "Inspection") -> Iterable[RenderableType]:
-    """Lengths and unknown tokens, where there is text."""
+def text_statistics(inspection: "Inspection") -> Iterable[RenderableType]:
+    """Lengths and unknown tokens, for tasks with text."""
     if any(facts.sides for facts in inspection.splits.values()):
         yield heading("Lengths in tokens, without the end marker")
         yield lengths_table(inspection.splits)
@@ -56,16 +56,16 @@ def of_texts(inspection: "Inspection") -> Iterable[RenderableType]:
         yield unknown_table(inspection.splits)
 
 
-# ---- text that cannot do harm ----------------------------------------------------------------------------------------
+# ---- untrusted text ----------------------------------------------------------------------------------------
 
 
 def visible(text: str) -> str:
-    """Text on one line without anything that steers a terminal: such characters are shown as \\n or \\u202e."""
+    """Text on one line without terminal control characters, which are escaped: \\n, \\u202e."""
     return "".join(letter if _is_harmless(letter) else _escaped(letter) for letter in text)
 
 
 def _is_harmless(letter: str) -> bool:
-    if letter in TURNING:
+    if letter in BIDI_CONTROLS:
         return False
     return unicodedata.category(letter) not in ("Cc", "Cs", "Zl", "Zp")
 
@@ -75,9 +75,9 @@ def _escaped(letter: str) -> str:
 
 
 def line(text: str, style: str = "") -> Text:
-    """Any text as it is: no markup is read in it; it is cut if it is very long."""
+    """Text without markup, truncated if it is very long."""
     shown = Text(visible(text), style=style, overflow="fold")
-    shown.truncate(WIDEST_TEXT, overflow="ellipsis")
+    shown.truncate(MAX_WIDTH, overflow="ellipsis")
     return shown
 
 
@@ -86,19 +86,19 @@ def heading(text: str) -> Padding:
 
 
 def table(columns: Sequence[str], text_columns: Iterable[str] = ()) -> Table:
-    """A table of numbers, but for the columns that hold text."""
-    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    """A table whose columns are numbers, except the first one and `text_columns`."""
+    result = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
     for name in columns:
         is_text = name in text_columns or name == columns[0]
-        made.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
-    return made
+        result.add_column(name, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    return result
 
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
-    made = Table.grid(padding=(0, 2, 0, 0))
+    result = Table.grid(padding=(0, 2, 0, 0))
     for name, value in facts:
-        made.add_row(Text(name), line(value))
-    return made
+        result.add_row(Text(name), line(value))
+    return result
 
 
 # ---- the parts -------------------------------------------------------------------------------------------------------
@@ -109,45 +109,47 @@ def listed(counts: dict[str, int]) -> str:
 
 
 def sizes_table(splits: "dict[str, SplitFacts]") -> Table:
-    made = table(["split", "read", "used", "left out", "note"], text_columns=("left out", "note"))
+    result = table(["split", "read", "used", "left out", "note"], text_columns=("left out", "note"))
     for name, facts in splits.items():
         notes = [f"{count:,} with {what}" for what, count in facts.flagged.items()]
         if facts.beyond_filters:
-            notes.append(f"kept, though train leaves out such: {listed(facts.beyond_filters)}")
+            notes.append(f"kept, though the filters of train drop them: {listed(facts.beyond_filters)}")
         left_out, note = line(listed(facts.left_out)), line("; ".join(notes))
-        made.add_row(name, f"{facts.read:,}", f"{facts.examples:,}", left_out, note)
-    return made
+        result.add_row(name, f"{facts.read:,}", f"{facts.examples:,}", left_out, note)
+    return result
 
 
 def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
-    made = table(["split", "side", "shortest", "median", "mean", "95 %", "longest"], text_columns=("side",))
+    result = table(["split", "side", "shortest", "median", "mean", "95 %", "longest"], text_columns=("side",))
     for split, facts in splits.items():
         for name, side in facts.sides.items():
-            found = side.lengths
-            middle = f"{found.median:g}", f"{found.mean:.1f}", f"{round(found.percentile_95, 1):g}"
-            made.add_row(split, name, str(found.shortest), *middle, str(found.longest))
-    return made
+            lengths = side.lengths
+            middle = f"{lengths.median:g}", f"{lengths.mean:.1f}", f"{round(lengths.percentile_95, 1):g}"
+            result.add_row(split, name, str(lengths.shortest), *middle, str(lengths.longest))
+    return result
 
 
 def unknown_table(splits: "dict[str, SplitFacts]") -> Table:
-    made = table(["split", "side", "tokens", "unknown", "share", "such as"], text_columns=("side", "such as"))
+    result = table(["split", "side", "tokens", "unknown", "share", "such as"], text_columns=("side", "such as"))
     for split, facts in splits.items():
         for name, side in facts.sides.items():
-            found = side.unknown
-            share = f"{found.rate:.2%}" if found.count else ""
-            made.add_row(split, name, f"{found.tokens:,}", f"{found.count:,}", share, line("  ".join(found.examples)))
-    return made
+            unknown = side.unknown
+            share = f"{unknown.rate:.2%}" if unknown.count else ""
+            result.add_row(
+                split, name, f"{unknown.tokens:,}", f"{unknown.count:,}", share, line("  ".join(unknown.examples))
+            )
+    return result
 
 
 def repeated_table(inspection: "Inspection") -> Table:
-    made = table(["what", "count", "such as"], text_columns=("such as",))
-    found = inspection.duplicates
-    made.add_row("equal to an earlier one in train", f"{found.count:,}", shown_pair(found.example))
+    result = table(["what", "count", "such as"], text_columns=("such as",))
+    duplicates = inspection.duplicates
+    result.add_row("duplicate of an earlier example in train", f"{duplicates.count:,}", shown_pair(duplicates.example))
     for split, overlap in inspection.overlaps.items():
         if inspection.start_token is not None:
-            made.add_row(f"{split}: source is in train", f"{overlap.sources:,}", shown_pair(overlap.source_example))
-        made.add_row(f"{split}: whole example is in train", f"{overlap.pairs:,}", shown_pair(overlap.pair_example))
-    return made
+            result.add_row(f"{split}: source is in train", f"{overlap.sources:,}", shown_pair(overlap.source_example))
+        result.add_row(f"{split}: whole example is in train", f"{overlap.pairs:,}", shown_pair(overlap.pair_example))
+    return result
 
 
 def shown_pair(pair: "ExampleTexts | None") -> Text:
@@ -159,17 +161,20 @@ def examples(inspection: "Inspection") -> Iterable[RenderableType]:
         sides = Group(*(side_lines(name, side) for name, side in example.items()))
         yield Padding(sides, (min(number, 1), 0, 0, 0), expand=False)
     if inspection.start_token is not None:
-        yield line(f"the decoder reads {inspection.start_token} and then the target, one token behind", style="dim")
+        yield line(
+            f"the decoder input is {inspection.start_token} followed by the target, shifted right by one token",
+            style="dim",
+        )
 
 
 def side_lines(name: str, side: "ShownSide") -> Table:
-    made = Table.grid(padding=(0, 2, 0, 0))
-    made.add_row(Text(name, style="dim"), line(side.text))
+    result = Table.grid(padding=(0, 2, 0, 0))
+    result.add_row(Text(name, style="dim"), line(side.text))
     padding = f"  and {side.padding} × padding" if side.padding else ""
     tokens = line(" ".join(side.tokens))
     tokens.append(f"  ({len(side.tokens)} tokens{padding})", style="dim")
-    made.add_row("", tokens)
-    return made
+    result.add_row("", tokens)
+    return result
 
 
 def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
@@ -184,12 +189,12 @@ def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
     part = "in the first buffer" if batches.streamed else "an epoch"
     epochs = "" if batches.streamed else f", {batches.epochs:.3g} epochs"
     yield "steps", f"{batches.total_steps:,}{parts}; {batches.steps_per_epoch:,} {part}{epochs}"
-    yield "padding", f"{batches.padding:.1%} of the tokens that the model computes on"
+    yield "padding", f"{batches.padding:.1%} of the tokens in a batch"
 
 
 def cost_facts(cost: "Cost") -> Iterable[tuple[str, str]]:
     memory = cost.memory
-    pace = f"{cost.seconds_per_step:.3g} s a step{', before train.torch_compile speeds it up' * cost.to_be_compiled}"
+    pace = f"{cost.seconds_per_step:.3g} s a step{', without the speedup of train.torch_compile' * cost.to_be_compiled}"
     yield "training", f"{duration(cost.seconds_of_training)} on {cost.device} ({pace})"
     yield (
         "evaluation",
@@ -204,7 +209,7 @@ def cost_facts(cost: "Cost") -> Iterable[tuple[str, str]]:
 
 
 def duration(seconds: float) -> str:
-    """A rough time in the unit that suits it."""
+    """A rough duration in a suitable unit."""
     if seconds < 1:
         return "less than a second"
     if seconds < 100:

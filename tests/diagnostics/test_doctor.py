@@ -22,10 +22,10 @@ from kit.diagnostics import doctor
 from kit.diagnostics.doctor import (
     Finding,
     any_problem,
+    check_requirement,
     diagnose,
     folder_findings,
     hub_findings,
-    judge_requirement,
     render,
 )
 
@@ -59,7 +59,7 @@ def test_set_versions_judged_by_floor_and_ceiling(
     monkeypatch: pytest.MonkeyPatch, version: str | None, status: str | None
 ) -> None:
     set_versions(monkeypatch, **({"torch": version} if version else {}))
-    findings = list(judge_requirement("torch<2.14,>=2.13"))
+    findings = list(check_requirement("torch<2.14,>=2.13"))
     assert [finding.status for finding in findings] == ([] if status is None else [status])
     for finding in findings:
         assert finding.topic == "torch"
@@ -69,15 +69,15 @@ def test_set_versions_judged_by_floor_and_ceiling(
 def test_packages_for_extras_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     requirement = 'tensorboard<3,>=2.20; extra == "tensorboard"'
     set_versions(monkeypatch)
-    assert list(judge_requirement(requirement)) == []
+    assert list(check_requirement(requirement)) == []
     set_versions(monkeypatch, tensorboard="1.0", pytest="1.0")
-    assert [finding.topic for finding in judge_requirement(requirement)] == ["tensorboard"]
-    assert list(judge_requirement('pytest>=9; extra == "dev"')) == []
+    assert [finding.topic for finding in check_requirement(requirement)] == ["tensorboard"]
+    assert list(check_requirement('pytest>=9; extra == "dev"')) == []
 
 
 def test_requirements_for_other_systems_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     set_versions(monkeypatch)
-    assert list(judge_requirement('colorama>=1; sys_platform == "nowhere"')) == []
+    assert list(check_requirement('colorama>=1; sys_platform == "nowhere"')) == []
 
 
 def test_every_wrong_version_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What `kit data` says is counted by hand here: every figure of data that was made for the purpose."""
+"""Every figure that `kit data` reports on small hand-made data sets equals one that is counted by hand."""
 
 import copy
 import io
@@ -21,7 +21,7 @@ from rich.console import Console
 
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown, unknown_id
-from kit.diagnostics import dry_run as inspection_module
+from kit.diagnostics import dry_run as dry_run
 from kit.diagnostics.cost import Cost, Memory, PeakMemory, estimate, representative_micro_batches
 from kit.diagnostics.dry_run import count_parameters, find_warnings, inspect_recipe
 from kit.diagnostics.report import Inspection
@@ -79,7 +79,7 @@ def printed(inspection: Inspection, width: int = 100) -> str:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
+def inspection(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
     folder = write_data(tmp_path_factory.mktemp("data") / "d", train=TRAIN, validation=VALIDATION, test=TEST)
     return inspect_recipe(tiny_recipe(folder, data={"max_length": 10}))
 
@@ -87,8 +87,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
 # ---- the data --------------------------------------------------------------------------------------------------------
 
 
-def test_sizes_and_what_was_left_out(found: Inspection) -> None:
-    train, validation, test = (found.splits[name] for name in ("train", "validation", "test"))
+def test_sizes_and_dropped_rows(inspection: Inspection) -> None:
+    train, validation, test = (inspection.splits[name] for name in ("train", "validation", "test"))
     assert (train.read, train.examples) == (22, 19)
     assert train.left_out == {"data.max_length": 2, "data.min_length": 1}
     assert train.flagged == {"empty source": 1}
@@ -98,39 +98,40 @@ def test_sizes_and_what_was_left_out(found: Inspection) -> None:
 
 def test_held_out_rows_are_accounted_for(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16])
-    found = inspect_recipe(tiny_recipe(folder, data={"validation_size": 3, "max_examples": 10}))
-    train = found.splits["train"]
+    inspection = inspect_recipe(tiny_recipe(folder, data={"validation_size": 3, "max_examples": 10}))
+    train = inspection.splits["train"]
     assert train.left_out == {"held out for validation": 3, "beyond data.max_examples": 3}
-    assert (train.read, train.examples, found.splits["validation"].examples) == (16, 10, 3)
-    assert list(found.overlaps) == ["validation"]
+    assert (train.read, train.examples, inspection.splits["validation"].examples) == (16, 10, 3)
+    assert list(inspection.overlaps) == ["validation"]
 
 
-def test_examples_beyond_the_filters_of_train_are_kept_and_counted(found: Inspection) -> None:
-    assert found.splits["train"].beyond_filters == {}
-    assert found.splits["validation"].beyond_filters == {"data.max_length": 1}
-    assert found.splits["test"].beyond_filters == {}
+def test_examples_beyond_the_filters_of_train_are_kept_and_counted(inspection: Inspection) -> None:
+    assert inspection.splits["train"].beyond_filters == {}
+    assert inspection.splits["validation"].beyond_filters == {"data.max_length": 1}
+    assert inspection.splits["test"].beyond_filters == {}
 
 
-def test_lengths_are_those_that_max_length_counts(found: Inspection) -> None:
-    assert found.splits["train"].sides["source"].lengths == LengthStats(2, 2.0, 2.0, 2.0, 2)
+def test_lengths_are_those_that_max_length_counts(inspection: Inspection) -> None:
+    assert inspection.splits["train"].sides["source"].lengths == LengthStats(2, 2.0, 2.0, 2.0, 2)
     # 18 targets of three tokens and one of two
-    assert found.splits["train"].sides["target"].lengths == LengthStats(2, 3.0, pytest.approx(56 / 19), 3.0, 3)
-    lengths = found.splits["validation"].sides["source"].lengths
+    assert inspection.splits["train"].sides["target"].lengths == LengthStats(2, 3.0, pytest.approx(56 / 19), 3.0, 3)
+    lengths = inspection.splits["validation"].sides["source"].lengths
     assert (lengths.shortest, lengths.median, lengths.mean, lengths.longest) == (2, 3.0, 32 / 5, 20)
     assert lengths.percentile_95 == pytest.approx(np.percentile([2, 2, 20, 3, 5], 95))
 
 
-def test_unknown_tokens_are_counted_on_each_side(found: Inspection) -> None:
+def test_unknown_tokens_are_counted_on_each_side(inspection: Inspection) -> None:
     assert [
-        side.unknown.count for side in (found.splits["train"].sides["source"], found.splits["train"].sides["target"])
+        side.unknown.count
+        for side in (inspection.splits["train"].sides["source"], inspection.splits["train"].sides["target"])
     ] == [0, 0]
-    unknown = found.splits["validation"].sides["source"].unknown
+    unknown = inspection.splits["validation"].sides["source"].unknown
     assert (unknown.count, unknown.tokens, unknown.texts) == (4, 32, 2)
     assert unknown.rate == 4 / 32
     assert unknown.examples[0] == "ж"
     assert set(unknown.examples) == {"ж", "[", "]"}
-    assert found.splits["validation"].sides["target"].unknown.count == 0
-    assert found.splits["test"].sides["target"].unknown.examples == ("ж",)
+    assert inspection.splits["validation"].sides["target"].unknown.count == 0
+    assert inspection.splits["test"].sides["target"].unknown.examples == ("ж",)
 
 
 @pytest.mark.parametrize(
@@ -144,13 +145,13 @@ def test_unknown_tokens_are_counted_on_each_side(found: Inspection) -> None:
 def test_unknown_words_are_shown_as_they_are_written(tmp_path: Path, kind: str, text: str, expected: list[str]) -> None:
     rows = [("know, know, know", "know, know")] * 4
     folder = write_data(tmp_path / "d", train=rows, validation=[(text, text), ("know", "know")])
-    found = inspect_recipe(tiny_recipe(folder, tokenizer={"train": kind, "shared": True, "min_frequency": 1}))
-    for side in (found.splits["validation"].sides["source"], found.splits["validation"].sides["target"]):
+    inspection = inspect_recipe(tiny_recipe(folder, tokenizer={"train": kind, "shared": True, "min_frequency": 1}))
+    for side in (inspection.splits["validation"].sides["source"], inspection.splits["validation"].sides["target"]):
         assert sorted(side.unknown.examples) == sorted(expected)
         assert (side.unknown.count, side.unknown.texts) == (len(expected), 1)
 
 
-def test_a_tokenizer_over_bytes_knows_everything(found: Inspection) -> None:
+def test_a_tokenizer_over_bytes_knows_everything(inspection: Inspection) -> None:
     class Bytes:
         bos_token_id = eos_token_id = unk_token_id = 7
         pad_token_id = None
@@ -161,9 +162,9 @@ def test_a_tokenizer_over_bytes_knows_everything(found: Inspection) -> None:
     assert (unknown.count, unknown.tokens, unknown.examples) == (0, 3, ())
 
 
-def test_duplicates_and_overlap_of_what_training_sees(found: Inspection) -> None:
-    assert found.duplicates == Duplicates(2, ("ab", "baa"))
-    assert found.overlaps == {
+def test_duplicates_and_overlap_of_what_training_sees(inspection: Inspection) -> None:
+    assert inspection.duplicates == Duplicates(2, ("ab", "baa"))
+    assert inspection.overlaps == {
         "validation": Overlap(5, 2, 1, ("cd", "c"), ("ab", "baa")),
         "test": Overlap(1, 0, 0, None, None),
     }
@@ -171,14 +172,14 @@ def test_duplicates_and_overlap_of_what_training_sees(found: Inspection) -> None
 
 def test_drop_duplicates_leaves_none(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:19], validation=VALIDATION[:1])
-    found = inspect_recipe(tiny_recipe(folder, data={"drop_duplicates": True}))
-    assert found.duplicates == Duplicates(0, None)
-    assert found.splits["train"].left_out == {"duplicate": 2}
+    inspection = inspect_recipe(tiny_recipe(folder, data={"drop_duplicates": True}))
+    assert inspection.duplicates == Duplicates(0, None)
+    assert inspection.splits["train"].left_out == {"duplicate": 2}
 
 
-def test_references_that_no_output_can_reach_are_counted_and_warned_of(found: Inspection) -> None:
-    assert found.splits["validation"].unreachable_references == 1
-    warnings = [warning for warning in found.warnings if "eval.max_new_tokens=8" in warning]
+def test_unreachable_references_are_counted_and_cause_a_warning(inspection: Inspection) -> None:
+    assert inspection.splits["validation"].unreachable_references == 1
+    warnings = [warning for warning in inspection.warnings if "eval.max_new_tokens=8" in warning]
     assert len(warnings) == 1
     assert warnings[0].startswith("validation: 1 of 5 references")
     assert "needs 9" in warnings[0]
@@ -186,18 +187,18 @@ def test_references_that_no_output_can_reach_are_counted_and_warned_of(found: In
 
 def test_one_more_token_is_enough(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=[("dd", "abcdabcd")])
-    found = inspect_recipe(tiny_recipe(folder, eval={"max_new_tokens": 9}))
-    assert found.splits["validation"].unreachable_references == 0
-    assert not any("max_new_tokens" in warning for warning in found.warnings)
+    inspection = inspect_recipe(tiny_recipe(folder, eval={"max_new_tokens": 9}))
+    assert inspection.splits["validation"].unreachable_references == 0
+    assert not any("max_new_tokens" in warning for warning in inspection.warnings)
 
 
-def test_lower_case_outputs_beside_references_with_capitals_are_warned_of() -> None:
+def test_lowercase_outputs_with_case_sensitive_metrics_cause_a_warning() -> None:
     def warnings(*metrics: str) -> list[str]:
         lower = tiny_recipe("builtin:dates", tokenizer={"lowercase": True}, eval={"metrics": [*metrics]})
         return list(find_warnings(lower, {}, {}, cost_of()))
 
-    (told,) = warnings("bleu", "rouge1", "exact_match")
-    assert told.startswith("tokenizer.lowercase: outputs have no capitals, but bleu, exact_match compare")
+    (warning,) = warnings("bleu", "rouge1", "exact_match")
+    assert warning.startswith("tokenizer.lowercase: outputs have no capitals, but bleu, exact_match compare")
     assert warnings("rouge1") == []
 
 
@@ -213,29 +214,29 @@ def test_a_clean_recipe_has_no_warnings() -> None:
 # ---- batches and model -----------------------------------------------------------------------------------------------
 
 
-def test_steps_and_padding(found: Inspection) -> None:
-    assert found.batches.steps_per_epoch == 5  # 19 examples, four at a time
-    assert found.batches.total_steps == 10
-    assert found.batches.epochs == 2
+def test_steps_and_padding(inspection: Inspection) -> None:
+    assert inspection.batches.steps_per_epoch == 5  # 19 examples, four at a time
+    assert inspection.batches.total_steps == 10
+    assert inspection.batches.epochs == 2
     # all are equally long but one target, which is padded by one token if it meets a longer one
-    assert found.batches.padding == pytest.approx(1 / (19 * 3 + 19 * 4))
+    assert inspection.batches.padding == pytest.approx(1 / (19 * 3 + 19 * 4))
 
 
 def test_examples_are_those_of_the_first_micro_batch(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
     recipe = tiny_recipe(folder, train={"micro_batches": 2, "batch_size": 4})
-    found = inspect_recipe(recipe)
+    inspection = inspect_recipe(recipe)
     prepared = prepare(recipe)
     texts = {TRAIN[i] for i in prepared.plan.step(0)[0]}
-    assert len(found.examples) == len(texts) == 2
-    assert {(e["source"].text, e["target"].text) for e in found.examples} == {
+    assert len(inspection.examples) == len(texts) == 2
+    assert {(e["source"].text, e["target"].text) for e in inspection.examples} == {
         (f"{s}</s>", f"{t}</s>") for s, t in texts
     }
-    for example in found.examples:
+    for example in inspection.examples:
         assert "".join(example["source"].tokens) == example["source"].text
         assert example["target"].tokens[-1] == "</s>"
         assert example["source"].padding == 0
-    assert found.start_token == "<s>"
+    assert inspection.start_token == "<s>"
 
 
 def test_padding_of_examples_and_unknown_tokens_are_visible(tmp_path: Path) -> None:
@@ -248,10 +249,10 @@ def test_padding_of_examples_and_unknown_tokens_are_visible(tmp_path: Path) -> N
     assert ("abc<unk></s>", 0, 2) in shown
 
 
-def test_parameters_are_counted_once_each(found: Inspection) -> None:
-    parameters = found.parameters
+def test_parameters_are_counted_once_each(inspection: Inspection) -> None:
+    parameters = inspection.parameters
     # source: 4 letters, target: 4; both with four special tokens
-    assert found.vocabularies == {"source": 8, "target": 8}
+    assert inspection.vocabularies == {"source": 8, "target": 8}
     assert parameters.parts["embeddings"] == 2 * 8 * 4
     assert parameters.parts["output"] == 8 * 8 + 8
     assert parameters.trained == parameters.total == sum(parameters.parts.values())
@@ -266,34 +267,34 @@ def test_parameters_by_part_and_frozen_ones() -> None:
     )  # fmt: skip
     model = RNNSeq2SeqForConditionalGeneration(config)
     model.get_input_embeddings().weight.requires_grad_(False)
-    found = count_parameters(model)
+    inspection = count_parameters(model)
     gru = 2 * 3 * 8 * 8 + 2 * 3 * 8
-    assert found.parts["embeddings"] == 10 * 8  # source, target and output share it
-    assert found.parts["output"] == 10  # the bias
-    assert found.parts["encoder"] == gru
-    assert found.parts["attention"] == 8 * 8 + (8 * 8 + 8) + 8  # keys, query, energy
-    assert found.total == sum(p.numel() for p in model.parameters())
-    assert found.trained == found.total - 80
+    assert inspection.parts["embeddings"] == 10 * 8  # source, target and output share it
+    assert inspection.parts["output"] == 10  # the bias
+    assert inspection.parts["encoder"] == gru
+    assert inspection.parts["attention"] == 8 * 8 + (8 * 8 + 8) + 8  # keys, query, energy
+    assert inspection.total == sum(p.numel() for p in model.parameters())
+    assert inspection.trained == inspection.total - 80
 
 
 # ---- time and memory -------------------------------------------------------------------------------------------------
 
 
-def test_the_cost_is_reckoned_from_what_the_recipe_asks_for(found: Inspection) -> None:
-    cost = found.cost
+def test_the_cost_follows_the_recipe(inspection: Inspection) -> None:
+    cost = inspection.cost
     assert cost is not None
     assert cost.total_steps == 10
     assert cost.evaluations == 3  # at steps 4 and 8, and at the end
     assert cost.seconds_of_training == pytest.approx(10 * cost.seconds_per_step)
     assert 0 < cost.seconds_per_step < math.inf
     assert 0 < cost.seconds_of_evaluations < math.inf
-    assert cost.memory.parameters == pytest.approx(4 * found.parameters.total / 2**20)
+    assert cost.memory.parameters == pytest.approx(4 * inspection.parameters.total / 2**20)
     assert cost.memory.optimizer == pytest.approx(2 * cost.memory.parameters, rel=0.1)  # Adam's two means
     assert cost.memory.step >= 0
     assert cost.memory.available > cost.memory.total > cost.memory.rest > 0
 
 
-def test_the_trial_leaves_the_model_alone(tmp_path: Path) -> None:
+def test_the_trial_does_not_change_the_model(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
     prepared = prepare(tiny_recipe(folder, train={"optimizer": "sgd"}))
     before = copy.deepcopy(prepared.model.state_dict())
@@ -315,8 +316,8 @@ def test_trial_steps_are_spread_over_the_lengths(tmp_path: Path) -> None:
     assert [round(top / 8 - 0.5) for top in tops] == [0, 1, 2, 3, 4]  # one out of each fifth
 
 
-def test_peak_memory_sees_what_was_taken() -> None:
-    # a map of its own: not out of the memory that this process has freed and kept
+def test_peak_memory_includes_freed_memory() -> None:
+    # mapped: an allocation could reuse memory that this process freed, but kept
     with PeakMemory(torch.device("cpu")) as peak, mmap.mmap(-1, 2**26) as block:
         block.write(b"x" * 2**26)
         time.sleep(0.3)  # memory is looked at every few milliseconds
@@ -328,7 +329,7 @@ def cost_of(**changes: Any) -> Cost:
     return replace(Cost("cpu", 2.0, 100, 60.0, 2, memory), **changes)
 
 
-def test_too_little_time_or_memory_is_warned_of(found: Inspection) -> None:
+def test_too_little_time_or_memory_causes_a_warning(inspection: Inspection) -> None:
     def warnings(cost: Cost | None, minutes: float | None = None) -> list[str]:
         return list(find_warnings(tiny_recipe("builtin:dates", train={"max_minutes": minutes}), {}, {}, cost))
 
@@ -341,21 +342,21 @@ def test_too_little_time_or_memory_is_warned_of(found: Inspection) -> None:
     assert "does not fit" in warnings(None)[0]
 
 
-def test_a_batch_that_does_not_fit_is_told_and_all_else_is_shown(
+def test_a_batch_that_does_not_fit_is_a_warning_in_a_complete_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def too_large(*arguments: Any) -> Cost:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(inspection_module, "estimate", too_large)
+    monkeypatch.setattr(dry_run, "estimate", too_large)
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
-    found = inspect_recipe(tiny_recipe(folder))
-    assert found.cost is None
-    assert any("does not fit" in warning for warning in found.warnings)
-    assert "could not be measured" in printed(found)
+    inspection = inspect_recipe(tiny_recipe(folder))
+    assert inspection.cost is None
+    assert any("does not fit" in warning for warning in inspection.warnings)
+    assert "could not be measured" in printed(inspection)
 
 
-def test_a_recipe_that_cannot_be_trained_is_refused_as_by_a_run(tmp_path: Path) -> None:
+def test_a_recipe_that_cannot_be_trained_is_rejected_as_by_a_run(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
     with pytest.raises(DataError, match="tokens_per_batch"):
         inspect_recipe(tiny_recipe(folder, train={"tokens_per_batch": 2, "batch_size": None}))
@@ -364,8 +365,8 @@ def test_a_recipe_that_cannot_be_trained_is_refused_as_by_a_run(tmp_path: Path) 
 # ---- what is shown ---------------------------------------------------------------------------------------------------
 
 
-def test_everything_is_shown(found: Inspection) -> None:
-    text = printed(found)
+def test_everything_is_shown(inspection: Inspection) -> None:
+    text = printed(inspection)
     for expected in (
         "2 data.max_length", "1 with empty source", "ж", "cd → c", "ab → baa", "</s>", "source 8, target 8",
         "embeddings 64", "10; 5 an epoch, 2 epochs", "MB", "3 while training", "eval.max_new_tokens=8",
@@ -374,7 +375,7 @@ def test_everything_is_shown(found: Inspection) -> None:
 
 
 def test_no_text_breaks_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inspection_module, "estimate", lambda *arguments: cost_of())
+    monkeypatch.setattr(dry_run, "estimate", lambda *arguments: cost_of())
     hostile = [
         ("[bold]x[/bold] [/]", "[red"),
         ("\x1b[31m\x07\x00", "a\r\nb\tc"),
@@ -384,9 +385,9 @@ def test_no_text_breaks_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         ("👩‍👩‍👧 ক্ষুধা", "שבת"),
     ]
     folder = write_data(tmp_path / "d", train=[*hostile, *hostile], validation=hostile)
-    found = inspect_recipe(tiny_recipe(folder, train={"batch_size": 12}, tokenizer={"min_frequency": 2}))
+    inspection = inspect_recipe(tiny_recipe(folder, train={"batch_size": 12}, tokenizer={"min_frequency": 2}))
     for width in (60, 100):
-        text = printed(found, width)
+        text = printed(inspection, width)
         lines = text.splitlines()
         assert max(map(cell_len, lines)) <= width
         for steering in "\x1b\x07\x00\r\t\u202e\u2066\u2028\u2029":
@@ -397,7 +398,7 @@ def test_no_text_breaks_the_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @given(st.text(st.characters()))
-def test_visible_text_stays_on_its_line_and_says_all(text: str) -> None:
+def test_visible_text_is_one_line_and_complete(text: str) -> None:
     shown = visible(text)
     assert len(shown.splitlines()) <= 1
     assert not any(ord(letter) < 32 or 0x7F <= ord(letter) < 0xA0 or 0xD800 <= ord(letter) < 0xE000 for letter in shown)
@@ -406,13 +407,13 @@ def test_visible_text_stays_on_its_line_and_says_all(text: str) -> None:
         assert shown == text
 
 
-def test_a_compiled_run_is_said_to_be_faster(found: Inspection) -> None:
-    assert "torch_compile" not in printed(found)
-    assert "torch_compile" in printed(replace(found, cost=cost_of(to_be_compiled=True)))
+def test_a_compiled_run_is_reported_as_faster(inspection: Inspection) -> None:
+    assert "torch_compile" not in printed(inspection)
+    assert "torch_compile" in printed(replace(inspection, cost=cost_of(to_be_compiled=True)))
 
 
 def test_one_vocabulary_for_both_sides(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
-    found = inspect_recipe(tiny_recipe(folder, tokenizer={"shared": True}))
-    assert found.vocabularies == {"shared": 8}
-    assert "shared 8 tokens" in printed(found)
+    inspection = inspect_recipe(tiny_recipe(folder, tokenizer={"shared": True}))
+    assert inspection.vocabularies == {"shared": 8}
+    assert "shared 8 tokens" in printed(inspection)
