@@ -89,3 +89,10 @@ def test_what_the_transformer_copies_is_equal(name: str) -> None:
             assert copy == original
         else:
             assert inspect.getsource(copy) == inspect.getsource(original)
+
+
+@pytest.mark.parametrize("model_type", MODELS)
+def test_forward_names_its_arguments_so_that_a_misspelled_one_is_an_error(model_type: str) -> None:
+    for model_class in classes_of(model_type):
+        parameters = inspect.signature(model_class.forward).parameters.values()
+        assert [p.name for p in parameters if p.kind is inspect.Parameter.VAR_KEYWORD] == []

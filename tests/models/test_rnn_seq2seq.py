@@ -86,17 +86,17 @@ def cell_by_hand(kind: str, layer: Any, x: Tensor, hidden: Tensor, cell: Tensor 
 
 @torch.no_grad()
 def logits_by_hand(model: RNNSeq2SeqForConditionalGeneration, source: Tensor, target: Tensor) -> Tensor:
-    """One token after the other; the encoder, its bridge and the attention scores have tests of their own."""
-    config, decoder, places = model.config, model.get_decoder(), model.config.context_to
+    """One token after the other; the encoder, the bridge and the attention scores have tests of their own."""
+    config, decoder, destinations = model.config, model.get_decoder(), model.config.context_to
     encoded = model.get_encoder()(input_ids=source)
     state = decoder.bridge(encoded)
     hidden = list(state["hidden"].unbind(1))
     cells = list(state["cell"].unbind(1)) if config.cell == "lstm" else [None] * len(hidden)
-    asks_first = config.attention_query == "previous" or config.attention == "fixed"
-    asking_layer = 0 if "next_layer" in places else config.decoder_layers - 1
-    fed_back = torch.zeros(len(source), config.hidden_size if "state" in places else config.encoder_size).double()
+    queries_first = config.attention_query == "previous" or config.attention == "fixed"
+    query_layer = 0 if "next_layer" in destinations else config.decoder_layers - 1
+    fed_back = torch.zeros(len(source), config.hidden_size if "state" in destinations else config.encoder_size).double()
 
-    def ask(query: Tensor) -> Tensor:
+    def attend(query: Tensor) -> Tensor:
         if config.attention == "fixed":
             return encoded.final_hidden[:, -1]
         return decoder.attention(query.unsqueeze(1), encoded.keys, encoded.values, None)[0].squeeze(1)
@@ -104,21 +104,21 @@ def logits_by_hand(model: RNNSeq2SeqForConditionalGeneration, source: Tensor, ta
     logits = []
     for embedded in model.model.target_embeddings(target).unbind(1):
         context = torch.empty(len(source), 0).double()
-        if asks_first and places:
-            context = ask(hidden[asking_layer])
+        if queries_first and destinations:
+            context = attend(hidden[query_layer])
         x = embedded
-        if "input" in places:
-            x = torch.cat([embedded, context if asks_first else fed_back], dim=-1)
+        if "input" in destinations:
+            x = torch.cat([embedded, context if queries_first else fed_back], dim=-1)
         for i, layer in enumerate(decoder.layers):
             if i > 0:
-                x = torch.cat([hidden[i - 1], context], dim=-1) if "next_layer" in places else hidden[i - 1]
+                x = torch.cat([hidden[i - 1], context], dim=-1) if "next_layer" in destinations else hidden[i - 1]
             hidden[i], cells[i] = cell_by_hand(config.cell, layer, x, hidden[i], cells[i])
-            if not asks_first and i == asking_layer:
-                context = ask(hidden[i])
+            if not queries_first and i == query_layer:
+                context = attend(hidden[i])
         top, fed_back = hidden[-1], context
-        if "state" in places:
+        if "state" in destinations:
             top = fed_back = torch.tanh(decoder.combine(torch.cat([top, context], dim=-1)))
-        if "readout" in places:
+        if "readout" in destinations:
             top = torch.tanh(decoder.readout.projection(torch.cat([top, context], dim=-1)))
         logits.append(model.lm_head(top))
     return torch.stack(logits, dim=1)
@@ -225,9 +225,9 @@ def test_beam_search_finds_the_best_for_every_length_penalty(length_penalty: flo
 
 @pytest.mark.parametrize("score", ["none", *SCORES])
 def test_every_parameter_has_a_gradient(score: str) -> None:
-    places = [] if score == "none" else ["input", "readout"]
+    destinations = [] if score == "none" else ["input", "readout"]
     for query in ("previous", "current") if score != "none" else ("previous",):
-        model = tiny(attention=score, attention_query=query, context_to=places, decoder_layers=2)
+        model = tiny(attention=score, attention_query=query, context_to=destinations, decoder_layers=2)
         assert_holds(learning.every_gradient(subject_of(model)))
 
 
@@ -421,7 +421,7 @@ def test_an_objective_follows_its_schedule_and_leaves_the_configuration_alone() 
 
 
 @pytest.mark.parametrize("choices", [{"embedding_noise": 0.5}, {"dropout": 0.5}], ids=["noise", "dropout"])
-def test_tokens_fed_back_are_disturbed_like_true_ones(choices: dict[str, float]) -> None:
+def test_tokens_fed_back_are_regularized_like_true_ones(choices: dict[str, float]) -> None:
     model = tiny(**choices, scheduled_sampling=1.0, cell="rnn", attention="none", context_to=[])
     model.get_decoder().layers[0].weight_hh_l0.data.zero_()  # each state comes from one token alone
     model.get_decoder().readout.dropout.p = 0.0
@@ -432,7 +432,7 @@ def test_tokens_fed_back_are_disturbed_like_true_ones(choices: dict[str, float])
 
 
 @pytest.mark.parametrize("choices", [{"embedding_noise": 0.5}, {"dropout": 0.5}], ids=["noise", "dropout"])
-def test_noise_and_dropout_disturb_training_only(choices: dict[str, float]) -> None:
+def test_noise_and_dropout_change_training_only(choices: dict[str, float]) -> None:
     model, plain = tiny(**choices), tiny()
     inputs = subject_of(model).inputs()
     assert torch.equal(logits_of(model, inputs), logits_of(plain, inputs))

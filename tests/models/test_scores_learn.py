@@ -61,10 +61,10 @@ def exact_match_after(steps: int, **choices: Any) -> float:
     return right / len(unseen)
 
 
-@pytest.mark.parametrize("places", [BAHDANAU, LUONG], ids=["bahdanau", "luong"])
+@pytest.mark.parametrize("destinations", [BAHDANAU, LUONG], ids=["bahdanau", "luong"])
 @pytest.mark.parametrize("score", SCORES)
-def test_every_attention_score_learns_to_reverse(score: str, places: dict[str, Any]) -> None:
-    assert exact_match_after(120, cell="gru", attention=score, **places) >= 0.95
+def test_every_attention_score_learns_to_reverse(score: str, destinations: dict[str, Any]) -> None:
+    assert exact_match_after(120, cell="gru", attention=score, **destinations) >= 0.95
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm"])
