@@ -173,7 +173,7 @@ def test_a_run_keeps_the_commits_that_it_used(
     places.download.cache_clear()
     again = kit_here(*arguments)
     assert again.returncode == 0, again.stderr
-    assert "already there" in again.stderr
+    assert "holds the finished run" in again.stderr
 
 
 def test_what_must_not_leave_stays(trained: Path, tmp_path: Path) -> None:

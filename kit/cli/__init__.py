@@ -1,4 +1,4 @@
-"""The command `kit`. Everything heavy is imported inside the commands, so that help appears at once."""
+"""The command `kit`. Commands import heavy modules when they run, so that help appears immediately."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Train, check and use sequence models. Start with: kit recipes",
+    help="Train, evaluate, verify and share sequence models. To get started, run: kit recipes",
 )
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -44,24 +44,27 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "explain": explain,
     "doctor": doctor,
 }
-"""Every command, in the order in which help lists them."""
+"""Every command, in the order of `kit --help`."""
 
 NOT_WRITABLE = (
     errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
 )  # fmt: skip
 
 
-def version(asked: bool) -> None:
-    if asked:
+def version(requested: bool) -> None:
+    """Print the version and exit, if requested."""
+    if requested:
         print(f"kit {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def options(
-    show_version: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Show it.")] = False,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and exit.")
+    ] = False,
 ) -> None:
-    """Train, check and use sequence models. Start with: kit recipes"""
+    """Train, evaluate, verify and share sequence models. To get started, run: kit recipes"""
 
 
 for name, command in COMMANDS.items():
@@ -69,8 +72,13 @@ for name, command in COMMANDS.items():
 
 
 def main() -> NoReturn:
+<<<<<<< ours
     """Run the command; a user's mistake is one message and exit code 2, a Hub that cannot be reached one and 3."""
     from kit.training.launch import exit_with_parent
+=======
+    """Run the command: a user error prints one message and exits with code 2, an unreachable Hub with code 3."""
+    from kit.training.launch import end_with_launcher
+>>>>>>> theirs
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -83,7 +91,7 @@ def main() -> NoReturn:
         if error.errno not in NOT_WRITABLE:
             end_with_traceback()
         where = f" {error.filename}" if error.filename else ""
-        fail(f"kit: cannot write{where}: {error.strerror}. What was complete is untouched", 2)
+        fail(f"kit: cannot write{where}: {error.strerror}. Completed files are untouched", 2)
     except KeyboardInterrupt:
         print("kit: interrupted", file=sys.stderr)
         sys.exit(130)

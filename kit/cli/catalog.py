@@ -1,4 +1,4 @@
-"""The commands about recipes and this machine: recipes, copy, explain, doctor."""
+"""The commands for recipes and for this machine: recipes, copy, explain, doctor."""
 
 import json
 from collections.abc import Iterable
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 
 def recipes(
-    schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema of recipes, for editors.")] = False,
+    schema: Annotated[
+        bool,
+        typer.Option("--schema", help="Print the JSON schema of recipes, for validation and completion in editors."),
+    ] = False,
 ) -> None:
-    """List the shipped recipes with the figures of their real runs."""
+    """List the shipped recipes with their measured results."""
     from kit.recipe.catalog import list_recipes
     from kit.recipe.schema import recipe_schema
     from kit.tasks.registry import recipe_classes
@@ -27,24 +30,26 @@ def recipes(
     from rich.console import Console
     from rich.table import Table
 
-    table = Table("recipe", "what", "measured", box=None, pad_edge=False)
+    table = Table("recipe", "description", "results", box=None, pad_edge=False)
     for row in list_recipes():
         table.add_row(row.name, row.title, row.headline() or row.reason)
     Console().print(table)
 
 
 def copy(
-    name: Annotated[str, typer.Argument(help="A shipped recipe.")],
-    destination: Annotated[Path, typer.Argument(help="File or folder to copy it to.")] = Path(),
+    name: Annotated[str, typer.Argument(help="Name of a shipped recipe.")],
+    destination: Annotated[Path, typer.Argument(help="File or folder to copy the recipe to.")] = Path(),
 ) -> None:
-    """Make a shipped recipe yours."""
+    """Copy a shipped recipe, to edit it."""
     from kit.recipe.catalog import copy_recipe
 
     print(copy_recipe(name, destination))
 
 
-def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_steps, or a section.")] = "") -> None:
-    """Explain a key of recipes."""
+def explain(
+    key: Annotated[str, typer.Argument(help="Recipe key, such as train.warmup_steps, or section.")] = "",
+) -> None:
+    """Explain a recipe key or section."""
     from kit.recipe.explain import explain as explain_key
     from kit.tasks.registry import recipe_classes
 
@@ -52,22 +57,22 @@ def explain(key: Annotated[str, typer.Argument(help="A key such as train.warmup_
 
 
 def doctor(
-    self_check: Annotated[bool, typer.Option(help="Train a tiny model for up to a minute.")] = True,
-    hub: Annotated[bool, typer.Option("--hub", help="Try to reach the Hub too.")] = False,
+    self_check: Annotated[bool, typer.Option(help="Train a tiny model, for up to a minute.")] = True,
+    hub: Annotated[bool, typer.Option("--hub", help="Also check the connection to the Hub.")] = False,
     train: Annotated[
-        bool, typer.Option("--train", help="Train in one process, in several and sharded, and compare.")
+        bool, typer.Option("--train", help="Train in one process, in several processes and sharded, and compare.")
     ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=2, help="Number of them for --train [default: the GPUs, or 2]")
+        int | None, typer.Option(min=2, help="Number of processes for --train [default: number of GPUs, or 2]")
     ] = None,
 ) -> None:
-    """Check versions, devices and what is missing, and that training works here."""
+    """Check versions, devices and missing packages, and that training works on this machine."""
     from rich.console import Console
 
     from kit.diagnostics.doctor import Check, any_problem, diagnose, render
 
     if processes is not None and not train:
-        raise KitError("--processes has no meaning without --train")
+        raise KitError("--processes has no effect without --train")
     more: dict[str, Check] = {}
     if self_check:
         more["self-check"] = _self_check

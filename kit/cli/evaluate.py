@@ -1,4 +1,4 @@
-"""The commands that judge models: eval, compare, verify."""
+"""The commands that evaluate models: eval, compare, verify."""
 
 import json
 from pathlib import Path
@@ -12,39 +12,44 @@ from kit.cli.arguments import Overrides, RunOrHub
 def evaluate(
     run: RunOrHub,
     overrides: Overrides = None,
-    split: Annotated[str, typer.Option(help="Split of the data to evaluate on.")] = "test",
-    predictions: Annotated[Path | None, typer.Option(help="Write predictions there, as JSON lines.")] = None,
+    split: Annotated[str, typer.Option(help="Split to evaluate on.")] = "test",
+    predictions: Annotated[Path | None, typer.Option(help="File to write predictions to, as JSON lines.")] = None,
 ) -> None:
-    """Evaluate the model of a run; overrides such as eval.num_beams=5 apply to this evaluation only."""
+    """Evaluate the model of a run. Overrides such as eval.num_beams=5 apply only to this evaluation."""
     from kit.prediction.files import writing
     from kit.runs.evaluate import evaluate as evaluate_run
 
-    found = evaluate_run(run, split, overrides)
+    evaluation = evaluate_run(run, split, overrides)
     if predictions is not None:
         with writing(predictions) as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in found.rows)
-    print(json.dumps(found.figures, indent=1, ensure_ascii=False))
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in evaluation.rows)
+    print(json.dumps(evaluation.figures, indent=1, ensure_ascii=False))
 
 
 def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders; the first is the baseline.")],
-    split: Annotated[str, typer.Option(help="Split whose predictions are compared.")] = "test",
-    metrics: Annotated[str | None, typer.Option(help="Comma-separated [default: those of the recipes]")] = None,
+    split: Annotated[str, typer.Option(help="Split whose predictions to compare.")] = "test",
+    metrics: Annotated[
+        str | None, typer.Option(help="Metrics, comma-separated [default: those of the recipes]")
+    ] = None,
     samples: Annotated[int, typer.Option(min=10, help="Number of bootstrap samples.")] = 1000,
 ) -> None:
-    """Compare runs on the same examples by paired bootstrap: is the difference more than chance?"""
+    """Compare runs on the same examples, with a paired bootstrap test of each difference."""
     from rich.console import Console
 
     from kit.evaluation.compare import compare_runs
 
-    chosen = metrics.split(",") if metrics else None
-    Console().print(compare_runs(runs, split=split, metrics=chosen, samples=samples).table())
+    names = metrics.split(",") if metrics else None
+    Console().print(compare_runs(runs, split=split, metrics=names, samples=samples).table())
 
 
 def verify(
-    target: Annotated[str, typer.Argument(metavar="RUN|RECIPE", help="A run folder, or a recipe to build afresh.")],
+    target: Annotated[
+        str,
+        typer.Argument(metavar="RUN|RECIPE", help="Run folder, or recipe whose model to build with random weights."),
+    ],
 ) -> None:
-    """Prove on your own model what you rely on: save = load, cache = no cache, beam = exhaustive search, …"""
+    """Prove equivalences on your own model: save = load, cache = no cache, beam = exhaustive search, …"""
     from rich.console import Console
 
     from kit.runs.verify import verify as run_checks

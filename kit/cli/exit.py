@@ -1,4 +1,4 @@
-"""How the command ends when it cannot go on: with one message, or with a traceback that shows no secrets."""
+"""Exit after an error: with one message, or with a traceback without secrets."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ from kit.system.redaction import redact
 
 
 def is_main_process() -> bool:
+    """Whether this is the only process or the one with rank 0."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def end_with_traceback() -> NoReturn:
-    """End as Python does, but show no access token that may be in a message; in a group of processes the launcher shows
-    the traceback, once."""
+    """Print the traceback without access tokens and exit; among several processes, the launcher prints it once."""
     import traceback
 
     from kit.training.launch import report_failure
@@ -24,10 +24,19 @@ def end_with_traceback() -> NoReturn:
 
 
 def fail(message: str, code: int) -> NoReturn:
+<<<<<<< ours
     """End with a message; in a group of processes the launcher shows it, once."""
     from kit.training.launch import report_failure
 
     if not report_failure(message, code):
         number = "" if is_main_process() else f" (process {os.environ['RANK']})"
         print(f"{message}{number}", file=sys.stderr)
+=======
+    """Print a message and exit; among several processes, the launcher prints it once."""
+    from kit.training.launch import tell
+
+    if not tell(message, code):
+        rank = "" if is_main_process() else f" (process {os.environ['RANK']})"
+        print(f"{message}{rank}", file=sys.stderr)
+>>>>>>> theirs
     sys.exit(code)

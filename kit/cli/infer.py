@@ -11,38 +11,61 @@ from kit.errors import KitError
 
 
 def generate(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
     file: Annotated[
-        Path | None, typer.Argument(help="Lines of text, or paths of pictures [default: standard input]")
+        Path | None, typer.Argument(help="File with one text or image path per line [default: standard input]")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Where to write [default: standard output]")] = None,
-    num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
-    n_best: Annotated[int, typer.Option(min=1, help="Number of outputs for each line.")] = 1,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest output, in tokens.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="Exponent of the length in a score.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File to write to [default: standard output]")] = None,
+    num_beams: Annotated[
+        int | None, typer.Option(min=1, help="Number of beams [default: as saved with the model]")
+    ] = None,
+    n_best: Annotated[int, typer.Option(min=1, help="Number of outputs per line.")] = 1,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of output tokens.")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Exponent of the length by which scores are divided.")
+    ] = None,
     no_repeat_ngram_size: Annotated[
-        int | None, typer.Option(min=0, help="No sequence of so many tokens twice in an output; 0 allows all.")
+        int | None,
+        typer.Option(min=0, help="Length of the n-grams that may not occur twice in an output; 0 allows repetition."),
     ] = None,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens instead of searching the likeliest.")] = False,
-    temperature: Annotated[float | None, typer.Option(min=0.01, help="Of --sample: below 1, more cautious.")] = None,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of searching.")] = False,
+    temperature: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Sampling temperature: values below 1 sharpen the distribution (with --sample)."),
+    ] = None,
     top_p: Annotated[
-        float | None, typer.Option(min=0.01, max=1.0, help="Of --sample: draw from the likeliest of this probability.")
+        float | None,
+        typer.Option(
+            min=0.01,
+            max=1.0,
+            help="Nucleus sampling: keep the most probable tokens up to this total probability (with --sample).",
+        ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of --sample: another one, other texts.")] = None,
-    source_language: Annotated[str | None, typer.Option(help="Language to read, if the model has several.")] = None,
-    target_language: Annotated[str | None, typer.Option(help="Language to write, if the model has several.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Random seed for --sample.")] = None,
+    source_language: Annotated[str | None, typer.Option(help="Source language, for multilingual models.")] = None,
+    target_language: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
     split_sentences: Annotated[
-        str | None, typer.Option(metavar="LANGUAGE", help="Translate each sentence alone; split as in this language.")
+        str | None,
+        typer.Option(
+            metavar="LANGUAGE",
+            help="Split the text into sentences by the rules of this language, and translate each separately.",
+        ),
     ] = None,
-    scores: Annotated[bool, typer.Option("--scores", help="Write line, rank, score, finished, text.")] = False,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="Write the columns line, rank, score, finished, text.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
-    attention: Annotated[Path | None, typer.Option(help="Draw the attention of the first line there (PNG).")] = None,
-    tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
+    attention: Annotated[
+        Path | None, typer.Option(help="Plot the attention of the first line to this PNG file.")
+    ] = None,
+    tokens_per_batch: Annotated[
+        int, typer.Option(min=1, help="Batch size in tokens; affects memory and speed only.")
+    ] = 8192,
 ) -> None:
-    """Translate lines of text, in order; files of any size stream through, and a bad line never stops one.
+    """Translate a file line by line, in order. Files of any size are streamed; bad lines are reported and skipped.
 
-    A causal language model goes on with each line (an empty one: from nothing), a dialogue model replies to it (a turn,
-    or a JSON list of turns), and a captioner takes it for the path of a picture.
+    A causal language model continues each line (an empty line: generates from scratch), a dialogue model replies to it
+    (a turn, or a JSON list of turns), and a captioner reads it as the path of an image.
     """
     from functools import partial
 
@@ -52,7 +75,7 @@ def generate(
 
     reporter = Reporter()
     if file is not None and not file.is_file():
-        raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit generate {run}`")
+        raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit generate {run}`")
     details = scores or n_best > 1
     wishes = Wishes(
         n_best=n_best,
@@ -76,29 +99,35 @@ def generate(
     try:
         translate_file(writer_for(run, wishes, reporter.print), file, output, write, reporter)
     except KeyboardInterrupt:
-        reporter.print("interrupted" if output is None else f"interrupted: {output} is as it was before")
+        reporter.print("interrupted" if output is None else f"interrupted: {output} is unchanged")
         raise typer.Exit(130) from None
 
 
 def chat(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
-    num_beams: Annotated[int | None, typer.Option(min=1, help="Beams [default: as the model was saved]")] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Longest reply, in tokens.")] = None,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
+    num_beams: Annotated[
+        int | None, typer.Option(min=1, help="Number of beams [default: as saved with the model]")
+    ] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens in a reply.")] = None,
 ) -> None:
-    """Talk to a dialogue model, a line at a time: /new begins anew, /quit ends."""
+    """Chat with a dialogue model in the terminal: /new starts a new dialogue, /quit exits."""
     from kit.inference.chat import chat_in_terminal
 
     chat_in_terminal(run, {"num_beams": num_beams, "max_new_tokens": max_new_tokens})
 
 
 def embed(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
-    file: Annotated[Path | None, typer.Argument(help="Lines to embed [default: standard input]")] = None,
-    output: Annotated[Path | None, typer.Option(help="A .npy file [default: JSON lines to standard output]")] = None,
-    pooling: Annotated[str, typer.Option(help="mean, cls (the first token) or last.")] = "mean",
-    tokens_per_batch: Annotated[int, typer.Option(min=1, help="Size of a batch: memory and speed.")] = 8192,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
+    file: Annotated[Path | None, typer.Argument(help="File with one text per line [default: standard input]")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help=".npy file to write to [default: JSON lines on standard output]")
+    ] = None,
+    pooling: Annotated[str, typer.Option(help="Pooling over tokens: mean, cls (the first token) or last.")] = "mean",
+    tokens_per_batch: Annotated[
+        int, typer.Option(min=1, help="Batch size in tokens; affects memory and speed only.")
+    ] = 8192,
 ) -> None:
-    """Write a vector for each line of text, in order: JSON lines, or one matrix as a .npy file."""
+    """Embed each line of text, in order: as JSON lines, or as one matrix in a .npy file."""
     from kit.inference.embed import embed_file
     from kit.system.console import Reporter
 
@@ -108,53 +137,59 @@ def embed(
 def predict(
     run: RunOrHub,
     file: Annotated[
-        Path, typer.Argument(help="Rows or series: csv, tsv, JSON lines, parquet, txt, conll, SQuAD, npz.")
+        Path, typer.Argument(help="File with rows or series: csv, tsv, JSON lines, parquet, txt, conll, SQuAD, npz.")
     ],
     overrides: Overrides = None,
     output: Annotated[
-        Path | None, typer.Option(help="A .csv or .jsonl file [default: JSON lines to standard output]")
+        Path | None, typer.Option(help=".csv or .jsonl file to write to [default: JSON lines on standard output]")
     ] = None,
-    horizon: Annotated[int | None, typer.Option(min=1, help="Steps to forecast [default: as trained]")] = None,
+    horizon: Annotated[
+        int | None, typer.Option(min=1, help="Number of steps to forecast [default: as in training]")
+    ] = None,
 ) -> None:
-    """Say what a fine-tuned model says about each row of a file (label, tags, answer), or how its series go on.
+    """Predict labels, tags or answers for the rows of a file, or forecast its series.
 
-    Columns have the names of the run's recipe; overrides such as data.text=review tell others. Rows need no labels.
+    Column names are those in the run's recipe; overrides such as data.text=review change them. Rows need no labels.
     """
     from kit.inference.predict import label_file
     from kit.system.console import Reporter
     from kit.tasks.forecasting.inference import forecast_file, is_forecaster
 
     if not file.is_file():
-        raise KitError(f"{file} does not exist: name a file with the rows, or the series, to predict for")
+        raise KitError(f"{file} does not exist: give a file with the rows or series to predict")
     if is_forecaster(run):
         if overrides:
-            raise KitError(f"{overrides[0]}: forecasts take the columns that {run} was trained on. Leave it out")
+            raise KitError(f"{overrides[0]}: forecasts use the columns that {run} was trained on. Leave it out")
         forecast_file(run, file, output, horizon, Reporter())
     elif horizon is not None:
-        raise KitError(f"--horizon is for forecasts, and {run} makes none. Leave it out")
+        raise KitError(f"--horizon applies only to forecasting models, and {run} is not one. Leave it out")
     else:
         label_file(run, file, overrides or [], output, Reporter())
 
 
 def plot(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder, a model folder or a Hub id.")],
-    sentence: Annotated[str | None, typer.Option(help="Text to translate (default: the first test example).")] = None,
-    target: Annotated[str | None, typer.Option(help="Output to read, in place of the model's own.")] = None,
-    kind: Annotated[str | None, typer.Option(help="cross, encoder, decoder, all (of these), or curves.")] = None,
-    layer: Annotated[str | None, typer.Option(help="Number from 1, or all (default: the last).")] = None,
-    head: Annotated[str | None, typer.Option(help="Number from 1, mean, or all (default: all).")] = None,
-    image: Annotated[Path | None, typer.Option(help="Picture to caption (default: some of the test data).")] = None,
-    source_language: Annotated[str | None, typer.Option(help="Language of --sentence, if there are several.")] = None,
-    target_language: Annotated[str | None, typer.Option(help="Language to write, if there are several.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder or .png file (default: RUN/plots).")] = None,
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
+    sentence: Annotated[str | None, typer.Option(help="Input text (default: the first test example).")] = None,
+    target: Annotated[str | None, typer.Option(help="Output text to use instead of the model's output.")] = None,
+    kind: Annotated[
+        str | None, typer.Option(help="Kind of plot: cross, encoder or decoder attention, all (of these), or curves.")
+    ] = None,
+    layer: Annotated[str | None, typer.Option(help="Layer, counted from 1, or all (default: the last).")] = None,
+    head: Annotated[str | None, typer.Option(help="Head, counted from 1, mean, or all (default: all).")] = None,
+    image: Annotated[Path | None, typer.Option(help="Image to caption (default: some of the test data).")] = None,
+    source_language: Annotated[
+        str | None, typer.Option(help="Language of --sentence, for multilingual models.")
+    ] = None,
+    target_language: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder or .png file to write to (default: RUN/plots).")] = None,
 ) -> None:
-    """Draw the training curves of a run, and where its model looks: cross-attention and self-attention."""
+    """Plot the training curves of a run, and the cross-attention and self-attention of its model."""
     from kit.inference.plot import plot as draw
     from kit.system.console import Reporter
 
-    pictures = draw(
+    paths = draw(
         run, sentence=sentence, target=target, kind=kind, layer=layer, head=head, output=output,
         source_language=source_language, target_language=target_language, image=image, say=Reporter().print,
     )  # fmt: skip
-    for picture in pictures:
-        print(picture)
+    for path in paths:
+        print(path)

@@ -1,4 +1,4 @@
-"""The command that shares runs and data: push."""
+"""The command that pushes runs and data to the Hub: push."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,20 +7,23 @@ import typer
 
 
 def push(
-    source: Annotated[Path, typer.Argument(metavar="RUN", help="A finished run, an adapter, or (--data) data files.")],
-    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Where it goes on the Hub.")],
+    source: Annotated[Path, typer.Argument(metavar="RUN", help="Finished run, adapter or, with --data, data files.")],
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[hub.key=value]...", help="What the card says: hub.license=mit")
+        list[str] | None,
+        typer.Argument(metavar="[hub.key=value]...", help="Metadata of the card to override, such as hub.license=mit."),
     ] = None,
-    public: Annotated[bool, typer.Option("--public", help="Let everybody see it; without, it is private.")] = False,
-    data: Annotated[bool, typer.Option("--data", help="RUN is a folder of data files: share it as a dataset.")] = False,
+    public: Annotated[
+        bool, typer.Option("--public", help="Make the repository public; by default it is private.")
+    ] = False,
+    data: Annotated[bool, typer.Option("--data", help="Push a folder of data files as a dataset.")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build and check the folder, list it, send nothing.")
+        bool, typer.Option("--dry-run", help="Build, check and list the folder, but upload nothing.")
     ] = False,
 ) -> None:
-    """Share a run on the Hub: weights, tokenizer, code, recipe, card and pictures, in one commit.
+    """Push a run to the Hub: weights, tokenizer, code, recipe, card and plots, in one commit.
 
-    Before that, a process without kit loads the folder, and must compute what the run does.
+    Before the upload, a process without kit loads the folder and must reproduce the outputs of the run.
     """
     from kit.hub.upload import Destination
     from kit.sharing.push import format_listing
@@ -32,10 +35,11 @@ def push(
     done = share(source, to, overrides or [], dry_run, reporter.print)
     if isinstance(done, Path):
         print("\n".join(format_listing(done)))
-        reporter.print(f"nothing was sent; the folder that would be is {done}")
+        reporter.print(f"nothing was uploaded; the folder to upload is {done}")
         return
     for name in done.removed:
-        reporter.print(f"removed there: {name}, left over from an older push")
-    who = "for everybody to see" if public else "private"
-    reporter.print(f"{'there already' if done.unchanged else 'sent'}, {who}; commit {done.commit}")
+        reporter.print(f"removed from the repository: {name}, left over from an earlier push")
+    visibility = "public" if public else "private"
+    status = "already up to date" if done.unchanged else "uploaded"
+    reporter.print(f"{status} ({visibility}); commit {done.commit}")
     print(done.url)

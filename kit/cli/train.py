@@ -1,4 +1,4 @@
-"""The commands that make models: train, data, average, merge."""
+"""The commands that create models: train, data, average, merge."""
 
 import os
 import signal
@@ -18,23 +18,29 @@ Processes = Annotated[int, typer.Option(min=1, help="Number of processes to trai
 def train(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option(help="Run folder [default: runs/NAME-OF-RECIPE]")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Run folder [default: runs/RECIPE-NAME]")] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume an unfinished run from its last checkpoint.")
+    ] = False,
     processes: Processes = 1,
     shard: Annotated[
-        bool, typer.Option("--shard", help="Divide the weights among the processes (FSDP2): for large models.")
+        bool, typer.Option("--shard", help="Shard the weights across the processes (FSDP2), for large models.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what a run would see and take.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the data, memory and duration of the run without training.")
+    ] = False,
 ) -> None:
-    """Train what a recipe describes; RECIPE may also be the folder of a run to repeat or go on with, or a run on the
-    Hub to repeat (OWNER/NAME[@REVISION])."""
+    """Train a model from a recipe.
+
+    RECIPE can also be a run folder, to repeat or resume the run, or a run on the Hub to repeat (OWNER/NAME[@REVISION]).
+    """
     from kit.recipe.catalog import names_recipe
     from kit.tasks.registry import load_recipe
 
     path = Path(recipe)
     is_run = (path / "recipe.yaml").is_file()
     if is_run and names_recipe(recipe):
-        typer.echo(f"{recipe}: the run folder of this name, not the shipped recipe", err=True)
+        typer.echo(f"{recipe}: using the run folder of this name, not the shipped recipe", err=True)
     on_hub = None if is_run else _run_on_hub(recipe)
     if on_hub is not None:
         from kit.runs.revisions import recipe_of
@@ -49,12 +55,12 @@ def train(
     if processes > 1:
         return _train_in_processes(processes, target, shard)
     if shard and "RANK" not in os.environ:
-        raise KitError("--shard divides the weights among processes: add --processes 2 or more")
+        raise KitError("--shard splits the weights across processes: add --processes 2 or more")
     _train(loaded, target, resume)
 
 
 def _run_on_hub(recipe: str) -> Any:
-    """The run on the Hub that is meant by OWNER/NAME[@REVISION], unless it is a recipe that is here."""
+    """The Hub repository that OWNER/NAME[@REVISION] refers to, or None if a recipe has this name."""
     from kit.hub.names import parse_repo_id
     from kit.recipe.catalog import names_recipe
 
@@ -68,31 +74,31 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
     from kit.training.loop import TrainingFailed, TrainingInterrupted
 
     reporter = Reporter(quiet=not is_main_process())
-    go_on = f"go on with: kit train {output} --resume"
+    how_to_resume = f"resume with: kit train {output} --resume"
     try:
         finished = run_training(recipe, output, resume, reporter)
     except TrainingInterrupted as stop:
-        reporter.print(f"stopped after step {stop.step}; {go_on}")
+        reporter.print(f"stopped after step {stop.step}; {how_to_resume}")
         raise typer.Exit(128 + stop.signal_number) from None
     except TrainingFailed as failure:
         fail(f"training failed: {failure}", 1)
     except KeyboardInterrupt:  # before the first step or after the last, when there is nothing new to save
-        reporter.print(f"interrupted; {go_on}" if (output / "recipe.yaml").is_file() else "interrupted")
+        reporter.print(f"interrupted; {how_to_resume}" if (output / "recipe.yaml").is_file() else "interrupted")
         raise typer.Exit(130) from None
     _show_results(finished, reporter)
 
 
 def _show_results(finished: Any, reporter: Any) -> None:
-    """Say where a run is, and print its figures."""
+    """Print where a run is, and its main figures."""
     if finished.was_there:
-        reporter.print(f"{finished.folder} is already there, finished, and left as it is (name another with --output):")
+        reporter.print(f"{finished.folder} holds the finished run; nothing was changed (use --output for a new one):")
     else:
         reporter.print(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")
     if is_main_process():
         for split in ("validation", "test"):
             if split in finished.results:
-                shown = {k: v for k, v in finished.results[split].items() if isinstance(v, float)}
-                print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in shown.items()))
+                figures = {k: v for k, v in finished.results[split].items() if isinstance(v, float)}
+                print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
 
 
 def _train_in_processes(processes: int, output: Path, shard: bool) -> None:
@@ -103,13 +109,13 @@ def _train_in_processes(processes: int, output: Path, shard: bool) -> None:
         arguments += ["--output", str(output)]
     code = launch(processes, arguments, shard)
     if code > 128 and code - 128 not in (signal.SIGINT, signal.SIGTERM) and (output / "checkpoints").is_dir():
-        print(f"the last checkpoint is whole; go on with: kit train {output} --resume", file=sys.stderr)
+        print(f"the last checkpoint is intact; resume with: kit train {output} --resume", file=sys.stderr)
     if code:
         raise typer.Exit(code)
 
 
 def data(recipe: RecipeArgument, overrides: Overrides = None) -> None:
-    """Show what a run would see: examples, lengths, unknown tokens, overlaps, size, time and memory."""
+    """Inspect the data of a recipe before training: examples, lengths, unknown tokens, overlaps, time and memory."""
     from kit.tasks.registry import load_recipe
 
     _inspect(load_recipe(recipe, overrides or []))
@@ -127,7 +133,7 @@ def _inspect(recipe: Any) -> None:
 def average(
     run: RunArgument,
     last: Annotated[int, typer.Option(min=2, help="Number of checkpoints to average, counted from the last.")] = 5,
-    output: Annotated[Path | None, typer.Option(help="New run folder [default: RUN_average]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Run folder to create [default: RUN_average]")] = None,
 ) -> None:
     """Average the weights of the last checkpoints of a run into a new run folder, and evaluate it."""
     from kit.runs.average import average_checkpoints
@@ -138,14 +144,14 @@ def average(
 
 
 def merge(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or an adapter's folder.")],
-    output: Annotated[Path, typer.Option(help="New folder for the merged model.")],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or adapter folder.")],
+    output: Annotated[Path, typer.Option(help="Folder to create for the merged model.")],
 ) -> None:
-    """Merge the adapter of a run into its base model: a plain model folder, proven to predict the same."""
+    """Merge the adapter of a run into its base model, and prove that the merged model predicts the same."""
     from kit.runs.merge import merge as merge_adapter
 
-    made = merge_adapter(run, output)
+    merged = merge_adapter(run, output)
     print(
-        f"{made.folder}: {made.base} with the adapter of {run} merged into it. On {made.examples} examples logits "
-        f"differ by at most {made.difference:.1e} of the largest"
+        f"{merged.folder}: {merged.base} with the adapter of {run} merged. On {merged.examples} examples, logits "
+        f"differ by at most {merged.difference:.1e}, relative to the largest"
     )

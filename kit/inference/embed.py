@@ -89,7 +89,7 @@ def embed_file(
         known = get_args(Pooling)
         raise KitError(f'--pooling: expected one of {", ".join(known)}, got "{pooling}".{did_you_mean(pooling, known)}')
     if file is not None and not file.is_file():
-        raise KitError(f"{file} does not exist: name a text file, or pipe text into `kit embed {run}`")
+        raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit embed {run}`")
     if output is not None and output.suffix != ".npy":
         raise KitError(f"--output: {output} does not end in .npy, the one format that vectors are written in")
     if output is not None and not output.parent.is_dir():

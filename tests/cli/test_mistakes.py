@@ -61,7 +61,7 @@ def test_a_run_folder_with_the_name_of_a_recipe_is_told(kit_here: RunKit, tiny_r
     (tmp_path / "dates_rnn" / "recipe.yaml").write_bytes(tiny_recipe.read_bytes())
     done = kit_here("train", "dates_rnn", "data.sise=3")
     assert done.returncode == 2
-    assert done.stderr.startswith("dates_rnn: the run folder of this name, not the shipped recipe\n")
+    assert done.stderr.startswith("dates_rnn: using the run folder of this name, not the shipped recipe\n")
     assert "not the shipped recipe" not in kit_here("train", "translation/dates_rnn", "data.sise=3").stderr
 
 
@@ -113,7 +113,7 @@ def test_a_folder_of_another_recipe(kit_here: RunKit, refuses: Callable[..., str
     assert "what may change within a run is train.max_minutes" in said
     again = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
     assert again.returncode == 0
-    assert "already there, finished, and left as it is" in again.stderr
+    assert "holds the finished run; nothing was changed" in again.stderr
 
 
 def test_a_folder_that_holds_something_else(refuses: Callable[..., str], tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def test_an_interrupted_file_leaves_nothing_behind(
     (tmp_path / "out.txt").write_text("before", encoding="utf-8")
     done = kit_here("generate", trained, "in.txt", "--output", "out.txt", "--tokens-per-batch", "20")
     assert done.returncode == 130
-    assert "interrupted: out.txt is as it was before" in done.stderr
+    assert "interrupted: out.txt is unchanged" in done.stderr
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == "before"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.txt", "out.txt"]
 

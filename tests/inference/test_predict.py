@@ -138,7 +138,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
         (("two.tsv", "data.columns=[word]"), "two.tsv, line 1"),
         (("other.jsonl", "train.seed=1"), "train.seed has no effect on a finished run. Only data and eval can be"),
         (("other.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
-        (("other.jsonl", "--horizon", "3"), "--horizon is for forecasts"),
+        (("other.jsonl", "--horizon", "3"), "--horizon applies only to forecasting models"),
     ):
         refused = kit_here("predict", run, *arguments)
         assert refused.returncode == 2, (arguments, refused.stderr)

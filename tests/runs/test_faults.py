@@ -74,7 +74,7 @@ def test_a_full_disk_leaves_what_was_complete(
     full = kit_here("train", tiny_recipe, *SHORT, "--output", run)
     assert full.returncode == 2, full.stderr
     assert full.stderr.count("kit: cannot write") == 1
-    assert "No space left on device. What was complete is untouched" in full.stderr
+    assert "No space left on device. Completed files are untouched" in full.stderr
     assert "Traceback" not in full.stderr
     assert 0 < len(whole_checkpoints(run)) < 8
     assert not list(run.rglob(".tmp-*"))
@@ -93,7 +93,7 @@ def test_a_limit_on_files_is_a_full_disk(tiny_recipe: Path, tmp_path: Path, kit_
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert full.returncode == 2, full.stderr
-    assert "File too large. What was complete is untouched" in full.stderr
+    assert "File too large. Completed files are untouched" in full.stderr
     assert whole_checkpoints(tmp_path / "run") == []
     assert not list((tmp_path / "run").rglob(".tmp-*"))
 
@@ -334,7 +334,7 @@ def test_a_process_that_dies_ends_the_run(tiny_recipe: Path, tmp_path: Path) -> 
     assert process.returncode == 128 + signal.SIGKILL
     assert "processes: 2, on cpu by gloo" in said
     assert "kit: process 1 was ended by SIGKILL" in said
-    assert f"go on with: kit train {run} --resume" in said
+    assert f"resume with: kit train {run} --resume" in said
     assert "Traceback" not in said
     psutil.wait_procs(group, timeout=30)
     assert not any(member.is_running() for member in group)
@@ -352,7 +352,7 @@ def test_a_signal_to_the_launcher_saves_and_says_how_to_go_on(
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     assert process.returncode == 128 + number
-    assert said.count(f"go on with: kit train {run} --resume") == 1
+    assert said.count(f"resume with: kit train {run} --resume") == 1
     assert "Traceback" not in said
     psutil.wait_procs(group, timeout=30)
     assert not any(member.is_running() for member in group)

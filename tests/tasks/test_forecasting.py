@@ -327,7 +327,7 @@ def test_predict_goes_on_with_the_series_of_a_file(run: Path, tmp_path: Path, ki
         (("new.jsonl", "--horizon", "6"), "its context is known for 4 steps after the last value"),
         (("missing.csv",), "missing.csv does not exist"),
         (("new.jsonl", "--output", "out.xlsx"), "forecasts are written as .csv or .jsonl"),
-        (("new.jsonl", "data.history=3"), "data.history=3: forecasts take the columns"),
+        (("new.jsonl", "data.history=3"), "data.history=3: forecasts use the columns"),
     ):
         refused = kit_here("predict", run, *arguments)
         assert refused.returncode == 2

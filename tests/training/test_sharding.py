@@ -110,7 +110,7 @@ def test_what_does_not_work_together_is_refused(
 def test_one_process_has_nothing_to_divide(tiny_recipe: Path, kit_here: RunKit) -> None:
     done = kit_here("train", tiny_recipe, "--shard")
     assert done.returncode == 2
-    assert "--shard divides the weights among processes: add --processes 2 or more" in done.stderr
+    assert "--shard splits the weights across processes: add --processes 2 or more" in done.stderr
 
 
 # ---- configurations of Accelerate ------------------------------------------------------------------------------------
