@@ -63,7 +63,7 @@ def doctor(
         bool, typer.Option("--train", help="Train in one process, in several processes and sharded, and compare.")
     ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=2, help="Number of processes for --train [default: number of GPUs, or 2]")
+        int | None, typer.Option(min=2, help="Number of processes for --train (default: number of GPUs, or 2).")
     ] = None,
 ) -> None:
     """Check versions, devices and missing packages, and that training works on this machine."""

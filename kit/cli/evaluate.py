@@ -30,7 +30,7 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders; the first is the baseline.")],
     split: Annotated[str, typer.Option(help="Split whose predictions to compare.")] = "test",
     metrics: Annotated[
-        str | None, typer.Option(help="Metrics, comma-separated [default: those of the recipes]")
+        str | None, typer.Option(help="Metrics, comma-separated (default: those of the recipes).")
     ] = None,
     samples: Annotated[int, typer.Option(min=10, help="Number of bootstrap samples.")] = 1000,
 ) -> None:

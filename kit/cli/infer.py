@@ -13,11 +13,11 @@ from kit.errors import KitError
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
     file: Annotated[
-        Path | None, typer.Argument(help="File with one text or image path per line [default: standard input]")
+        Path | None, typer.Argument(help="File with one text or image path per line (default: standard input).")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="File to write to [default: standard output]")] = None,
+    output: Annotated[Path | None, typer.Option(help="File to write to (default: standard output).")] = None,
     num_beams: Annotated[
-        int | None, typer.Option(min=1, help="Number of beams [default: as saved with the model]")
+        int | None, typer.Option(min=1, help="Number of beams (default: as saved with the model).")
     ] = None,
     n_best: Annotated[int, typer.Option(min=1, help="Number of outputs per line.")] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of output tokens.")] = None,
@@ -106,7 +106,7 @@ def generate(
 def chat(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
     num_beams: Annotated[
-        int | None, typer.Option(min=1, help="Number of beams [default: as saved with the model]")
+        int | None, typer.Option(min=1, help="Number of beams (default: as saved with the model).")
     ] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens in a reply.")] = None,
 ) -> None:
@@ -118,9 +118,9 @@ def chat(
 
 def embed(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
-    file: Annotated[Path | None, typer.Argument(help="File with one text per line [default: standard input]")] = None,
+    file: Annotated[Path | None, typer.Argument(help="File with one text per line (default: standard input).")] = None,
     output: Annotated[
-        Path | None, typer.Option(help=".npy file to write to [default: JSON lines on standard output]")
+        Path | None, typer.Option(help=".npy file to write to (default: JSON lines on standard output).")
     ] = None,
     pooling: Annotated[str, typer.Option(help="Pooling over tokens: mean, cls (the first token) or last.")] = "mean",
     tokens_per_batch: Annotated[
@@ -141,10 +141,10 @@ def predict(
     ],
     overrides: Overrides = None,
     output: Annotated[
-        Path | None, typer.Option(help=".csv or .jsonl file to write to [default: JSON lines on standard output]")
+        Path | None, typer.Option(help=".csv or .jsonl file to write to (default: JSON lines on standard output).")
     ] = None,
     horizon: Annotated[
-        int | None, typer.Option(min=1, help="Number of steps to forecast [default: as in training]")
+        int | None, typer.Option(min=1, help="Number of steps to forecast (default: as in training).")
     ] = None,
 ) -> None:
     """Predict labels, tags or answers for the rows of a file, or forecast its series.

@@ -18,7 +18,7 @@ Processes = Annotated[int, typer.Option(min=1, help="Number of processes to trai
 def train(
     recipe: RecipeArgument,
     overrides: Overrides = None,
-    output: Annotated[Path | None, typer.Option(help="Run folder [default: runs/RECIPE-NAME]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Run folder (default: runs/RECIPE-NAME).")] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume an unfinished run from its last checkpoint.")
     ] = False,
@@ -32,7 +32,8 @@ def train(
 ) -> None:
     """Train a model from a recipe.
 
-    RECIPE can also be a run folder, to repeat or resume the run, or a run on the Hub to repeat (OWNER/NAME[@REVISION]).
+    RECIPE can also be a run folder, to repeat or resume the run, or a run on the Hub to repeat: OWNER/NAME or
+    OWNER/NAME@REVISION.
     """
     from kit.recipe.catalog import names_recipe
     from kit.tasks.registry import load_recipe
@@ -133,7 +134,7 @@ def _inspect(recipe: Any) -> None:
 def average(
     run: RunArgument,
     last: Annotated[int, typer.Option(min=2, help="Number of checkpoints to average, counted from the last.")] = 5,
-    output: Annotated[Path | None, typer.Option(help="Run folder to create [default: RUN_average]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Run folder to create (default: RUN_average).")] = None,
 ) -> None:
     """Average the weights of the last checkpoints of a run into a new run folder, and evaluate it."""
     from kit.runs.average import average_checkpoints
