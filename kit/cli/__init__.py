@@ -72,13 +72,8 @@ for name, command in COMMANDS.items():
 
 
 def main() -> NoReturn:
-<<<<<<< ours
-    """Run the command; a user's mistake is one message and exit code 2, a Hub that cannot be reached one and 3."""
-    from kit.training.launch import exit_with_parent
-=======
     """Run the command: a user error prints one message and exits with code 2, an unreachable Hub with code 3."""
-    from kit.training.launch import end_with_launcher
->>>>>>> theirs
+    from kit.training.launch import exit_with_parent
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")

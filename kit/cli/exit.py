@@ -24,19 +24,10 @@ def end_with_traceback() -> NoReturn:
 
 
 def fail(message: str, code: int) -> NoReturn:
-<<<<<<< ours
-    """End with a message; in a group of processes the launcher shows it, once."""
+    """Print a message and exit; among several processes, the launcher prints it once."""
     from kit.training.launch import report_failure
 
     if not report_failure(message, code):
-        number = "" if is_main_process() else f" (process {os.environ['RANK']})"
-        print(f"{message}{number}", file=sys.stderr)
-=======
-    """Print a message and exit; among several processes, the launcher prints it once."""
-    from kit.training.launch import tell
-
-    if not tell(message, code):
         rank = "" if is_main_process() else f" (process {os.environ['RANK']})"
         print(f"{message}{rank}", file=sys.stderr)
->>>>>>> theirs
     sys.exit(code)

@@ -712,7 +712,7 @@ def test_the_dry_run_shows_the_first_buffer_of_training(stream_recipe: Path) -> 
     ("keys", "message"),
     [
         (["train.max_steps=null", "train.num_train_epochs=2"], "the number of steps in an epoch is unknown"),
-        (["data.max_length=null"], "Give the longest that is to be used"),
+        (["data.max_length=null"], "Set the maximum length"),
         (["data.drop_duplicates=true"], "data.drop_duplicates: it needs all training data in memory"),
         (["data.streaming=false"], "data.buffer_size: it has no effect without data.streaming"),
         (["tokenizer.train=bpe", "tokenizer.bpe_dropout=0.1"], "tokenizer.bpe_dropout: it needs all"),

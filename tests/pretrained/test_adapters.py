@@ -249,7 +249,7 @@ def test_a_name_that_fits_nothing_is_told_with_those_that_do(world: Path, sectio
         (["peft.method=ia3", "peft.rank=4"], "peft.rank: it has no effect with peft.method: ia3"),
         (["peft.method=lora"], "peft.method: it applies only to a pretrained model"),
         (["train.freeze=embeddings"], "train.freeze: it applies only to a pretrained model"),
-        (["model={pretrained: x}", "tokenizer={}", "peft.method=lora", "train.freeze=2"], "frozen already"),
+        (["model={pretrained: x}", "tokenizer={}", "peft.method=lora", "train.freeze=2"], "already freezes"),
         (
             ["model={pretrained: x}", "tokenizer={}", "peft.method=prompt_tuning"],
             'peft.method: expected one of lora, dora, ia3 or null, got "prompt_tuning"',

@@ -261,7 +261,7 @@ BASE = ["data.path=somewhere"]
     ("arguments", "message"),
     [
         (["data.directions=[deen]"], r'data\.directions: "deen" does not name two languages as SOURCE-TARGET'),
-        (["data.directions=[de-en-fr]"], r'"de-en-fr" does not name two languages .* hyphen itself'),
+        (["data.directions=[de-en-fr]"], r'"de-en-fr" does not name two languages .* contains a hyphen'),
         (["data.directions=[de-de]"], r'"de-de" does not name two languages'),
         (["data.directions=[-de]"], r'"-de" does not name two languages'),
         (["data.directions=[]"], r"data\.directions"),

@@ -185,7 +185,7 @@ def test_the_end_of_each_series_can_be_held_out(tmp_path: Path) -> None:
 
 def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
     for changes, message in (
-        ({"tokenizer": {"train": "char"}}, "tokenizer.train: it has no effect on numbers"),
+        ({"tokenizer": {"train": "char"}}, "tokenizer.train: it has no effect on forecasting"),
         (
             {"train": {"max_steps": 1, "batch_size": 2, "sampling_steps": 5}},
             "no effect without model.scheduled_sampling",

@@ -220,7 +220,7 @@ def test_codes_that_are_missing_unknown_or_needless_are_refused(
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"model": {"type": "rnn_seq2seq"}, "tokenizer": {"source_language": "de"}}, "trained here has no language"),
+        ({"model": {"type": "rnn_seq2seq"}, "tokenizer": {"source_language": "de"}}, "newly trained tokenizer has no language"),
         (
             {"model": {"pretrained": "x"}, "tokenizer": {"target_language": "en"}, "data": {"directions": DIRECTIONS}},
             r"tokenizer\.target_language: it has no effect with data\.directions",
@@ -235,7 +235,7 @@ def test_codes_that_are_missing_unknown_or_needless_are_refused(
                 "tokenizer": {"language_codes": {"dee": "de_DE"}},
                 "data": {"directions": DIRECTIONS},
             },
-            r'language_codes\.dee: no direction .* Did you mean "de"\?',
+            r'language_codes\.dee: it is not a language of data\.directions\. Did you mean "de"\?',
         ),
         (
             {"model": {"pretrained": "x"}, "tokenizer": {"vocab_size": 100}},
