@@ -35,7 +35,7 @@ import kit
 from kit.cli import app
 from kit.errors import KitError
 from kit.evaluation.metrics import METRICS
-from kit.recipe.catalog import names_recipe
+from kit.recipe.catalog import recipe_exists
 from kit.recipe.document import parse_override, read_yaml
 from kit.recipe.explain import explain
 from kit.tasks.registry import load_recipe, recipe_classes
@@ -70,9 +70,9 @@ class Names:
         plain = name.rstrip("/").removesuffix("@main")
         if plain in self.recipes:
             return self.recipes[plain]
-        if names_recipe(plain):
+        if recipe_exists(plain):
             return plain
-        if plain.startswith("runs/") and names_recipe(plain.removeprefix("runs/")):
+        if plain.startswith("runs/") and recipe_exists(plain.removeprefix("runs/")):
             return plain.removeprefix("runs/")
         assert ANY_RECIPE.fullmatch(plain), f"{name}: nothing before makes this recipe or run"
         return None
@@ -154,7 +154,7 @@ def check_script(arguments: list[str], names: Names) -> None:
     for option in (word.split("=")[0] for word in rest if word.startswith("--")):
         assert f'"{option}"' in source, f"{path} has no option {option}"
     overrides = [word for word in rest if re.match(r"\w+\.\w+=", word)]
-    recipe = next((word for word in rest if names_recipe(word)), None)
+    recipe = next((word for word in rest if recipe_exists(word)), None)
     check_overrides("train", recipe, overrides)
 
 

@@ -35,12 +35,12 @@ def train(
     RECIPE can also be a run folder, to repeat or resume the run, or a run on the Hub to repeat: OWNER/NAME or
     OWNER/NAME@REVISION.
     """
-    from kit.recipe.catalog import names_recipe
+    from kit.recipe.catalog import recipe_exists
     from kit.tasks.registry import load_recipe
 
     path = Path(recipe)
     is_run = (path / "recipe.yaml").is_file()
-    if is_run and names_recipe(recipe):
+    if is_run and recipe_exists(recipe):
         typer.echo(f"{recipe}: using the run folder of this name, not the shipped recipe", err=True)
     on_hub = None if is_run else _run_on_hub(recipe)
     if on_hub is not None:
@@ -63,10 +63,10 @@ def train(
 def _run_on_hub(recipe: str) -> Any:
     """The Hub repository that OWNER/NAME[@REVISION] refers to, or None if a recipe has this name."""
     from kit.hub.names import parse_repo_id
-    from kit.recipe.catalog import names_recipe
+    from kit.recipe.catalog import recipe_exists
 
     name = parse_repo_id(recipe)
-    return name if name is not None and "/" in name.repo and not names_recipe(recipe) else None
+    return name if name is not None and "/" in name.repo and not recipe_exists(recipe) else None
 
 
 def _train(recipe: Any, output: Path, resume: bool) -> None:

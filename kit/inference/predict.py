@@ -28,7 +28,7 @@ from kit.recipe.inputs import DataSection
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.system.console import Reporter
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
+from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
 from kit.tasks.families.labeling.task import FineTuning
 from kit.tasks.registry import create_task, load_recipe
 from kit.tasks.tagging.recipe import TaggingData
@@ -57,8 +57,8 @@ class Labeller:
         if not folder.model.is_dir():
             raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
         recipe = load_recipe(folder.recipe_file, [*(overrides or []), *self.of_this_file(ran.data)], saved=True)
-        assert isinstance(recipe.data, LabelledData)
-        self.data: LabelledData = recipe.data
+        assert isinstance(recipe.data, LabelingData)
+        self.data: LabelingData = recipe.data
         task = create_task(recipe)
         assert isinstance(task, FineTuning)
         self.task: FineTuning[Any] = task
@@ -71,7 +71,7 @@ class Labeller:
 
     def of_this_file(self, trained_on: DataSection) -> list[str]:
         """What has to change in the recipe, so that its data is the file."""
-        assert isinstance(trained_on, LabelledData)
+        assert isinstance(trained_on, LabelingData)
         changes: dict[str, Any] = {"path": str(self.file)} | dict.fromkeys(("fingerprints", "languages", "sizes"))
         columns = self.given.get("data.columns")
         if isinstance(columns, list):  # without labels, which recipes must have

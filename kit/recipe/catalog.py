@@ -31,8 +31,8 @@ def shipped_recipes() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in paths}
 
 
-def names_recipe(name: str) -> bool:
-    """Whether a name is that of an existing file or of a shipped recipe."""
+def recipe_exists(name: str) -> bool:
+    """Whether a path or name refers to an existing file or a shipped recipe."""
     try:
         return find_recipe(name).is_file()
     except RecipeError:

@@ -71,7 +71,7 @@ class TokenizerSection(Section):
     letters, none leaves the text unchanged."""
 
     @property
-    def one_vocabulary(self) -> bool:
+    def shares_vocabulary(self) -> bool:
         """Whether all text of an example shares one vocabulary."""
         return True
 
@@ -111,7 +111,7 @@ class Seq2SeqTokenizerSection(TokenizerSection):
     names."""
 
     @property
-    def one_vocabulary(self) -> bool:
+    def shares_vocabulary(self) -> bool:
         return self.shared
 
     def without_effect(self) -> dict[str, str]:
@@ -241,13 +241,13 @@ class DataSection(Section):
         if self.streaming:
             if self.path.startswith("builtin:"):
                 yield "streaming", "built-in data is generated in memory. Leave it out."
-            for name in self.needing_all_data():
+            for name in self.in_memory_keys():
                 yield name, "it needs all training data in memory. Leave out it or data.streaming."
         try:
             codecs.lookup(self.encoding)
         except (LookupError, ValueError):
             yield "encoding", f"Python has no encoding {show(self.encoding)}; the usual one is utf-8."
 
-    def needing_all_data(self) -> list[str]:
-        """Keys set in this recipe that need all training data in memory."""
+    def in_memory_keys(self) -> list[str]:
+        """The keys set in this recipe that need all training data in memory."""
         return ["drop_duplicates"] if self.drop_duplicates else []

@@ -53,7 +53,7 @@ def parse_recipe(
         problems += setting_problems
     if recipe is not None and recipe.model.type is not None and not problems:
         config = model_settings.config_class(recipe.model.type, kind.kit_types, kind.mapping)
-        message = model_settings.combination_problem(config, settings, recipe.tokenizer.one_vocabulary)
+        message = model_settings.combination_problem(config, settings, recipe.tokenizer.shares_vocabulary)
         problems = [(("model",), f"model: {message}")] if message else []
     if recipe is None or problems:
         problems.sort(key=lambda problem: document.order(problem[0]))

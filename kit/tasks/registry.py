@@ -58,10 +58,10 @@ def create_task(recipe: Recipe) -> "Task[Any]":
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), *, saved: bool = False) -> Recipe:
-    """Read a recipe file, or a shipped recipe by name, with `key=value` overrides, which take precedence.
+    """Load a recipe file, or a shipped recipe by name, with `key=value` overrides, which take precedence.
 
-    `saved` reads the recipe of a run, whose metrics need not be registered in this process. Raises one RecipeError that
-    lists every mistake, one per line.
+    `saved` accepts metrics that are not registered in this process, for the recipe of a run. Raises one RecipeError
+    that lists every mistake, one per line.
     """
     return parse_recipe(path_or_name, overrides, recipe_classes(), saved=saved)
 

@@ -220,7 +220,10 @@ def test_codes_that_are_missing_unknown_or_needless_are_refused(
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"model": {"type": "rnn_seq2seq"}, "tokenizer": {"source_language": "de"}}, "newly trained tokenizer has no language"),
+        (
+            {"model": {"type": "rnn_seq2seq"}, "tokenizer": {"source_language": "de"}},
+            "newly trained tokenizer has no language",
+        ),
         (
             {"model": {"pretrained": "x"}, "tokenizer": {"target_language": "en"}, "data": {"directions": DIRECTIONS}},
             r"tokenizer\.target_language: it has no effect with data\.directions",

@@ -20,8 +20,8 @@ class CausalData(TextData):
     """Read the text in order and carry the recurrent state from block to block (truncated backpropagation through
     time), so that the model remembers more than one block. A step reads as many parallel streams as it has blocks."""
 
-    def needing_all_data(self) -> list[str]:
-        return super().needing_all_data() + ["carry_state"] * self.carry_state
+    def in_memory_keys(self) -> list[str]:
+        return super().in_memory_keys() + ["carry_state"] * self.carry_state
 
 
 class CausalEval(EvalSection):

@@ -9,7 +9,7 @@ from pydantic import PositiveFloat
 from kit.evaluation.metrics import METRICS
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
+from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
 
 LabelMetric = Annotated[
     Literal[
@@ -24,7 +24,7 @@ SINGLE_LABEL_METRICS = ("f1", "precision", "recall", "matthews")
 """Metrics that are not defined for examples with several labels."""
 
 
-class ClassificationData(LabelledData):
+class ClassificationData(LabelingData):
     """The data: location, columns and labels."""
 
     text: str = "text"

@@ -8,12 +8,12 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
+from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
 
 AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered("answers")]
 
 
-class QuestionAnsweringData(LabelledData):
+class QuestionAnsweringData(LabelingData):
     """The data: location, columns and windows."""
 
     question: str = "question"

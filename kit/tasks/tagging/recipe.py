@@ -7,12 +7,12 @@ from annotated_types import MinLen
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelledData
+from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
 
 TagMetric = Annotated[Literal["entity_f1", "entity_precision", "entity_recall", "tag_accuracy"], or_registered("tags")]
 
 
-class TaggingData(LabelledData):
+class TaggingData(LabelingData):
     """The data: location, columns and tagging scheme."""
 
     tokens: str = "tokens"

@@ -95,12 +95,12 @@ class TranslationData(DataSection):
             )
         yield from super().contradictions()
 
-    def needing_all_data(self) -> list[str]:
+    def in_memory_keys(self) -> list[str]:
         given = {
             "direction_sizes": self.direction_sizes is not None,
             "direction_repeats": self.direction_repeats is not None,
         }
-        return super().needing_all_data() + [name for name, is_set in given.items() if is_set]
+        return super().in_memory_keys() + [name for name, is_set in given.items() if is_set]
 
 
 class TranslationRecipe(Seq2SeqRecipe):

@@ -9,7 +9,7 @@ from kit.recipe.base import Recipe
 from kit.recipe.inputs import DataSection
 
 
-class LabelledData(DataSection):
+class LabelingData(DataSection):
     """The data: location, columns and truncation."""
 
     max_length: Annotated[int, Gt(7)] | None = None
@@ -41,7 +41,7 @@ class LabelledData(DataSection):
 class FineTuningRecipe(Recipe):
     """What the recipes of classification, tagging and question answering have in common."""
 
-    data: LabelledData
+    data: LabelingData
     """The data: location, columns and truncation."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:

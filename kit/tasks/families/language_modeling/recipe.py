@@ -63,13 +63,13 @@ class TextData(DataSection):
         if self.documents != "row" and self.path.startswith("builtin:"):
             yield "documents", "the rows of built-in data are already documents. Leave it out."
 
-    def needing_all_data(self) -> list[str]:
+    def in_memory_keys(self) -> list[str]:
         given = {
             "documents": self.documents != "row",
             "validation_share": self.validation_share is not None,
             "test_share": self.test_share is not None,
         }
-        return super().needing_all_data() + [name for name, is_set in given.items() if is_set]
+        return super().in_memory_keys() + [name for name, is_set in given.items() if is_set]
 
 
 class LanguageModelRecipe(Recipe):
