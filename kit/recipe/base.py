@@ -34,22 +34,22 @@ class Recipe(Section):
     """What the model learns to do."""
 
     model: ModelSection
-    """The model: a model type and its settings, or a pretrained model."""
+    """Model type and settings of a new model, or a pretrained model to start from."""
 
     tokenizer: TokenizerSection = TokenizerSection()
-    """The tokenizer: trained on the training data, or an existing one."""
+    """Tokenizer to train on the training data, or an existing one to use."""
 
     data: DataSection
-    """The data: location, splits and filters."""
+    """Location, splits and filters of the data."""
 
     train: TrainSection
-    """Training: duration, batch size, optimizer and learning rate."""
+    """Duration, batch size, optimizer and learning rate of training."""
 
     peft: PeftSection = PeftSection()
-    """Adapters: whether to train one on top of a pretrained model, and of which kind."""
+    """Adapter to train on top of a frozen pretrained model."""
 
     eval: EvalSection = EvalSection()
-    """Evaluation: frequency and metrics."""
+    """Frequency and metrics of evaluation."""
 
     hub: HubSection = HubSection()
     """Metadata for the model card."""

@@ -13,8 +13,7 @@ from kit.recipe.section import Fraction, Section, Seed, exactly_one
 
 
 class ModelSection(Section):
-    """The model: `type` trains a new model from scratch, `pretrained` starts from existing weights; all other keys are
-    its settings.
+    """Model type and settings of a new model, or a pretrained model to start from.
 
     The settings are fields of the model's config class.
     """
@@ -38,7 +37,7 @@ class ModelSection(Section):
 
 
 class TokenizerSection(Section):
-    """The tokenizer: trained on the training data, or an existing one."""
+    """Tokenizer to train on the training data, or an existing one to use."""
 
     training_keys: ClassVar[tuple[str, ...]] = (
         "train", "vocab_size", "min_frequency", "train_examples", "lowercase", "normalize",
@@ -85,7 +84,7 @@ class TokenizerSection(Section):
 
 
 class Seq2SeqTokenizerSection(TokenizerSection):
-    """The tokenizer: trained on the training data, or an existing one."""
+    """Tokenizer to train on the training data, or an existing one to use."""
 
     training_keys: ClassVar[tuple[str, ...]] = (*TokenizerSection.training_keys, "bpe_dropout", "end_of_source")
 
@@ -128,7 +127,7 @@ TEXT_FILE_KEYS = (*TABULAR_KEYS, "encoding")
 
 
 class DataSection(Section):
-    """The data: location, splits and filters."""
+    """Location, splits and filters of the data."""
 
     joins_paragraphs: ClassVar[bool] = False
     """Whether a list of texts in a text column is one text in paragraphs."""

@@ -10,7 +10,7 @@ from kit.recipe.section import Fraction, Section, Seed, exactly_one
 
 
 class TrainSection(Section):
-    """Training: duration, batch size, optimizer and learning rate."""
+    """Duration, batch size, optimizer and learning rate of training."""
 
     seed: Seed = 0
     """Random seed of training: initial weights, data order and dropout."""
@@ -96,13 +96,13 @@ class TrainSection(Section):
     """Compile the model with torch.compile: speeds up long runs, but takes about a minute at the start."""
 
     save_steps: PositiveInt = 500
-    """Save a checkpoint that a run can resume from every this many steps."""
+    """Number of steps between checkpoints, from which a run can be resumed."""
 
     save_total_limit: PositiveInt = 2
     """Number of checkpoints to keep, besides the best one."""
 
     logging_steps: PositiveInt = 50
-    """Log loss, learning rate and speed to metrics.jsonl every this many steps."""
+    """Number of steps between log entries (loss, learning rate, speed) in metrics.jsonl."""
 
     early_stopping_patience: PositiveInt | None = None
     """Stop when eval.select_by has not improved in this many evaluations; null disables early stopping."""
@@ -143,7 +143,7 @@ class TrainSection(Section):
 
 
 class PeftSection(Section):
-    """Adapters: train a few new weights on top of a frozen pretrained model, and save only those."""
+    """Adapter to train on top of a frozen pretrained model: a few new weights, and only those are saved."""
 
     method: Literal["lora", "dora", "ia3"] | None = None
     """Adapter method: lora adds a low-rank update to each layer, dora also learns the magnitude of the weights, ia3
@@ -183,10 +183,10 @@ class PeftSection(Section):
 
 
 class EvalSection(Section):
-    """Evaluation: frequency and metrics."""
+    """Frequency and metrics of evaluation."""
 
     steps: NonNegativeInt = 500
-    """Evaluate on the validation split every this many steps; 0 evaluates only at the end."""
+    """Number of steps between evaluations on the validation split; 0 evaluates only at the end."""
 
     metrics: list[str] = []  # noqa: RUF012
     """Metrics computed on the decoded output, in addition to loss and perplexity."""

@@ -18,7 +18,7 @@ Share = Annotated[float, Gt(0), Lt(1)]
 
 
 class CaptioningData(DataSection):
-    """The images: location, columns and held-out shares."""
+    """Location, columns and splits of the images."""
 
     image: str = "image"
     """Column of the images, or of their file names within the folder; with the default, file_name is accepted too."""
@@ -62,7 +62,7 @@ class CaptioningData(DataSection):
 
 
 class CaptioningEval(Seq2SeqEval):
-    """Evaluation: frequency, metrics and beam search."""
+    """Frequency and metrics of evaluation, and beam search."""
 
     metrics: list[CaptionMetric] = []  # type: ignore[assignment]  # noqa: RUF012
     """Metrics computed on the generated captions, in addition to loss and perplexity; every caption of an image is a
@@ -94,7 +94,7 @@ class CaptioningRecipe(Seq2SeqRecipe):
     """Image captioning: describe an image in words."""
 
     data: CaptioningData
-    """The images: location, columns and held-out shares."""
+    """Location, columns and splits of the images."""
 
     eval: CaptioningEval = CaptioningEval()
-    """Evaluation: frequency, metrics and beam search."""
+    """Frequency and metrics of evaluation, and beam search."""

@@ -10,7 +10,7 @@ from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, Tex
 
 
 class CausalData(TextData):
-    """The text: location, documents and blocks."""
+    """Location, documents and blocks of the text."""
 
     separate_documents: bool = False
     """Restrict attention to the document of each token when a block holds several; false lets tokens attend across the
@@ -25,7 +25,7 @@ class CausalData(TextData):
 
 
 class CausalEval(EvalSection):
-    """Evaluation: frequency and samples. Loss and perplexity are always reported."""
+    """Frequency and samples of evaluation. Loss and perplexity are always reported."""
 
     metrics: list[Literal["bits_per_byte"]] = []  # type: ignore[assignment]  # noqa: RUF012
     """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""
@@ -60,7 +60,7 @@ class CausalLMRecipe(LanguageModelRecipe):
     """Causal language modeling: predict the next token, with GPT-style or recurrent models."""
 
     data: CausalData
-    """The text: location, documents and blocks."""
+    """Location, documents and blocks of the text."""
 
     eval: CausalEval = CausalEval()
-    """Evaluation: frequency and samples."""
+    """Frequency and samples of evaluation."""

@@ -25,7 +25,7 @@ SINGLE_LABEL_METRICS = ("f1", "precision", "recall", "matthews")
 
 
 class ClassificationData(LabelingData):
-    """The data: location, columns and labels."""
+    """Location, columns and labels of the data."""
 
     text: str = "text"
     """Column of the text."""
@@ -94,7 +94,7 @@ class ClassificationData(LabelingData):
 
 
 class ClassificationEval(EvalSection):
-    """Evaluation: frequency and metrics."""
+    """Frequency and metrics of evaluation."""
 
     metrics: list[LabelMetric] = []  # type: ignore[assignment]  # noqa: RUF012
     """Metrics computed on the predicted labels, in addition to the loss."""
@@ -118,10 +118,10 @@ class ClassificationRecipe(FineTuningRecipe):
     """Text classification: one label, several labels, or a number per text or text pair."""
 
     data: ClassificationData
-    """The data: location, columns and labels."""
+    """Location, columns and labels of the data."""
 
     eval: ClassificationEval = ClassificationEval()
-    """Evaluation: frequency and metrics."""
+    """Frequency and metrics of evaluation."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

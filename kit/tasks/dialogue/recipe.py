@@ -16,7 +16,7 @@ Metric = Annotated[
 
 
 class DialogueData(DataSection):
-    """The dialogues: location, format of the turns, and which turns are replies to learn."""
+    """Location of the dialogues, format of their turns, and which turns are replies to learn."""
 
     turns: str = "turns"
     """Column of the turns of a dialogue: a list of texts, of [speaker, text] pairs, or of objects that hold both."""
@@ -91,7 +91,7 @@ class DialogueData(DataSection):
 
 
 class DialogueEval(Seq2SeqEval):
-    """Evaluation: frequency, metrics and beam search."""
+    """Frequency and metrics of evaluation, and beam search."""
 
     metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the generated replies, in addition to loss and perplexity. distinct_1 and distinct_2 measure
@@ -117,10 +117,10 @@ class DialogueRecipe(Seq2SeqRecipe):
     sequence."""
 
     data: DialogueData
-    """The dialogues: location, format of the turns, and which turns are replies to learn."""
+    """Location of the dialogues, format of their turns, and which turns are replies to learn."""
 
     eval: DialogueEval = DialogueEval()
-    """Evaluation: frequency, metrics and beam search."""
+    """Frequency and metrics of evaluation, and beam search."""
 
 
 __all__ = ["DialogueRecipe"]

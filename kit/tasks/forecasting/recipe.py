@@ -21,7 +21,7 @@ class NoTokenizer(TokenizerSection):
 
 
 class ForecastingData(DataSection):
-    """The time series: location, target and context columns, history and horizon."""
+    """Location, columns, history and horizon of the time series."""
 
     targets: Annotated[list[str], MinLen(1)] = ["values"]  # noqa: RUF012 (pydantic copies it)
     """Columns of the values to predict. In a table with one row per step, a column holds one number per step; if a row
@@ -93,7 +93,7 @@ class ForecastingData(DataSection):
 
 
 class ForecastingEval(EvalSection):
-    """Evaluation: frequency and error metrics of forecasts over the whole horizon."""
+    """Frequency and error metrics of evaluation, over the whole horizon."""
 
     metrics: Annotated[list[Metric], MinLen(1)] = ["mse", "mae"]  # type: ignore[assignment]  # noqa: RUF012
     """Mean squared error and mean absolute error over all steps of the horizon, in the units of the data."""
@@ -117,10 +117,10 @@ class ForecastingRecipe(Recipe):
     """Forecasting has no text: leave this section out."""
 
     data: ForecastingData
-    """The time series: location, target and context columns, history and horizon."""
+    """Location, columns, history and horizon of the time series."""
 
     eval: ForecastingEval = ForecastingEval()
-    """Evaluation: frequency and error metrics."""
+    """Frequency and error metrics of evaluation."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -18,7 +18,7 @@ AnswerMetric = Annotated[
 
 
 class InstructionData(DataSection):
-    """The data: location, columns and prompt template."""
+    """Location, columns and prompt template of the data."""
 
     prompt: str = "prompt"
     """Column of the prompt."""
@@ -53,7 +53,7 @@ class InstructionData(DataSection):
 
 
 class InstructionEval(EvalSection):
-    """Evaluation: frequency, metrics and length of the answers."""
+    """Frequency and metrics of evaluation, and length of the answers."""
 
     metrics: list[AnswerMetric] = []  # type: ignore[assignment]  # noqa: RUF012
     """Metrics computed on generated answers, in addition to the loss; rouge1 is their unigram F1. Without metrics, only
@@ -76,10 +76,10 @@ class InstructionTuningRecipe(Recipe):
     """Instruction tuning: fine-tune a causal language model to answer prompts, with the loss on the answers only."""
 
     data: InstructionData
-    """The data: location, columns and prompt template."""
+    """Location, columns and prompt template of the data."""
 
     eval: InstructionEval = InstructionEval()
-    """Evaluation: frequency, metrics and length of the answers."""
+    """Frequency and metrics of evaluation, and length of the answers."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -10,7 +10,7 @@ from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, Tex
 
 
 class MaskedData(TextData):
-    """The text: location, documents, blocks or pairs, and masking."""
+    """Location, documents, segmentation and masking of the text."""
 
     pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
     """Whether examples are pairs of segments: the second follows the first or comes from another document
@@ -24,8 +24,8 @@ class MaskedData(TextData):
     """Language whose rules split documents into sentences; only with data.pairs."""
 
     mask_probability: Annotated[float, Gt(0), Le(0.5)] = 0.15
-    """Fraction of the tokens to predict, chosen again each time a text is seen: 80 % of them are masked, 10 % are
-    replaced by a random token and 10 % are left unchanged."""
+    """Fraction of the tokens to predict, chosen again each time a text is seen: 80% of them are masked, 10% are
+    replaced by a random token and 10% are left unchanged."""
 
     whole_words: bool = False
     """Whole-word masking: mask all tokens of a word or none, so that its other tokens do not give it away."""
@@ -38,7 +38,7 @@ class MaskedData(TextData):
 
 
 class MaskedEval(EvalSection):
-    """Evaluation: frequency. Loss, perplexity and accuracy are always reported."""
+    """Frequency of evaluation. Loss, perplexity and accuracy are always reported."""
 
     metrics: list[Literal["masked_accuracy", "pair_accuracy"]] = []  # type: ignore[assignment]  # noqa: RUF012
     """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""
@@ -59,7 +59,7 @@ class MaskedLMRecipe(LanguageModelRecipe):
     BERT."""
 
     data: MaskedData
-    """The text: location, documents, blocks or pairs, and masking."""
+    """Location, documents, segmentation and masking of the text."""
 
     eval: MaskedEval = MaskedEval()
-    """Evaluation: frequency."""
+    """Frequency of evaluation."""

@@ -14,7 +14,7 @@ AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered
 
 
 class QuestionAnsweringData(LabelingData):
-    """The data: location, columns and windows."""
+    """Location, columns and windows of the data."""
 
     question: str = "question"
     """Column of the question."""
@@ -77,7 +77,7 @@ class QuestionAnsweringData(LabelingData):
 
 
 class QuestionAnsweringEval(EvalSection):
-    """Evaluation: frequency, metrics and choice of answers."""
+    """Frequency and metrics of evaluation, and choice of answers."""
 
     metrics: list[AnswerMetric] = []  # type: ignore[assignment]  # noqa: RUF012
     """Metrics computed on the answers, in addition to the loss. If some questions have no answer, those with and
@@ -103,7 +103,7 @@ class QuestionAnsweringRecipe(FineTuningRecipe):
     """Extractive question answering: find the span of a text that answers a question, or that there is none."""
 
     data: QuestionAnsweringData
-    """The data: location, columns and windows."""
+    """Location, columns and windows of the data."""
 
     eval: QuestionAnsweringEval = QuestionAnsweringEval()
-    """Evaluation: frequency, metrics and choice of answers."""
+    """Frequency and metrics of evaluation, and choice of answers."""

@@ -13,7 +13,7 @@ TagMetric = Annotated[Literal["entity_f1", "entity_precision", "entity_recall", 
 
 
 class TaggingData(LabelingData):
-    """The data: location, columns and tagging scheme."""
+    """Location, columns and tagging scheme of the data."""
 
     tokens: str = "tokens"
     """Column of the words: a list per sentence."""
@@ -53,7 +53,7 @@ class TaggingData(LabelingData):
 
 
 class TaggingEval(EvalSection):
-    """Evaluation: frequency and word-level metrics."""
+    """Frequency and word-level metrics of evaluation."""
 
     metrics: list[TagMetric] = []  # type: ignore[assignment]  # noqa: RUF012
     """Metrics computed on the tags of words, in addition to the loss."""
@@ -71,10 +71,10 @@ class TaggingRecipe(FineTuningRecipe):
     """Tagging: one tag per word, such as named entities or parts of speech."""
 
     data: TaggingData
-    """The data: location, columns and tagging scheme."""
+    """Location, columns and tagging scheme of the data."""
 
     eval: TaggingEval = TaggingEval()
-    """Evaluation: frequency and word-level metrics."""
+    """Frequency and word-level metrics of evaluation."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -13,7 +13,7 @@ from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
 
 class TranslationData(DataSection):
-    """The text: location, columns, splits and filters."""
+    """Location, columns, splits and filters of the text."""
 
     source: str = "source"
     """Column of the input text, or file suffix of parallel text (de for train.de)."""
@@ -116,13 +116,13 @@ class TranslationRecipe(Seq2SeqRecipe):
     """Text to text: translation, summarization, text to code."""
 
     tokenizer: Seq2SeqTokenizerSection = Seq2SeqTokenizerSection()
-    """The tokenizer: trained on the training data, or an existing one."""
+    """Tokenizer to train on the training data, or an existing one to use."""
 
     data: TranslationData
-    """The text: location, columns, splits and filters."""
+    """Location, columns, splits and filters of the text."""
 
     eval: Seq2SeqEval = Seq2SeqEval()
-    """Evaluation: frequency, metrics and beam search."""
+    """Frequency and metrics of evaluation, and beam search."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -10,7 +10,7 @@ from kit.recipe.inputs import DataSection
 
 
 class LabelingData(DataSection):
-    """The data: location, columns and truncation."""
+    """Location, columns and truncation of the data."""
 
     max_length: Annotated[int, Gt(7)] | None = None
     """Maximum number of tokens per example, including special tokens; by default the number of positions of the model.
@@ -42,7 +42,7 @@ class FineTuningRecipe(Recipe):
     """What the recipes of classification, tagging and question answering have in common."""
 
     data: LabelingData
-    """The data: location, columns and truncation."""
+    """Location, columns and truncation of the data."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

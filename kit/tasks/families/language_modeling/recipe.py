@@ -13,7 +13,7 @@ Share = Annotated[float, Gt(0), Lt(1)]
 
 
 class TextData(DataSection):
-    """The text: location, documents and blocks."""
+    """Location, documents and blocks of the text."""
 
     joins_paragraphs: ClassVar[bool] = True
 
@@ -76,7 +76,7 @@ class LanguageModelRecipe(Recipe):
     """What the recipes of masked and causal language models have in common."""
 
     data: TextData
-    """The text: location, documents and blocks."""
+    """Location, documents and blocks of the text."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -15,7 +15,7 @@ Metric = Annotated[
 
 
 class Seq2SeqEval(EvalSection):
-    """Evaluation: frequency, metrics and beam search."""
+    """Frequency and metrics of evaluation, and beam search."""
 
     metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the decoded output, in addition to loss and perplexity."""
@@ -51,4 +51,4 @@ class Seq2SeqRecipe(Recipe):
     """A recipe whose model generates text by beam search."""
 
     eval: Seq2SeqEval = Seq2SeqEval()
-    """Evaluation: frequency, metrics and beam search."""
+    """Frequency and metrics of evaluation, and beam search."""
