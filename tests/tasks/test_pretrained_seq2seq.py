@@ -24,6 +24,7 @@ from kit.data.text.languages import set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.decoding.search import SearchSettings
 from kit.errors import RecipeError, RunError
+from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.loading import export_model
 from kit.pretrained.positions import position_limit
 from kit.recipe.inputs import Seq2SeqTokenizerSection
@@ -306,11 +307,11 @@ def test_every_example_has_the_languages_of_its_direction(
     tokenizers, tokenizer, model = prepared.tokenizers, prepared.tokenizers.source, prepared.model.double().eval()
     examples, texts = prepared.encoded.splits["validation"], prepared.splits.datasets["validation"]
     plan = SearchSettings(num_beams=2, max_new_tokens=6)
-    accelerator = Accelerator()
     # small batches, so that each language has several
+    evaluator = Evaluator(60, Accelerator())
     found = predict(
-        Seq2SeqObjective(model), examples, tokenizer.pad_token_id, 60,
-        by_language(plan, examples, tokenizers), accelerator,
+        Seq2SeqObjective(model), examples, tokenizer.pad_token_id,
+        by_language(plan, examples, tokenizers), evaluator,
     )  # fmt: skip
     for row, text in enumerate(texts):
         tokenizer.src_lang, tokenizer.tgt_lang = codes[text["source_language"]], codes[text["target_language"]]
@@ -473,7 +474,8 @@ def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
     assert torch.equal(after[: len(before)], before)
     found = evaluate_split(
         Seq2SeqObjective(prepared.model), prepared.encoded.splits["validation"],
-        prepared.splits.datasets["validation"], prepared.tokenizers, prepared.recipe.eval, 2, Accelerator(),
+        prepared.splits.datasets["validation"], prepared.tokenizers, prepared.recipe.eval, 2,
+        prepared.evaluator(Accelerator()),
     )  # fmt: skip
     assert np.isfinite(found.figures["loss"])
     assert len(found.rows) == len(PAIRS) * len(prepared.recipe.data.directions or ())
@@ -533,7 +535,7 @@ def test_what_is_too_long_for_the_model_is_left_out_of_training_and_cut_elsewher
     section = prepared.recipe.eval.model_copy(update={"max_new_tokens": 50})
     found = evaluate_split(
         Seq2SeqObjective(prepared.model), validation, prepared.splits.datasets["validation"],
-        prepared.tokenizers, section, 1, Accelerator(),
+        prepared.tokenizers, section, 1, prepared.evaluator(Accelerator()),
     )  # fmt: skip
     assert np.isfinite(found.figures["loss"])
     assert found.figures.get("cut", 0) == validation.cut
