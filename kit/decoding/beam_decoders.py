@@ -1,6 +1,6 @@
-"""The decoder side of a search: logits of the next token of every beam, as sentences go on, branch and leave.
+"""The decoder side of a search: next-token logits of every beam while beams branch and sentences finish.
 
-Beams share the states of their source wherever the model can: these are neither repeated nor reordered.
+Beams share the encoder states of their source if the model supports it: these are neither repeated nor reordered.
 """
 
 from typing import Any, Protocol
@@ -11,26 +11,28 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicCache, DynamicLayer, EncoderDecoderCache
 
 ADDITIVE = ("eager", "sdpa")
-"""Kinds of attention that take a mask of their own for each query."""
+"""Attention implementations that accept a separate mask for each query."""
 
 
 class BeamDecoder(Protocol):
-    """What a search needs of a model."""
+    """What the search requires of a model."""
 
     def first(self, prompts: Tensor) -> Tensor:
-        """Logits (sentences, vocabulary) after the prompts (sentences, length), which all beams have in common."""
+        """Logits (sentences, vocabulary) after the prompts (sentences, length), which all beams share."""
 
     def step(self, written: Tensor, parents: Tensor) -> Tensor:
-        """Logits (sentences, beams, vocabulary) after what each beam has written (sentences, beams, length), its last
-        token being new; `parents` (sentences, beams) are the beams of the last step that it goes on from."""
+        """Logits (sentences, beams, vocabulary) after the tokens of each beam, `written` (sentences, beams, length).
+
+        Only the last token is new; `parents` (sentences, beams) are the beams of the previous step it extends.
+        """
 
     def keep(self, sentences: Tensor) -> None:
-        """Let all other sentences leave."""
+        """Keep only these sentences in the batch."""
 
 
 def beam_decoder(model: PreTrainedModel, beams: int, inputs: dict[str, Any]) -> BeamDecoder:
-    """The leanest one for a model, from the inputs that `generate()` prepared: every tensor repeated for each beam."""
-    # transformers' own classes have no layout: their beams are rows with a source each
+    """The fastest decoder for a model, from inputs that `generate()` prepared: every tensor repeated per beam."""
+    # classes of transformers have no layout: each beam is a row with its copy of the source
     layout = getattr(model, "beam_layout", None)
     if layout == "positions" and model.config._attn_implementation in ADDITIVE:
         return BeamsAsPositions(model, beams, inputs)
@@ -38,18 +40,18 @@ def beam_decoder(model: PreTrainedModel, beams: int, inputs: dict[str, Any]) -> 
 
 
 def select(inputs: Any, rows: Tensor | slice) -> dict[str, Any]:
-    """The inputs of some rows. Encoder outputs are named tensors too."""
+    """The inputs of some rows, including those inside encoder outputs."""
 
-    def chosen(name: str, value: Any) -> Any:
+    def select_rows(name: str, value: Any) -> Any:
         if isinstance(value, Tensor):
             return value[rows]
         return type(value)(**select(value, rows)) if name == "encoder_outputs" else value
 
-    return {name: chosen(name, value) for name, value in inputs.items()}
+    return {name: select_rows(name, value) for name, value in inputs.items()}
 
 
 class BeamsAsRows:
-    """Each beam is a row of the batch, and has its own row of the source too unless the model lets them share it."""
+    """Each beam is a row of the batch, with a separate row of the source unless the model can share it."""
 
     def __init__(self, model: PreTrainedModel, beams: int, inputs: dict[str, Any], share_source: bool):
         self.model, self.beams, self.share_source = model, beams, share_source
@@ -79,41 +81,43 @@ class BeamsAsRows:
         self.inputs["past_key_values"].batch_select_indices(rows)
 
     def _rows(self, sentences: Tensor, beams: Tensor) -> Tensor:
-        """Row of each beam (sentences, beams), in one line."""
+        """Row numbers in the batch of beams (sentences, beams), flattened."""
         return (sentences[:, None] * self.beams + beams).flatten()
 
-    def _logits(self, tokens: Tensor, **how: Any) -> Tensor:
-        prepared = self.model.prepare_inputs_for_generation(tokens, **how, **self.inputs)
+    def _logits(self, tokens: Tensor, **options: Any) -> Tensor:
+        prepared = self.model.prepare_inputs_for_generation(tokens, **options, **self.inputs)
         outputs = self.model(**prepared, return_dict=True)
         self.inputs = self.model._update_model_kwargs_for_generation(outputs, self.inputs, is_encoder_decoder=True)
         return outputs.logits[:, -1]
 
 
 class BeamsAsPositions:
-    """All beams of a sentence are in one row, at the same target position, and each sees only its own ancestors.
+    """All beams of a sentence share one row, at the same target position, and each attends only to its ancestors.
 
-    The keys and values of a token stay where they were first written: when beams branch, only the mask changes. Beams
-    soon have most of their past in common, so that few tokens are kept twice.
+    Keys and values of a token stay where they were first written: when beams branch, only the mask changes. Beams soon
+    share most of their past, so few tokens are stored twice.
     """
 
-    forget_after = 4
-    """Steps after which tokens that no beam descends from any more are looked for."""
+    prune_every = 4
+    """Steps between searches for tokens without a surviving descendant; each search moves the whole cache."""
 
     def __init__(self, model: PreTrainedModel, beams: int, inputs: dict[str, Any]):
         self.model, self.beams = model, beams
-        own = select(inputs, slice(None, None, beams))
-        self.memory, mask = own["encoder_outputs"].last_hidden_state, own.get("attention_mask")
+        source = select(inputs, slice(None, None, beams))
+        self.memory, mask = source["encoder_outputs"].last_hidden_state, source.get("attention_mask")
         self.memory_mask = None if mask is None else self._additive(mask.bool()[:, None, None])
-        self.bank = Cache(layer_class_to_replicate=PreallocatedLayer)
-        self.cache = EncoderDecoderCache(self.bank, DynamicCache(config=model.config))
+        self.self_attention_cache = Cache(layer_class_to_replicate=PreallocatedLayer)
+        self.cache = EncoderDecoderCache(self.self_attention_cache, DynamicCache(config=model.config))
 
     def first(self, prompts: Tensor) -> Tensor:
-        # 0 where a beam sees a key, the lowest number elsewhere: (sentences, beams, keys)
-        self.seen = torch.zeros(
+        # additive mask: 0 where a beam attends to a key, the lowest number elsewhere (sentences, beams, keys)
+        self.mask_by_beam = torch.zeros(
             len(prompts), self.beams, prompts.shape[1], dtype=self.model.dtype, device=prompts.device
         )
-        self.itself = self._additive(torch.eye(self.beams, dtype=torch.bool, device=prompts.device))  # (beams, beams)
-        self.forget_at = prompts.shape[1] + self.forget_after * self.beams
+        self.self_mask = self._additive(
+            torch.eye(self.beams, dtype=torch.bool, device=prompts.device)
+        )  # (beams, beams)
+        self.prune_at = prompts.shape[1] + self.prune_every * self.beams
         outputs = self.model(
             decoder_input_ids=prompts,
             encoder_outputs=(self.memory,),
@@ -124,11 +128,13 @@ class BeamsAsPositions:
         return outputs.logits[:, -1]
 
     def step(self, written: Tensor, parents: Tensor) -> Tensor:
-        self.seen = self.seen.gather(1, parents.unsqueeze(-1).expand(-1, -1, self.seen.shape[-1]))
-        if self.beams > 1 and self.seen.shape[-1] >= self.forget_at:
+        self.mask_by_beam = self.mask_by_beam.gather(
+            1, parents.unsqueeze(-1).expand(-1, -1, self.mask_by_beam.shape[-1])
+        )
+        if self.beams > 1 and self.mask_by_beam.shape[-1] >= self.prune_at:
             self._keep(torch.arange(len(parents), device=parents.device))
-        self.seen = torch.cat([self.seen, self.itself.expand(len(parents), -1, -1)], dim=-1)
-        mask = self.seen.unsqueeze(1) if self.beams > 1 else None
+        self.mask_by_beam = torch.cat([self.mask_by_beam, self.self_mask.expand(len(parents), -1, -1)], dim=-1)
+        mask = self.mask_by_beam.unsqueeze(1) if self.beams > 1 else None
         return self.model.sibling_beam_logits(
             written[..., -1], written.shape[-1] - 1, mask, self.memory, self.memory_mask, self.cache
         )
@@ -140,14 +146,14 @@ class BeamsAsPositions:
         self._keep(sentences)
 
     def _keep(self, sentences: Tensor) -> None:
-        """Keep of some sentences the tokens that a beam still sees."""
-        seen = self.seen[sentences]
-        alive = (seen == 0).any(1)  # (sentences, keys)
-        most = int(alive.sum(1).max())
-        tokens = alive.byte().argsort(dim=1, descending=True, stable=True)[:, :most]
-        self.seen = seen.gather(2, tokens.unsqueeze(1).expand(-1, self.beams, -1))
-        self.forget_at = most + self.forget_after * self.beams
-        for layer in self.bank.layers:
+        """Keep these sentences, and of their tokens those that a beam still attends to."""
+        mask_by_beam = self.mask_by_beam[sentences]
+        alive = (mask_by_beam == 0).any(1)  # (sentences, keys)
+        max_tokens = int(alive.sum(1).max())
+        tokens = alive.byte().argsort(dim=1, descending=True, stable=True)[:, :max_tokens]
+        self.mask_by_beam = mask_by_beam.gather(2, tokens.unsqueeze(1).expand(-1, self.beams, -1))
+        self.prune_at = max_tokens + self.prune_every * self.beams
+        for layer in self.self_attention_cache.layers:
             layer.keep(sentences, tokens)
 
     def _additive(self, visible: Tensor) -> Tensor:
@@ -156,9 +162,9 @@ class BeamsAsPositions:
 
 
 class PreallocatedLayer(DynamicLayer):
-    """Keys and values of one layer with room behind them, so that a step copies only what is new."""
+    """Keys and values of one layer in preallocated buffers, so that a step copies only the new token."""
 
-    least_room = 64
+    min_capacity = 64
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
         """All keys and values (sentences, heads, tokens, d), the new ones at the end."""
@@ -168,27 +174,27 @@ class PreallocatedLayer(DynamicLayer):
             self._fill([part[:, :0] for part in new])
         begin = self.keys.shape[2]
         end = begin + key_states.shape[2]
-        if end > self.rooms[0].shape[1]:
-            self._fill([room[:, :begin] for room in self.rooms], 2 * end)
-        for room, part in zip(self.rooms, new, strict=True):
-            room[:, begin:end] = part
-        self._show(end)
+        if end > self.buffers[0].shape[1]:
+            self._fill([buffer[:, :begin] for buffer in self.buffers], 2 * end)
+        for buffer, part in zip(self.buffers, new, strict=True):
+            buffer[:, begin:end] = part
+        self._set_length(end)
         return self.keys, self.values
 
     def keep(self, sentences: Tensor, tokens: Tensor) -> None:
-        """Keep of some sentences (number,) some tokens each (number, tokens)."""
-        places = (sentences.unsqueeze(1) * self.rooms[0].shape[1] + tokens).flatten()
-        kept = [room.flatten(0, 1).index_select(0, places).unflatten(0, tokens.shape) for room in self.rooms]
+        """Keep these sentences (number,), with some tokens of each (number, tokens)."""
+        rows = (sentences.unsqueeze(1) * self.buffers[0].shape[1] + tokens).flatten()
+        kept = [buffer.flatten(0, 1).index_select(0, rows).unflatten(0, tokens.shape) for buffer in self.buffers]
         self._fill(kept, 2 * tokens.shape[1])
 
-    def _fill(self, parts: list[Tensor], most: int = 0) -> None:
-        """Take parts (sentences, tokens, heads, d) into new rooms for at most so many tokens."""
-        self.rooms = []
+    def _fill(self, parts: list[Tensor], capacity: int = 0) -> None:
+        """Copy parts (sentences, tokens, heads, d) into new buffers with at least this capacity in tokens."""
+        self.buffers = []
         for part in parts:
-            room = part.new_empty(len(part), max(most, self.least_room), *part.shape[2:])
-            room[:, : part.shape[1]] = part
-            self.rooms.append(room)
-        self._show(part.shape[1])
+            buffer = part.new_empty(len(part), max(capacity, self.min_capacity), *part.shape[2:])
+            buffer[:, : part.shape[1]] = part
+            self.buffers.append(buffer)
+        self._set_length(part.shape[1])
 
-    def _show(self, tokens: int) -> None:
-        self.keys, self.values = (room[:, :tokens].transpose(1, 2) for room in self.rooms)
+    def _set_length(self, tokens: int) -> None:
+        self.keys, self.values = (buffer[:, :tokens].transpose(1, 2) for buffer in self.buffers)

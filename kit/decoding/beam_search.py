@@ -1,7 +1,7 @@
 """Greedy and beam search for encoder-decoders, to be passed to `generate(custom_generate=beam_search)`.
 
-The result is that of transformers' own search. The work is less: all beams start from one row, share their source,
-the best continuations are found without sorting the vocabulary, and sentences leave the batch when they are finished.
+The results equal those of transformers with less work: all beams start from one row and share their source, the best
+continuations are found without a top-k over the whole vocabulary, and finished sentences leave the batch.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -45,19 +45,19 @@ SUPPORTED_PROCESSORS = (
     SuppressTokensAtBeginLogitsProcessor,
     SuppressTokensLogitsProcessor,
 )
-"""Processors that see a row's own tokens and nothing else: they do not mind rows that leave."""
+"""Logits processors that depend on the tokens of a single row only, so that rows can leave the batch."""
 
-NEVER = -1.0e9
-"""The score of what must not be chosen, as transformers has it: scores are sums of it and of log-probabilities."""
+NEG_INF_SCORE = -1.0e9
+"""The score of beams that must not be selected. The value is that of transformers, because it is added to scores."""
 
-GROUP = 16
-"""Tokens that are compared at once before the best continuations are sorted."""
+GROUP_SIZE = 16
+"""Tokens per group in the two-stage top-k: first over group maxima, then within the best groups."""
 
-SORTED_WHOLE = 1024
-"""Vocabularies up to this size are sorted without that."""
+DIRECT_TOPK = 1024
+"""Up to this vocabulary size, a direct top-k is used."""
 
-LEAVING = 1 / 8
-"""The share of the batch that must be finished before it leaves: moving the others has a cost of its own."""
+COMPACTION_THRESHOLD = 1 / 8
+"""Share of the batch that must be finished before the rest is compacted, because moving the caches costs time."""
 
 
 def beam_search(
@@ -68,15 +68,14 @@ def beam_search(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> Tensor | GenerateBeamEncoderDecoderOutput:
-    """What `generate()` calls with everything prepared: sequences, and with `return_dict_in_generate` their scores.
+    """The `custom_generate` function: returns sequences, and with `return_dict_in_generate` also their scores.
 
-    The score is Σ log p / length ** length_penalty; of greedy search, which has no length penalty, Σ log p. What this
-    search does not cover (sampling, scores or attentions of every step, rules that look beyond a row) is left to
-    transformers' own.
+    The score is Σ log p / length ** length_penalty, for greedy search Σ log p. Falls back to transformers for what it
+    does not cover: sampling, scores or attentions of every step, and processors that depend on more than one row.
     """
     if not _covers(model, logits_processor, stopping_criteria, generation_config, inputs):
-        own = model._sample if generation_config.num_beams == 1 else model._beam_search
-        return own(
+        fallback = model._sample if generation_config.num_beams == 1 else model._beam_search
+        return fallback(
             input_ids,
             logits_processor=logits_processor,
             stopping_criteria=stopping_criteria,
@@ -85,13 +84,13 @@ def beam_search(
         )
     beams = generation_config.num_beams
     search = _Search(beam_decoder(model, beams, inputs), logits_processor, generation_config)
-    found = search.run(input_ids[::beams])
+    results = search.run(input_ids[::beams])
     n = generation_config.num_return_sequences
-    longest = input_ids.shape[1] + int(found.lengths[:, :n].max())
-    sequences = found.tokens[:, :n, :longest].flatten(0, 1)
+    max_length = input_ids.shape[1] + int(results.lengths[:, :n].max())
+    sequences = results.tokens[:, :n, :max_length].flatten(0, 1)
     if not generation_config.return_dict_in_generate:
         return sequences
-    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=found.scores[:, :n].flatten())
+    return GenerateBeamEncoderDecoderOutput(sequences=sequences, sequences_scores=results.scores[:, :n].flatten())
 
 
 def _covers(
@@ -107,7 +106,7 @@ def _covers(
         model.config.is_encoder_decoder
         and cache is not None
         and cache.get_seq_length() == 0
-        # a cache of our own, or one that rows can leave
+        # a cache of a kit model, or one that rows can leave
         and (getattr(model, "beam_layout", None) or (parts and all(isinstance(part, DynamicCache) for part in parts)))
         and inputs.get("decoder_attention_mask") is None
         and all(type(processor) in SUPPORTED_PROCESSORS for processor in processors)
@@ -118,22 +117,23 @@ def _covers(
 
 
 @dataclass
-class _Found:
-    """The best finished hypotheses of some sentences, best first; the score of a place not yet taken is NEVER."""
+class _Hypotheses:
+    """The best finished hypotheses of some sentences, best first; empty slots have the score NEG_INF_SCORE."""
 
-    sentences: Tensor  # (sentences,) their numbers in the batch
-    tokens: Tensor  # (sentences, beams, length) with the prompt, filled up behind the end
+    sentences: Tensor  # (sentences,) positions in the batch
+    tokens: Tensor  # (sentences, beams, length) with the prompt, padded after the end
     scores: Tensor  # (sentences, beams)
-    lengths: Tensor  # (sentences, beams) number of tokens behind the prompt; 0 for a place not yet taken
+    lengths: Tensor  # (sentences, beams) tokens after the prompt; 0 for an empty slot
 
-    def of(self, which: Tensor) -> "_Found":
-        return _Found(*(getattr(self, field.name)[which] for field in fields(self)))
+    def of(self, which: Tensor) -> "_Hypotheses":
+        return _Hypotheses(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
 class _Search:
-    """A search in one batch, sentence by sentence the same as if each were alone.
+    """A search over one batch; results of a sentence do not depend on the others.
 
-    Greedy search is one beam that stops at its first end; only that its rules apply to logits, not log-probabilities.
+    Greedy search is one beam that stops at its first end, except that processors apply to logits, not to
+    log-probabilities.
     """
 
     def __init__(self, decoder: BeamDecoder, processors: LogitsProcessorList, config: GenerationConfig):
@@ -144,54 +144,61 @@ class _Search:
         self.length_penalty = 0.0 if self.greedy else config.length_penalty
         self.ends = config._eos_token_tensor  # (number of end markers,) or None
         count = 0 if self.ends is None else len(self.ends)
-        self.candidates = max(2, 1 + count) * self.beams  # enough to go on with, should every beam end in every way
-        self.fill = self._fill(config)
+        self.candidates = max(2, 1 + count) * self.beams  # enough to continue even if every beam ends in every way
+        self.padding = self._padding_token(config)
 
-    def _fill(self, config: GenerationConfig) -> int:
-        """What stands behind the end, as transformers has it: with beams, a PAD of number 0 gives way to the end."""
+    def _padding_token(self, config: GenerationConfig) -> int:
+        """The padding after the end. As in transformers, beam search replaces a PAD id of 0 by the end token."""
         pad = config._pad_token_tensor
         if self.ends is None or pad is None:
             return -1
         return int(self.ends[0] if int(pad) == 0 and not self.greedy else pad)
 
-    def run(self, prompts: Tensor) -> _Found:
+    def run(self, prompts: Tensor) -> _Hypotheses:
         """The best hypotheses of each prompt (sentences, length)."""
         sentences, prompt = prompts.shape
         written = prompts.unsqueeze(1).expand(-1, self.beams, -1)  # (sentences, beams, length)
-        # all beams are the same at first: only one of them may go on
-        scores = torch.full((sentences, self.beams), NEVER, device=prompts.device)
+        # all beams are equal at first: only one of them may continue
+        scores = torch.full((sentences, self.beams), NEG_INF_SCORE, device=prompts.device)
         scores[:, 0] = 0.0
         done = torch.zeros(sentences, dtype=torch.bool, device=prompts.device)
         numbers = torch.arange(sentences, device=prompts.device)
-        found = _Found(numbers, written, torch.full_like(scores, NEVER), torch.zeros_like(scores, dtype=torch.long))
-        left: list[_Found] = []
+        results = _Hypotheses(
+            numbers, written, torch.full_like(scores, NEG_INF_SCORE), torch.zeros_like(scores, dtype=torch.long)
+        )
+        finished_sentences: list[_Hypotheses] = []
         logits = self.decoder.first(prompts).unsqueeze(1)  # (sentences, 1, vocabulary)
         for length in range(prompt + 1, self.max_length + 1):
             log_probs = self._log_probs(logits, written).expand(-1, self.beams, -1)
             totals, parents, tokens = best_continuations(log_probs, scores, self.candidates)  # (sentences, candidates)
             ended = self._ended(tokens, length)
-            finished = ended[:, : self.beams] & ~done.unsqueeze(1)  # further candidates are only there to go on with
+            finished = ended[:, : self.beams] & ~done.unsqueeze(1)  # further candidates only serve as continuations
             if bool(finished.any()):
-                grown = _grown(written, parents[:, : self.beams], tokens[:, : self.beams])
+                extended = _append_token(written, parents[:, : self.beams], tokens[:, : self.beams])
                 ranks = totals[:, : self.beams] / (length - prompt) ** self.length_penalty
-                found = self._merge(found, grown, ranks.masked_fill(~finished, -torch.inf), length - prompt)
+                results = self._merge(results, extended, ranks.masked_fill(~finished, -torch.inf), length - prompt)
             if length == self.max_length:
                 break
-            scores, kept = (totals + ended * NEVER).topk(self.beams)
+            scores, kept = (totals + ended * NEG_INF_SCORE).topk(self.beams)
             parents, tokens = parents.gather(1, kept), tokens.gather(1, kept)
-            written = _grown(written, parents, tokens)
-            done |= self._hopeless(scores[:, 0], found, length - prompt, self.max_length - prompt)
+            written = _append_token(written, parents, tokens)
+            done |= self._is_done(scores[:, 0], results, length - prompt, self.max_length - prompt)
             number = int(done.sum())
             if number == len(done):
                 break
-            if number >= LEAVING * len(done):
+            if number >= COMPACTION_THRESHOLD * len(done):
                 stay = (~done).nonzero().squeeze(1)
-                left.append(found.of(done))
-                found, written, scores, parents = found.of(stay), written[stay], scores[stay], parents[stay]
+                finished_sentences.append(results.of(done))
+                results, written, scores, parents = (
+                    results.of(stay),
+                    written[stay],
+                    scores[stay],
+                    parents[stay],
+                )
                 done = done[stay]
                 self.decoder.keep(stay)
             logits = self.decoder.step(written, parents)
-        return self._joined([*left, found])
+        return self._merge_sentences([*finished_sentences, results])
 
     def _log_probs(self, logits: Tensor, written: Tensor) -> Tensor:
         logits = logits.float()
@@ -209,54 +216,58 @@ class _Search:
             return torch.zeros_like(tokens, dtype=torch.bool)
         return (tokens.unsqueeze(-1) == self.ends).any(-1)
 
-    def _merge(self, found: _Found, tokens: Tensor, scores: Tensor, length: int) -> _Found:
-        """The best of what was found and of new hypotheses."""
-        lengths = torch.full_like(found.lengths, length).masked_fill(scores == -torch.inf, 0)
-        scores, best = torch.cat([found.scores, scores], dim=1).topk(self.beams)
-        lengths = torch.cat([found.lengths, lengths], dim=1).gather(1, best)
-        tokens = torch.cat([self._filled(found.tokens, tokens.shape[-1]), tokens], dim=1)
-        return _Found(found.sentences, _take(tokens, best), scores, lengths)
+    def _merge(self, results: _Hypotheses, tokens: Tensor, scores: Tensor, length: int) -> _Hypotheses:
+        """The best of the previous and the new hypotheses."""
+        lengths = torch.full_like(results.lengths, length).masked_fill(scores == -torch.inf, 0)
+        scores, best = torch.cat([results.scores, scores], dim=1).topk(self.beams)
+        lengths = torch.cat([results.lengths, lengths], dim=1).gather(1, best)
+        tokens = torch.cat([self._pad_to(results.tokens, tokens.shape[-1]), tokens], dim=1)
+        return _Hypotheses(results.sentences, _take(tokens, best), scores, lengths)
 
-    def _hopeless(self, best: Tensor, found: _Found, length: int, max_length: int) -> Tensor:
-        """Whether a sentence is finished: no running beam can, or by the chosen heuristic will, improve what was
-        found. `best` (sentences,) is the score of the best one."""
-        longest = max_length if self.early_stopping == "never" and self.length_penalty > 0 else length
-        hopeless = best / longest**self.length_penalty <= found.scores[:, -1]
-        return hopeless | (found.lengths > 0).all(1) if self.early_stopping is True else hopeless
+    def _is_done(self, best: Tensor, results: _Hypotheses, length: int, max_length: int) -> Tensor:
+        """Whether each sentence is done: no running beam can improve its hypotheses, by the `early_stopping` criterion.
 
-    def _filled(self, tokens: Tensor, length: int) -> Tensor:
-        return torch.nn.functional.pad(tokens, (0, length - tokens.shape[-1]), value=self.fill)
+        `best` (sentences,) is the score of the best running beam.
+        """
+        length_bound = max_length if self.early_stopping == "never" and self.length_penalty > 0 else length
+        is_done = best / length_bound**self.length_penalty <= results.scores[:, -1]
+        return is_done | (results.lengths > 0).all(1) if self.early_stopping is True else is_done
 
-    def _joined(self, parts: list[_Found]) -> _Found:
+    def _pad_to(self, tokens: Tensor, length: int) -> Tensor:
+        return torch.nn.functional.pad(tokens, (0, length - tokens.shape[-1]), value=self.padding)
+
+    def _merge_sentences(self, parts: list[_Hypotheses]) -> _Hypotheses:
         """All sentences, in the order of the batch."""
-        longest = max(part.tokens.shape[-1] for part in parts)
-        parts = [replace(part, tokens=self._filled(part.tokens, longest)) for part in parts]
-        joined = _Found(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(_Found)))
+        max_length = max(part.tokens.shape[-1] for part in parts)
+        parts = [replace(part, tokens=self._pad_to(part.tokens, max_length)) for part in parts]
+        joined = _Hypotheses(
+            *(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(_Hypotheses))
+        )
         return joined.of(joined.sentences.argsort())
 
 
 def best_continuations(log_probs: Tensor, scores: Tensor, number: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best of all beams and tokens of each sentence, best first: total scores, beams and tokens.
+    """The best continuations over all beams and tokens of each sentence, best first: total scores, beams and tokens.
 
     log_probs (sentences, beams, vocabulary), scores (sentences, beams) → (sentences, number) each.
     """
     vocabulary = log_probs.shape[-1]
-    if vocabulary <= SORTED_WHOLE:
+    if vocabulary <= DIRECT_TOPK:
         totals, best = (log_probs + scores.unsqueeze(-1)).flatten(1).topk(number)
         return totals, best // vocabulary, best % vocabulary
-    # What is among the best is in a group whose largest is among the best: find the groups, then sort what is in them.
-    groups = -(-vocabulary // GROUP)  # group g is the tokens g, g + groups, g + 2 · groups …
-    whole = (GROUP - 1) * groups
-    largest = log_probs[..., :whole].unflatten(-1, (GROUP - 1, groups)).amax(-2)  # (sentences, beams, groups)
+    # A token among the best is in a group whose maximum is among the best: find these groups, then sort their tokens.
+    groups = -(-vocabulary // GROUP_SIZE)  # group g has the tokens g, g + groups, g + 2 · groups, …
+    whole = (GROUP_SIZE - 1) * groups
+    largest = log_probs[..., :whole].unflatten(-1, (GROUP_SIZE - 1, groups)).amax(-2)  # (sentences, beams, groups)
     rest = largest[..., : vocabulary - whole]
     torch.maximum(rest, log_probs[..., whole:], out=rest)
     best = (largest + scores.unsqueeze(-1)).flatten(1).topk(number).indices
     beams, group = best // groups, best % groups  # (sentences, number)
-    tokens = group.unsqueeze(-1) + torch.arange(0, GROUP * groups, groups, device=group.device)
-    places = beams.unsqueeze(-1) * vocabulary + tokens.clamp(max=vocabulary - 1)
-    totals = log_probs.flatten(1).gather(1, places.flatten(1)).view_as(places) + scores.gather(1, beams).unsqueeze(-1)
+    tokens = group.unsqueeze(-1) + torch.arange(0, GROUP_SIZE * groups, groups, device=group.device)
+    indices = beams.unsqueeze(-1) * vocabulary + tokens.clamp(max=vocabulary - 1)
+    totals = log_probs.flatten(1).gather(1, indices.flatten(1)).view_as(indices) + scores.gather(1, beams).unsqueeze(-1)
     totals, best = totals.masked_fill(tokens >= vocabulary, -torch.inf).flatten(1).topk(number)
-    return totals, beams.gather(1, best // GROUP), tokens.flatten(1).gather(1, best)
+    return totals, beams.gather(1, best // GROUP_SIZE), tokens.flatten(1).gather(1, best)
 
 
 def _take(sequences: Tensor, which: Tensor) -> Tensor:
@@ -264,6 +275,6 @@ def _take(sequences: Tensor, which: Tensor) -> Tensor:
     return sequences.gather(1, which.unsqueeze(-1).expand(-1, -1, sequences.shape[-1]))
 
 
-def _grown(written: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
-    """What the parents have written, and one token more."""
+def _append_token(written: Tensor, parents: Tensor, tokens: Tensor) -> Tensor:
+    """The tokens of the parent beams, each followed by its new token."""
     return torch.cat([_take(written, parents), tokens.unsqueeze(-1)], dim=-1)

@@ -1,13 +1,13 @@
-"""What of a batch an encoder reads."""
+"""The encoder inputs of a batch."""
 
 from torch import Tensor
 
 Batch = dict[str, Tensor]
 
 SOURCE = ("input_ids", "attention_mask", "pixel_values", "pixel_mask")
-"""Names of the inputs of encoders."""
+"""Names of encoder inputs."""
 
 
 def source_of(batch: Batch) -> Batch:
-    """What the encoder reads of a batch."""
+    """The encoder inputs that a batch has."""
     return {name: batch[name] for name in SOURCE if name in batch}

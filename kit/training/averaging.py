@@ -1,4 +1,4 @@
-"""Means of weights: over the last checkpoints of a run, or moving along while it trains."""
+"""Weight averaging: the mean of the last checkpoints of a run, and an exponential moving average during training."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +11,7 @@ from kit.training.sharding import shard_like
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
-    """The arithmetic mean of the weights of checkpoints, summed in float64; whole numbers are the last one's."""
+    """The arithmetic mean of the weights of checkpoints, summed in float64; integer tensors come from the last one."""
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
         tensors = checkpoint.weights()
@@ -24,10 +24,10 @@ def mean_weights(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
 
 
 class MovingAverage:
-    """An exponential moving average of a model's weights, for evaluation and for the model that is kept.
+    """An exponential moving average of a model's weights, used for evaluation and for the exported model.
 
-    After step t it is d · average + (1 − d) · weights with d = min(decay, t / (t + 10)): at the start, when the first
-    weights would hang on for long, it forgets faster.
+    After step t it is d · average + (1 − d) · weights with d = min(decay, t / (t + 10)). The smaller decay of early
+    steps keeps the initial weights from dominating the average for long.
     """
 
     def __init__(self, model: nn.Module, decay: float):
@@ -36,7 +36,7 @@ class MovingAverage:
 
     @torch.no_grad()
     def update(self, model: nn.Module, step: int) -> None:
-        """Take in the weights after a step (counted from 1)."""
+        """Update the average with the weights after a step, counted from 1."""
         decay = min(self.decay, step / (step + 10))
         for name, tensor in model_tensors(model).items():
             if tensor.is_floating_point():
@@ -45,16 +45,16 @@ class MovingAverage:
                 self.tensors[name].copy_(tensor)
 
     def restore(self, tensors: dict[str, Tensor]) -> None:
-        """Go on from saved tensors."""
+        """Load the average from the tensors of a checkpoint."""
         for name, tensor in self.tensors.items():
             tensor.copy_(shard_like(tensor, tensors[name]))
 
     @contextmanager
     def in_place(self, model: nn.Module) -> Iterator[None]:
-        """Within the block the model has the average for weights."""
-        own = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
+        """Context manager: the model uses the averaged weights inside the block."""
+        trained = {name: tensor.clone() for name, tensor in model_tensors(model).items()}
         load_model_tensors(model, self.tensors, "the moving average")
         try:
             yield
         finally:
-            load_model_tensors(model, own, "the weights in training")
+            load_model_tensors(model, trained, "the weights in training")

@@ -1,5 +1,7 @@
-"""Checkpoints: safetensors and JSON by parameter name, checked by checksum, written so that a kill at any moment
-leaves either the whole checkpoint or none of it."""
+"""Checkpoints: safetensors and JSON by parameter name, with checksums, written atomically.
+
+A process killed at any moment leaves either a complete checkpoint or none.
+"""
 
 import hashlib
 import json
@@ -23,7 +25,7 @@ from kit.system.version import __version__
 from kit.training.sharding import shard_like
 
 FORMAT = 1
-"""Number of the way in which checkpoints are written; it grows when a kit could no longer read those of another."""
+"""Version of the checkpoint layout, stored in state.json; increase it with every change that old code cannot read."""
 
 AVERAGE_FILE = "average.safetensors"
 CARRIED_FILE = "carried.safetensors"
@@ -31,7 +33,7 @@ REQUIRED = {"model.safetensors", "optimizer.safetensors", "state.json"}
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file; what the system refuses is an OSError with its number, as from any other file."""
+    """Write a safetensors file. Raises OSError with an errno, which safetensors hides in the text of its exception."""
     try:
         save_file(tensors, path)
     except SafetensorError as error:
@@ -42,8 +44,7 @@ def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """All that training may change by name: parameters that are not frozen, and saved buffers; tied ones once, under
-    their first name."""
+    """Trainable parameters and persistent buffers by name. Tied parameters appear once, under their first name."""
     saved = model.state_dict().keys()
     tensors: dict[str, Tensor] = {name: p for name, p in model.named_parameters() if p.requires_grad}
     tensors.update((name, buffer) for name, buffer in model.named_buffers() if name in saved)
@@ -51,7 +52,7 @@ def model_tensors(model: nn.Module) -> dict[str, Tensor]:
 
 
 def frozen_checksum(model: nn.Module) -> str | None:
-    """A checksum of the parameters that are frozen, which no checkpoint holds; None if there are none."""
+    """Checksum of the frozen parameters, which checkpoints do not store; None if there are none."""
     frozen = [parameter for parameter in model.parameters() if not parameter.requires_grad]
     digest = hashlib.sha256()
     for parameter in frozen:
@@ -60,22 +61,22 @@ def frozen_checksum(model: nn.Module) -> str | None:
 
 
 def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path | str) -> None:
-    """Copy saved tensors into a model; names and shapes must be exactly the model's."""
-    own = model_tensors(model)
-    if own.keys() != tensors.keys() or any(own[name].shape != tensors[name].shape for name in own):
-        odd = sorted(
+    """Copy saved tensors into a model. Raises RunError unless names and shapes match exactly."""
+    current = model_tensors(model)
+    if current.keys() != tensors.keys() or any(current[name].shape != tensors[name].shape for name in current):
+        mismatched = sorted(
             name
-            for name in own.keys() | tensors.keys()
-            if name not in own or name not in tensors or own[name].shape != tensors[name].shape
+            for name in current.keys() | tensors.keys()
+            if name not in current or name not in tensors or current[name].shape != tensors[name].shape
         )
-        raise RunError(f"{where} holds another model than the recipe describes: {', '.join(odd[:5])} do not fit")
+        raise RunError(f"{where} does not match the model of the recipe: {', '.join(mismatched[:5])}")
     with torch.no_grad():
-        for name, tensor in own.items():
+        for name, tensor in current.items():
             tensor.copy_(shard_like(tensor, tensors[name]))
 
 
 def optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str]) -> dict[str, Tensor]:
-    """The optimizer's state as `key:parameter name` → tensor (momentum is absent before the first step)."""
+    """The optimizer state as `key:parameter name` → tensor. Momentum buffers do not exist before the first step."""
     tensors = {}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():
@@ -85,7 +86,7 @@ def optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str]) -> dict[st
 
 
 def load_optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str], tensors: dict[str, Tensor]) -> None:
-    """Put saved state back by parameter name."""
+    """Restore the optimizer state by parameter name, whatever the order of the parameters."""
     states: dict[str, dict[str, Tensor]] = {}
     for key_and_name, tensor in tensors.items():
         key, name = key_and_name.split(":", 1)
@@ -105,7 +106,7 @@ def load_optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str], tenso
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One saved moment of a run."""
+    """A saved training state: the folder `step-N`."""
 
     folder: Path
 
@@ -114,13 +115,13 @@ class Checkpoint:
         return int(self.folder.name.removeprefix("step-"))
 
     def integrity_error(self) -> str | None:
-        """What is wrong with its files, if anything."""
+        """Why the checkpoint cannot be used (a missing or corrupt file), or None if it is intact."""
         if not (self.folder / "checksums.json").is_file():
             return "checksums.json is missing"
         try:
             sums = read_json(self.folder / "checksums.json", "checksums")
             if not sums.keys() >= REQUIRED:
-                return "checksums.json does not name all its files"
+                return "checksums.json does not list all required files"
             for name, expected in sums.items():
                 if file_sha256(self.folder / name) != expected:
                     return f"{name} does not match its checksum"
@@ -134,15 +135,15 @@ class Checkpoint:
         return self._tensors("model.safetensors")
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that the run is judged by: the moving average where it keeps one, or else the model's."""
+        """The weights used for evaluation and export: the moving average if the run has one, otherwise the model's."""
         return self.average() or self.model()
 
     def average(self) -> dict[str, Tensor] | None:
-        """The moving average of the weights, if the run keeps one."""
+        """The moving average of the weights, or None if the run has none."""
         return self._tensors(AVERAGE_FILE) if (self.folder / AVERAGE_FILE).is_file() else None
 
     def carried_state(self) -> dict[str, Tensor]:
-        """What the objective carried from step to step, if anything."""
+        """State that the objective carries from step to step; empty if there is none."""
         return self._tensors(CARRIED_FILE) if (self.folder / CARRIED_FILE).is_file() else {}
 
     def optimizer(self) -> dict[str, Tensor]:
@@ -155,45 +156,45 @@ class Checkpoint:
             raise RunError(f"{self.folder / name} cannot be read: {error}") from error
 
     def state(self) -> dict[str, Any]:
-        """Position, schedule and figures. Raises RunError if another version of kit wrote it in another way."""
+        """Position, schedule and progress. Raises RunError for any format number other than FORMAT."""
         state = read_json(self.folder / "state.json", "the state of a checkpoint")
-        found, by = state.get("format", 1), state.get("kit", "another version")
-        if found != FORMAT:
-            age = "a newer" if found > FORMAT else "an older"
+        number, version = state.get("format"), state.get("kit", "another version")
+        if number != FORMAT:
             raise RunError(
-                f"{self.folder} was written by kit {by}, in {age} form ({found}) than this kit {__version__} reads "
-                f"({FORMAT}). Nothing was touched: go on with kit {by}, or train anew with another --output"
+                f"{self.folder} was written by kit {version} in checkpoint format {number}; kit {__version__} reads "
+                f"format {FORMAT}. Nothing was touched: resume with kit {version}, or start a new run with another "
+                "--output"
             )
         missing = {"progress", "plan", "schedule", "learning_rates", "scaler"} - state.keys()
         if missing:
             raise RunError(
-                f"{self.folder / 'state.json'} does not have {', '.join(sorted(missing))}: kit {by} wrote it, and this "
-                f"kit {__version__} cannot go on from it. Nothing was touched: train anew with another --output"
+                f"{self.folder / 'state.json'} lacks {', '.join(sorted(missing))}. It was written by kit {version}; "
+                f"kit {__version__} cannot resume from it. Nothing was touched: start a new run with another --output"
             )
         return state
 
 
 class Checkpoints:
-    """The `checkpoints/` folder of a run: the last few, and the best."""
+    """The `checkpoints/` folder of a run, which holds the last `keep` checkpoints and the best one."""
 
     def __init__(self, folder: Path, keep: int):
         self.folder = folder
         self.keep = keep
 
     def all(self) -> list[Checkpoint]:
-        """From the oldest to the newest."""
+        """All checkpoints, from the oldest to the newest."""
         if not self.folder.is_dir():
             return []
-        found = (Checkpoint(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit())
-        return sorted(found, key=lambda checkpoint: checkpoint.step)
+        checkpoints = (Checkpoint(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit())
+        return sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
 
     def newest_first(self) -> Iterator[tuple[Checkpoint, str | None]]:
-        """With what is wrong with each, if anything."""
+        """All checkpoints from the newest to the oldest, each with its integrity error or None."""
         for checkpoint in reversed(self.all()):
             yield checkpoint, checkpoint.integrity_error()
 
     def remove_partial(self) -> None:
-        """Remove what a killed process left unfinished."""
+        """Remove partially written or deleted checkpoints that a killed process left."""
         for path in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -206,7 +207,7 @@ class Checkpoints:
         average: dict[str, Tensor] | None = None,
         carried: dict[str, Tensor] | None = None,
     ) -> Checkpoint:
-        """Write a checkpoint whole, or raise and leave what was there."""
+        """Write a checkpoint atomically: if it raises, earlier checkpoints are untouched and no partial one remains."""
         self.folder.mkdir(parents=True, exist_ok=True)
         temporary = self.folder / f"{TEMPORARY_PREFIX}step-{step}"
         shutil.rmtree(temporary, ignore_errors=True)
@@ -229,10 +230,10 @@ class Checkpoints:
         return Checkpoint(self.folder / f"step-{step}")
 
     def rotate(self, best_step: int | None) -> None:
-        """Keep the last few and the best."""
+        """Delete all checkpoints but the last `keep` and the best."""
         for checkpoint in self.all()[: -self.keep]:
             if checkpoint.step != best_step:
-                # renamed first, so that a kill in the middle of the removal leaves no half a checkpoint
-                doomed = self.folder / f"{TEMPORARY_PREFIX}{checkpoint.folder.name}-old"
-                os.rename(checkpoint.folder, doomed)
-                shutil.rmtree(doomed, ignore_errors=True)
+                # Rename first: a kill during the removal must not leave a folder that looks like a checkpoint.
+                trash = self.folder / f"{TEMPORARY_PREFIX}{checkpoint.folder.name}-old"
+                os.rename(checkpoint.folder, trash)
+                shutil.rmtree(trash, ignore_errors=True)

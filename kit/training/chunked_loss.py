@@ -1,8 +1,8 @@
-"""Cross-entropy over a large vocabulary without the whole logits: a chunk of positions at a time.
+"""Cross-entropy over a large vocabulary without materializing all logits: one chunk of positions at a time.
 
-The gradient of a chunk's logits is known as soon as its loss is, so it is taken back to the hidden states and the
-output layer at once, and the logits are forgotten. A chunk lies in memory once: its logits become their own gradient.
-The arithmetic is that of the plain way.
+The gradient of the logits is known as soon as the loss is, so each chunk is backpropagated to the hidden states and the
+output layer at once, and its logits are overwritten by their gradient. The arithmetic equals that of the direct loss.
+torch 2.13 has `torch.nn.functional.linear_cross_entropy`, but its chunked form has no label smoothing.
 """
 
 from typing import Any
@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from kit.data.batching.ragged import IGNORE_INDEX
 
-LOGITS = {"cpu": 2**24, "cuda": 2**27}
-"""Logits of a chunk: 64 MB in float32, and more where many processors want to be kept busy."""
+LOGITS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**27}
+"""Logits per chunk: 64 MB in float32 on a CPU, and 512 MB on a GPU, where small chunks leave it idle."""
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
@@ -31,30 +31,30 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         learning: bool,
     ) -> Tensor:
         device = hidden.device.type
-        # mixed precision does not reach into a function of our own: what it would do is done here
+        # autocast does not apply inside a custom autograd function, so the casts are explicit
         mixed = torch.is_autocast_enabled(device)
-        kind = torch.get_autocast_dtype(device) if mixed else torch.promote_types(hidden.dtype, weight.dtype)
-        precise = torch.promote_types(kind, torch.float32)
-        total = torch.zeros((), dtype=precise, device=hidden.device)
-        wanted = [learning and needed for needed in ctx.needs_input_grad]
-        hidden_grad = torch.empty_like(hidden) if wanted[0] else None
-        weight_grad = torch.zeros_like(weight) if wanted[1] else None
-        bias_grad = torch.zeros_like(bias) if bias is not None and wanted[2] else None
+        dtype = torch.get_autocast_dtype(device) if mixed else torch.promote_types(hidden.dtype, weight.dtype)
+        loss_dtype = torch.promote_types(dtype, torch.float32)
+        total = torch.zeros((), dtype=loss_dtype, device=hidden.device)
+        needs_grad = [learning and needed for needed in ctx.needs_input_grad]
+        hidden_grad = torch.empty_like(hidden) if needs_grad[0] else None
+        weight_grad = torch.zeros_like(weight) if needs_grad[1] else None
+        bias_grad = torch.zeros_like(bias) if bias is not None and needs_grad[2] else None
         with torch.autocast(device, enabled=False):
-            layer, offset = weight.detach().to(kind), None if bias is None else bias.detach().to(kind)
+            layer, offset = weight.detach().to(dtype), None if bias is None else bias.detach().to(dtype)
             for start in range(0, len(hidden), chunk):
                 rows = slice(start, start + chunk)
-                seen = hidden[rows].detach().to(kind)  # (chunk, width)
-                logits = nn.functional.linear(seen, layer, offset).to(precise)  # (chunk, vocabulary)
-                total += _loss_leaving_gradient(logits, labels[rows], smoothing, any(wanted))
-                if not any(wanted):
+                seen = hidden[rows].detach().to(dtype)  # (chunk, width)
+                logits = nn.functional.linear(seen, layer, offset).to(loss_dtype)  # (chunk, vocabulary)
+                total += _loss_overwriting_logits(logits, labels[rows], smoothing, any(needs_grad))
+                if not any(needs_grad):
                     continue
-                gradient = logits.to(kind)
+                gradient = logits.to(dtype)
                 del logits
                 if hidden_grad is not None:
                     hidden_grad[rows] = gradient @ layer
                 if weight_grad is not None:
-                    if weight_grad.dtype == kind:
+                    if weight_grad.dtype == dtype:
                         weight_grad.addmm_(gradient.t(), seen)
                     else:
                         weight_grad += gradient.t() @ seen
@@ -66,24 +66,26 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if ctx.gradients is None:
-            raise RuntimeError("the gradients of a chunked loss are given away by backward(), which works only once")
+            raise RuntimeError("backward() through a chunked loss works only once: it frees the gradients")
         scale, gradients, ctx.gradients = grads[0], ctx.gradients, None
         scaled = (None if gradient is None else gradient.mul_(scale.to(gradient.dtype)) for gradient in gradients)
         return (*scaled, None, None, None, None)
 
 
-def _loss_leaving_gradient(logits: Tensor, labels: Tensor, smoothing: float, learning: bool) -> Tensor:
-    """Cross-entropy, summed, of labels (positions,) under logits (positions, vocabulary), which are gone afterwards:
-    where something is learned, their gradient is in their place."""
-    place = labels.unsqueeze(1)
-    logits -= logits.amax(1, keepdim=True)  # a shift changes no probability, and keeps exp() in its range
-    chosen = logits.gather(1, place).squeeze(1)
+def _loss_overwriting_logits(logits: Tensor, labels: Tensor, smoothing: float, learning: bool) -> Tensor:
+    """The summed cross-entropy of labels (positions,) under logits (positions, vocabulary).
+
+    Overwrites the logits; with `learning`, by their gradient.
+    """
+    index = labels.unsqueeze(1)
+    logits -= logits.amax(1, keepdim=True)  # a shift changes no probability and keeps exp() from overflowing
+    label_logits = logits.gather(1, index).squeeze(1)
     average = logits.mean(1) if smoothing else 0.0
     total = logits.exp_().sum(1)
-    loss = total.log() - (1 - smoothing) * chosen - smoothing * average
+    loss = total.log() - (1 - smoothing) * label_logits - smoothing * average
     if learning:
         logits /= total.unsqueeze(1)
-        logits.scatter_add_(1, place, torch.full_like(place, smoothing - 1, dtype=logits.dtype))
+        logits.scatter_add_(1, index, torch.full_like(index, smoothing - 1, dtype=logits.dtype))
         if smoothing:
             logits -= smoothing / logits.shape[1]
     return loss.sum()
@@ -92,14 +94,14 @@ def _loss_leaving_gradient(logits: Tensor, labels: Tensor, smoothing: float, lea
 def chunked_cross_entropy(
     hidden: Tensor, head: nn.Linear, labels: Tensor, label_smoothing: float = 0.0, chunk: int | None = None
 ) -> Tensor:
-    """Cross-entropy, summed, of labels (positions,) under `head(hidden)`, hidden (positions, width); −100: ignored.
+    """The summed cross-entropy of labels (positions,) under `head(hidden)`, with hidden (positions, width).
 
-    `chunk` positions are computed at a time: by default as many as need little memory.
+    Ignores labels of −100. `chunk` is the number of positions computed at a time, by default from `LOGITS_PER_CHUNK`.
     """
-    real = labels != IGNORE_INDEX
-    if not bool(real.all()):
-        hidden, labels = hidden[real], labels[real]
+    labeled = labels != IGNORE_INDEX
+    if not bool(labeled.all()):
+        hidden, labels = hidden[labeled], labels[labeled]
     if chunk is None:
-        chunk = max(1, LOGITS.get(hidden.device.type, LOGITS["cuda"]) // head.weight.shape[0])
-    learning = torch.is_grad_enabled()  # within the function it never is
+        chunk = max(1, LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cuda"]) // head.weight.shape[0])
+    learning = torch.is_grad_enabled()  # always False inside the autograd function
     return _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, labels, label_smoothing, chunk, learning)

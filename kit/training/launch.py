@@ -1,7 +1,7 @@
-"""Several processes on one machine: N copies of the same command, each of which knows its number.
+"""The launcher of several processes on one machine: N copies of the same command, each with its rank.
 
-The launcher stays to see how they end. What goes wrong is told once, by the launcher, with the process that it began
-with: those that fail because another one is gone only clutter the screen.
+The launcher waits for them and reports a failure once, with the rank that caused it: processes that fail because they
+lost a peer would only hide the cause.
 """
 
 import json
@@ -27,11 +27,11 @@ EXPECTED_PROCESSES = "KIT_PROCESSES"
 """Environment variable with the number of processes that `kit train --processes` starts."""
 
 SHARDED_ENVIRONMENT = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
-"""The environment in which Accelerate shards weights among the processes."""
+"""Environment variables that make Accelerate shard weights among the processes."""
 
 LAUNCHER = "KIT_LAUNCHER"
 FAILURE_DIR = "KIT_FAILURE_DIR"
-"""Names the folder where a process of a group leaves its error for the launcher."""
+"""Environment variable with the folder where each process writes its failure for the launcher."""
 
 LOST_PEER_ERRORS = (
     "Connection closed by peer",
@@ -40,17 +40,17 @@ LOST_PEER_ERRORS = (
     "remote process exited",
     "Socket closed",
 )
-"""What the errors of gloo and NCCL say where another process is gone."""
+"""Parts of gloo and NCCL error messages that mean that a peer process has exited."""
 
 SECONDS_TO_SAVE = 600
-"""How long a process has to write its checkpoint when the run is to stop."""
+"""How long processes may take to write their checkpoint after a signal, before they are killed."""
 
 
 def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
-    """Run `kit …arguments` in so many real processes and wait; returns 0, or the exit code of what went wrong first.
+    """Run `kit …arguments` in this many processes and wait; returns 0, or the exit code of the first failure.
 
-    On a machine without GPUs, Accelerate must be told that the processes are to share the CPU: otherwise each would
-    take itself for the only one. The run itself then checks that there are as many as were asked for.
+    Without GPUs, ACCELERATE_USE_CPU is needed: otherwise Accelerate ignores the process group, and each process trains
+    alone. The run itself checks the number of processes again.
     """
     import torch
     from torch.distributed.elastic.multiprocessing import SignalException
@@ -59,7 +59,7 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
 
     gpus = torch.cuda.device_count()
     if gpus and processes > gpus:
-        raise KitError(f"--processes {processes}: there are {gpus} GPUs, and each process needs one")
+        raise KitError(f"--processes {processes}: each process needs a GPU, and this machine has {gpus}")
     os.environ |= {
         EXPECTED_PROCESSES: str(processes),
         LAUNCHER: str(os.getpid()),
@@ -68,9 +68,9 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
     if not gpus:
         os.environ["ACCELERATE_USE_CPU"] = "true"
         os.environ.setdefault("OMP_NUM_THREADS", str(max(1, available_cores() // processes)))
-    # a failure is told by the process that failed, not by the launcher's own long report
+    # failures are reported by show_failure, not by the long report of torch's launcher
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]:
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # each module of it has a level of its own
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # each of its modules sets a level
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -82,14 +82,14 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
         monitor_interval=0.1,
         shutdown_timeout=SECONDS_TO_SAVE,
     )
-    with tempfile.TemporaryDirectory() as place:
-        os.environ[FAILURE_DIR] = place
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[FAILURE_DIR] = folder
         try:
             elastic_launch(config, sys.executable)("-m", "kit", *arguments)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            return show_failure(codes, read_failures(Path(place)))
-        except SignalException as stop:  # handed on to the processes, which have saved and ended
+            return show_failure(codes, read_failures(Path(folder)))
+        except SignalException as stop:  # forwarded to the processes, which have saved and exited
             return 128 + int(stop.sigval)
     return 0
 
@@ -98,21 +98,21 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
 
 
 def read_failures(folder: Path) -> dict[int, dict[str, Any]]:
-    """What the processes have left, by their number, the first failure first."""
-    found = {int(path.stem): read_json(path, "the failure of a process") for path in folder.glob("*.json")}
-    return dict(sorted(found.items(), key=lambda entry: entry[1]["time"]))
+    """The failures that processes have written, by rank, the earliest first."""
+    failures = {int(path.stem): read_json(path, "the failure of a process") for path in folder.glob("*.json")}
+    return dict(sorted(failures.items(), key=lambda entry: entry[1]["time"]))
 
 
-def show_failure(codes: Mapping[int, int], told: Mapping[int, dict[str, Any]]) -> int:
-    """Say what went wrong first, and return the exit code for it."""
-    mistake = next((entry for entry in told.values() if entry["is_message"]), None)
+def show_failure(codes: Mapping[int, int], failures: Mapping[int, dict[str, Any]]) -> int:
+    """Print the failure that came first and return its exit code."""
+    mistake = next((entry for entry in failures.values() if entry["is_message"]), None)
     if mistake is not None:
         print(mistake["text"], file=sys.stderr)
         return int(mistake["code"])
-    # Processes that lose another one fail for want of it, are ended by SIGTERM, or by SIGKILL if they do not listen. So
-    # the first is one whose error speaks of something else; else one that a signal ended.
+    # Processes that lose a peer fail with a connection error, or the launcher ends them by SIGTERM, later by SIGKILL.
+    # The cause is a process with any other error; if there is none, one that a signal ended.
     cause = next(
-        (rank for rank, entry in told.items() if not any(sign in entry["text"] for sign in LOST_PEER_ERRORS)), None
+        (rank for rank, entry in failures.items() if not any(sign in entry["text"] for sign in LOST_PEER_ERRORS)), None
     )
     ended = {rank: signal.Signals(-code) for rank, code in codes.items() if code < 0 and code != -signal.SIGTERM}
     if cause is None and ended:
@@ -120,10 +120,10 @@ def show_failure(codes: Mapping[int, int], told: Mapping[int, dict[str, Any]]) -
             hint = "; the system does that when memory runs out" if number == signal.SIGKILL else ""
             print(f"kit: process {rank} was ended by {number.name}{hint}. The others were stopped", file=sys.stderr)
         return 128 + int(next(iter(ended.values())))
-    if told:
-        cause = next(iter(told)) if cause is None else cause
-        print(f"kit: process {cause} failed, the others were stopped:\n{told[cause]['text']}", file=sys.stderr)
-        return int(told[cause]["code"])
+    if failures:
+        cause = next(iter(failures)) if cause is None else cause
+        print(f"kit: process {cause} failed, the others were stopped:\n{failures[cause]['text']}", file=sys.stderr)
+        return int(failures[cause]["code"])
     return next((code for code in codes.values() if code > 0), 1)
 
 
@@ -131,18 +131,18 @@ def show_failure(codes: Mapping[int, int], told: Mapping[int, dict[str, Any]]) -
 
 
 def report_failure(message: str | None, code: int) -> bool:
-    """Leave a message, or the traceback of the present error, for the launcher; False if there is none."""
-    place = os.environ.get(FAILURE_DIR)
-    if place is None or not Path(place).is_dir() or "RANK" not in os.environ:
+    """Write a message, or the current traceback, for the launcher; returns False if this process has no launcher."""
+    folder = os.environ.get(FAILURE_DIR)
+    if folder is None or not Path(folder).is_dir() or "RANK" not in os.environ:
         return False
     text = redact(message if message is not None else traceback.format_exc())
     entry = {"time": time.time(), "text": text, "is_message": message is not None, "code": code}
-    (Path(place) / f"{os.environ['RANK']}.json").write_text(json.dumps(entry), encoding="utf-8")
+    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(entry), encoding="utf-8")
     return True
 
 
 def exit_with_parent() -> None:
-    """In a process of a group: end as soon as the launcher is gone. It was killed, and nobody waits for this run."""
+    """Kill this process when its launcher has exited, so that a killed launcher leaves no orphans; else do nothing."""
     launcher = os.environ.get(LAUNCHER)
     if launcher is None or "RANK" not in os.environ:
         return

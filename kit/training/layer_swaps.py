@@ -1,7 +1,7 @@
-"""A model made fit for where it is trained: parts of transformers' models that are slow there, or need much memory, are
-exchanged for ones that compute the same.
+"""Replace layers of transformers models by faster equivalents for the current device: fused GELU, CPU dropout, and
+attention for training on a CPU.
 
-None of them has weights, and what is saved does not tell of them.
+The replacements have no weights and do not appear in saved models.
 """
 
 from typing import Any
@@ -16,15 +16,14 @@ from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from kit.models.recurrent import Dropout, fast_dropout
 
 ATTENTION = "kit"
-"""Name of our attention among those of transformers."""
+"""Name under which kit's attention is registered with transformers."""
 
 
 def swap_layers(model: PreTrainedModel, device: torch.device, mixed_precision: bool) -> None:
-    """Exchange what computes slowly on this device. The function that the model is stays the same up to rounding; only
-    which units a dropout leaves out depends on the kind of dropout."""
+    """Replace slow layers in place. Outputs stay the same up to rounding; only dropout masks differ."""
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is NewGELUActivation:  # eight operations on tensors, five of them kept for the gradient
+            if type(child) is NewGELUActivation:  # eight tensor operations, of which autograd keeps five results
                 setattr(parent, name, nn.GELU(approximate="tanh"))
             elif type(child) is nn.Dropout and not child.inplace and device.type == "cpu":
                 setattr(parent, name, Dropout(child.p).train(child.training))
@@ -34,7 +33,7 @@ def swap_layers(model: PreTrainedModel, device: torch.device, mixed_precision: b
         AttentionInterface.register(ATTENTION, attention)
         AttentionMaskInterface.register(ATTENTION, sdpa_mask)
         model.set_attn_implementation(ATTENTION)
-    elif mixed_precision:  # the backward pass of torch's fused attention took ten times as long in 16 bits
+    elif mixed_precision:  # measured on a CPU: backward of torch's fused attention takes ten times as long in bf16
         model.set_attn_implementation("eager")
 
 
@@ -49,8 +48,8 @@ def attention(
     is_causal: bool | None = None,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """transformers' attention by torch (`sdpa`), in plain operations where those are faster: while a model is trained
-    on a CPU with dropout, or in 16 bits. query, key, value: (batch, heads, time, width)."""
+    """transformers' `sdpa` attention, but in unfused operations where those are faster: training on a CPU with dropout
+    or in 16 bits. query, key, value: (batch, heads, time, width)."""
     fused = dropout == 0 and query.dtype not in (torch.bfloat16, torch.float16)
     unusual = any(more.get(name) is not None for name in ("softcap", "position_bias", "cache"))
     if not module.training or query.device.type != "cpu" or fused or unusual:

@@ -1,4 +1,4 @@
-"""Objectives of language models: masked and causal, each with as little work on the vocabulary as is needed."""
+"""Objectives of masked and causal language models, which compute as few logits as possible."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ from kit.training.objective import Batch, Objective
 
 @contextmanager
 def replace_head_input(head: nn.Module, change: Any) -> Iterator[None]:
-    """Within the block the output layer sees `change(hidden states)`."""
+    """Context manager: the output layer receives `change(hidden states)` inside the block."""
     handle = head.register_forward_pre_hook(lambda module, arguments: (change(arguments[0]), *arguments[1:]))
     try:
         yield
@@ -25,9 +25,9 @@ def replace_head_input(head: nn.Module, change: Any) -> Iterator[None]:
 
 
 class MaskedLMObjective(Objective):
-    """Cross-entropy of masked tokens, plus that of the order of two sentences where the batch asks for it.
+    """Cross-entropy of masked tokens, plus that of next-sentence prediction if the model has its head.
 
-    The prediction head is computed at the masked positions only: what it would give elsewhere is never looked at.
+    The prediction head runs at the masked positions only: logits elsewhere do not enter the loss.
     """
 
     def __init__(self, model: PreTrainedModel):
@@ -53,7 +53,7 @@ class MaskedLMObjective(Objective):
         return loss if pairs is None else loss + pairs / totals[1]
 
     def summed_losses(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Cross-entropy summed over masked tokens, and over pairs of sentences."""
+        """Cross-entropy summed over masked tokens, and summed over sentence pairs or None."""
         labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
         if self.needs_logits:
             logits, pair_logits = self.logits(batch)
@@ -67,13 +67,13 @@ class MaskedLMObjective(Objective):
         return masked, nn.functional.cross_entropy(pair_logits, batch["next_sentence_label"], reduction="sum")
 
     def logits(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
-        """Logits at the masked positions (masked, vocabulary), and of the order of sentences (batch, 2)."""
+        """Logits at the masked positions (masked, vocabulary), and of next-sentence prediction (batch, 2) or None."""
         outputs = self._outputs(batch)
-        return upcast(logits_of(outputs)), self._pair_logits(outputs)
+        return upcast(vocabulary_logits(outputs)), self._pair_logits(outputs)
 
     def _outputs(self, batch: Batch, seen: list[Tensor] | None = None) -> Any:
-        """What the model makes of a batch, its head at the masked positions alone; where `seen` is given, without the
-        output layer, whose input goes there."""
+        """Model outputs with the head at the masked positions only. With `seen`, the output layer is skipped and its
+        input is appended to `seen`."""
         masked = batch["labels"] != IGNORE_INDEX
         inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "next_sentence_label")}
         with replace_head_input(self.model.get_submodule(self.head), lambda hidden: hidden[masked]):
@@ -87,10 +87,10 @@ class MaskedLMObjective(Objective):
 
 
 class CausalLMObjective(Objective):
-    """Cross-entropy of each next token; the logits are never there as a whole.
+    """Next-token cross-entropy, computed in chunks so that the full logits never exist.
 
-    `labels` stand beside the tokens that they are predicted from: whoever makes the batch has shifted them, so that no
-    position is wasted at the end of a block.
+    `labels` are already shifted: position t holds the token that follows token t. Shifting when the batch is built,
+    not in the model, wastes no position at the end of a block.
     """
 
     def __init__(self, model: PreTrainedModel, chunk: int | None = None):
@@ -125,26 +125,26 @@ class CausalLMObjective(Objective):
 
 
 class AnswerObjective(CausalLMObjective):
-    """The same for prompts with answers, padded at the end: only tokens of answers have labels."""
+    """Next-token cross-entropy of right-padded prompts with answers: only the tokens of answers have labels."""
 
     def token_counts(self, batch: Batch) -> Tensor:
-        """The speed is that of all tokens that are read."""
+        """Speed is measured in all tokens that the model reads, prompts included."""
         real = batch["attention_mask"].sum()
         return torch.stack([real, real, torch.full_like(real, batch["attention_mask"].numel())]).to(torch.float64)
 
 
 class TruncatedBPTTObjective(CausalLMObjective):
-    """The same for a recurrent model that goes on from the state in which it left the block before (truncated
-    backpropagation through time): gradients stop at the beginning of a block, what the model remembers does not.
+    """Next-token cross-entropy with truncated backpropagation through time (Williams & Peng, 1990).
 
-    The batch says which stream of text each row is, and whether it begins there.
+    A recurrent model continues from its state at the end of the previous block; gradients stop at block boundaries.
+    The batch has the `stream` of each row, and in `fresh` whether a stream starts there.
     """
 
     def __init__(self, model: PreTrainedModel, streams: int, chunk: int | None = None):
         super().__init__(model, chunk)
         self.streams = streams
         self._state: dict[str, Tensor] = {}  # (streams, width) each
-        self._mine = torch.zeros(streams, dtype=torch.bool)
+        self._local = torch.zeros(streams, dtype=torch.bool)
 
     def summed_loss(self, batch: Batch) -> Tensor:
         rows, fresh, cache = batch["stream"], batch["fresh"].unsqueeze(1), RecurrentCache()
@@ -157,7 +157,7 @@ class TruncatedBPTTObjective(CausalLMObjective):
                 precise = torch.promote_types(new.dtype, torch.float32)
                 self._state[name] = new.new_zeros(self.streams, new.shape[1], dtype=precise)
             self._state[name][rows] = new.detach().to(self._state[name].dtype)
-        self._mine[rows.cpu()] = True
+        self._local[rows.cpu()] = True
         head = self.model.get_output_embeddings()
         return chunked_cross_entropy(hidden.flatten(0, 1), head, batch["labels"].flatten(), chunk=self.chunk)
 
@@ -167,14 +167,14 @@ class TruncatedBPTTObjective(CausalLMObjective):
     def load_carried_state(self, tensors: dict[str, Tensor]) -> None:
         device = self.model.get_output_embeddings().weight.device
         self._state = {name: tensor.to(device) for name, tensor in tensors.items()}
-        self._mine = torch.zeros(self.streams, dtype=torch.bool)
+        self._local = torch.zeros(self.streams, dtype=torch.bool)
 
     def local_streams(self) -> Tensor:
-        return self._mine
+        return self._local
 
 
 def capture_head_input(seen: list[Tensor]) -> Any:
-    """For `replace_head_input`: keep what the output layer is given, and give it nothing to do."""
+    """For `replace_head_input`: append the input of the output layer to `seen`, and pass on zero positions."""
 
     def keep(hidden: Tensor) -> Tensor:
         seen.append(hidden)
@@ -184,26 +184,26 @@ def capture_head_input(seen: list[Tensor]) -> Any:
 
 
 def hidden_states(model: PreTrainedModel, inputs: dict[str, Any]) -> Tensor:
-    """What the output layer of a model is given, (batch, time, width), without computing the output layer."""
+    """The input of the output layer, (batch, time, width), without running the output layer."""
     seen: list[Tensor] = []
     with replace_head_input(model.get_output_embeddings(), capture_head_input(seen)):
         model(**inputs)
     return seen[0]
 
 
-def logits_of(outputs: Any) -> Tensor:
-    """The logits over the vocabulary, which have another name where there is a second head."""
+def vocabulary_logits(outputs: Any) -> Tensor:
+    """The logits over the vocabulary, which BERT for pretraining names `prediction_logits`."""
     return outputs.prediction_logits if "prediction_logits" in outputs else outputs.logits
 
 
 def upcast(logits: Tensor) -> Tensor:
-    """Logits in 32 bits at least, as losses need them."""
+    """Logits in float32 or wider: log-softmax over a large vocabulary loses too much in 16 bits."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 @contextmanager
-def trial(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
-    """A few tokens for a model to read, for whoever wants to find out what it does with them."""
+def probe(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
+    """Context manager: evaluation mode without gradients, and a few tokens as input for probing the model."""
     was_training, device = model.training, model.get_output_embeddings().weight.device
     model.eval()
     try:
@@ -215,32 +215,34 @@ def trial(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
 
 
 def is_plain_head(model: PreTrainedModel) -> bool:
-    """Whether a model's logits are its output layer applied to the hidden states and nothing else: some scale or cap
-    them. Tried out, not looked up, so that it holds for any class."""
+    """Whether the logits are exactly the output layer applied to hidden states; some models scale or cap them.
+
+    Tested by running the model, so that it holds for any class.
+    """
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear):
         return False
-    with trial(model) as inputs:
-        return logits_match(logits_of(model(**inputs)), head(hidden_states(model, inputs)))
+    with probe(model) as inputs:
+        return logits_match(vocabulary_logits(model(**inputs)), head(hidden_states(model, inputs)))
 
 
 def prediction_head(model: PreTrainedModel) -> str:
-    """Name of the outermost module that can be given some positions alone: the whole prediction head of a masked
-    language model, or its output layer. Tried out, too."""
+    """Name of the outermost module that can run on a subset of positions: the whole prediction head of a masked
+    language model, or else its output layer. Tested by running the model."""
     output = model.get_output_embeddings()
     name = next(name for name, module in model.named_modules() if module is output)
     outermost = name.split(".")[0]
-    with trial(model) as inputs:
+    with probe(model) as inputs:
         some = torch.tensor([[False, True, False, True]])
-        expected = logits_of(model(**inputs))[some]
+        expected = vocabulary_logits(model(**inputs))[some]
         try:
             with replace_head_input(model.get_submodule(outermost), lambda hidden: hidden[some]):
-                found = logits_of(model(**inputs))
-        except Exception:  # whatever it may be that it cannot do with fewer positions
+                subset = vocabulary_logits(model(**inputs))
+        except Exception:  # arbitrary model code: any error means that it needs all positions
             return name
-    return outermost if logits_match(found, expected) else name
+    return outermost if logits_match(subset, expected) else name
 
 
 def logits_match(logits: Tensor, others: Tensor) -> bool:
-    """Whether two ways to compute logits are the same up to rounding."""
+    """Whether two tensors of logits are equal up to rounding."""
     return logits.shape == others.shape and torch.allclose(logits, others, rtol=1e-4, atol=1e-5)

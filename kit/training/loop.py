@@ -1,8 +1,8 @@
 """The training loop, the same for every task.
 
-A step is the micro-batches that the plan gives for its number; this process takes its share of them, all processes
-agree on what the losses are divided by, and the gradients of the step are summed before the optimizer moves. Nothing
-but the step's number decides what happens in it, so a resumed run goes on exactly where it was.
+A step consists of the micro-batches that the plan lists for its number. Each process takes its share of them, all
+processes sum the normalizers of the losses, and the gradients are summed before the optimizer step. A step depends on
+its number only, so a resumed run continues exactly.
 """
 
 import json
@@ -51,11 +51,11 @@ from kit.training.sharding import (
 
 
 class TrainingFailed(Exception):
-    """Training cannot go on: the message says why and where what is needed to look into it lies."""
+    """Training cannot continue; the message has the reason and the folder with data for debugging."""
 
 
 class TrainingInterrupted(Exception):
-    """A signal asked the run to stop; a checkpoint was saved."""
+    """A signal stopped the run after it saved a checkpoint."""
 
     def __init__(self, signal_number: int, step: int):
         super().__init__(signal_number, step)
@@ -65,14 +65,14 @@ class TrainingInterrupted(Exception):
 
 @dataclass
 class Progress:
-    """How far a run has come: with the weights and the optimizer, all that a checkpoint holds."""
+    """Progress of a run, saved in every checkpoint."""
 
     step: int = 0
-    seconds: float = 0.0  # all of the training, evaluations included
-    step_seconds: float = 0.0  # of it, in steps
+    seconds: float = 0.0  # training and evaluations
+    step_seconds: float = 0.0  # training steps only
     target_tokens: int = 0
     best: float | None = None
-    best_loss: float | None = None  # decides between steps whose selecting figure is equal
+    best_loss: float | None = None  # tie-breaker between steps with an equal selection metric
     best_step: int | None = None
     evaluated_step: int = -1
     stale_evaluations: int = 0
@@ -81,20 +81,20 @@ class Progress:
 
 @dataclass
 class Loop:
-    """All that a training needs; `run()` trains."""
+    """The training loop; `run()` trains."""
 
     accelerator: Accelerator
     objective: Objective
-    """What is evaluated and kept."""
+    """The objective that is evaluated and exported."""
     trained_objective: Objective
-    """What learns: the objective itself, or a copy of it whose weights are divided among the processes."""
+    """The objective that is optimized: `objective` itself, or its sharded copy."""
     optimizer: Optimizer
     schedule: LRScheduler
     plan: Plan
     make_batch: Callable[[np.ndarray, np.random.Generator], Batch]
-    """Tensors of the examples with these indices; the generator is seeded for this micro-batch alone."""
+    """Builds the tensors of the examples with these indices; the generator is seeded per micro-batch."""
     evaluate: Callable[[int], tuple[dict[str, Any], float, bool]]
-    """`evaluate(step)` → figures, the one that selects, and whether greater is better."""
+    """`evaluate(step)` → metrics, the value that selects the best step, and whether greater is better."""
     recipe: Recipe
     total_steps: int
     folder: Path
@@ -113,13 +113,13 @@ class Loop:
         self.names: dict[Tensor, str] = {p: name for name, p in self.trained_objective.model.named_parameters()}
         decay = self.recipe.train.ema_decay
         self.average = None if decay is None else MovingAverage(self.trained_objective.model, decay)
-        self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has them whole
+        self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has the full tensors
         self._interrupted_by = 0
 
     # ---- the run -------------------------------------------------------------------------------------------------
 
     def run(self) -> Progress:
-        """Train until the steps, the time or the patience are used up. Raises `TrainingInterrupted` on a signal."""
+        """Train until the steps, the time limit or the patience run out. Raises `TrainingInterrupted` on a signal."""
         progress, train = self.progress, self.recipe.train
         self._began, self._seconds_before = time.perf_counter(), progress.seconds
         with self._signals(), self.reporter.training_progress(self.total_steps, progress.step) as bar:
@@ -127,7 +127,7 @@ class Loop:
             while not self._done():
                 began = time.perf_counter()
                 batches = self._next_batches()
-                totals, sizes, interrupted, time_is_up = self._sync_step(batches)
+                totals, token_counts, interrupted, time_is_up = self._sync_step(batches)
                 if interrupted:
                     self._save()
                     raise TrainingInterrupted(self._interrupted_by or int(signal.SIGTERM), progress.step)
@@ -137,9 +137,9 @@ class Loop:
                 progress.step += 1
                 if self.average is not None:
                     self.average.update(self.trained_objective.model, progress.step)
-                progress.target_tokens += int(sizes[0])
+                progress.target_tokens += int(token_counts[0])
                 progress.step_seconds += time.perf_counter() - began
-                window.add(loss, sizes, time.perf_counter() - began)
+                window.add(loss, token_counts, time.perf_counter() - began)
                 bar.advance(window)
                 if progress.step % train.logging_steps == 0 or progress.step == self.total_steps:
                     self._log(window, norm)
@@ -162,8 +162,8 @@ class Loop:
         return self.progress.step >= self.total_steps or out_of_patience
 
     def _next_batches(self) -> list[tuple[int, Batch]]:
-        """This process's micro-batches of the coming step, or a checkpoint if a stream cannot be read on: that is the
-        same in all processes."""
+        """The local micro-batches of the next step. If a stream fails, which it does in all processes alike, saves a
+        checkpoint before raising DataError."""
         try:
             return self._local_micro_batches()
         except DataError:
@@ -172,7 +172,7 @@ class Loop:
             raise
 
     def _local_micro_batches(self) -> list[tuple[int, Batch]]:
-        """This process's micro-batches of the coming step, with their numbers."""
+        """The micro-batches of the next step that this process computes, with their numbers."""
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         return [
             (
@@ -187,20 +187,25 @@ class Loop:
         return self.make_batch(indices, micro_batch_rng(self.recipe.train.seed, self.progress.step, j))
 
     def _sync_step(self, batches: list[tuple[int, Batch]]) -> tuple[Tensor, Tensor, bool, bool]:
-        """What all processes must know alike before a step: the totals to divide by, the sizes for the log, whether a
-        signal came to any of them, whether the main one has run out of time."""
-        counts = torch.stack([self.objective.normalizers(batch).cpu() for _, batch in batches]).sum(0)
-        sizes = torch.stack([self.objective.token_counts(batch).cpu() for _, batch in batches]).sum(0)
+        """Reduce what all processes must agree on before a step: the totals of the normalizers, token counts
+        for the log, whether any process received a signal, and whether the main process has reached the time limit.
+
+        One reduction for all four keeps the step at a single small collective call.
+        """
+        normalizers = torch.stack([self.objective.normalizers(batch).cpu() for _, batch in batches]).sum(0)
+        token_counts = torch.stack([self.objective.token_counts(batch).cpu() for _, batch in batches]).sum(0)
         minutes = self.recipe.train.max_minutes
         late = minutes is not None and self.accelerator.is_main_process and self._seconds() > 60 * minutes
         flags = torch.tensor([bool(self._interrupted_by), late], dtype=torch.float64)
-        everyone = self.accelerator.reduce(torch.cat([counts, sizes, flags]).to(self.accelerator.device)).cpu()
-        counts, sizes, flags = everyone.split([len(counts), len(sizes), len(flags)])
-        return counts, sizes, bool(flags[0]), bool(flags[1])
+        everyone = self.accelerator.reduce(
+            torch.cat([normalizers, token_counts, flags]).to(self.accelerator.device)
+        ).cpu()
+        totals, token_counts, flags = everyone.split([len(normalizers), len(token_counts), len(flags)])
+        return totals, token_counts, bool(flags[0]), bool(flags[1])
 
     def _step(self, batches: list[tuple[int, Batch]], totals: Tensor) -> tuple[Tensor, float]:
-        """Sum the gradients of the step and move the weights. Returns this process's share of the loss, and the
-        norm of the gradient."""
+        """Accumulate the gradients of the step and update the weights. Returns this process's share of the loss and the
+        gradient norm."""
         train, processes = self.recipe.train, self.accelerator.num_processes
         self.prepared.train()
         self.trained_objective.begin_step(self.progress.step)
@@ -211,7 +216,7 @@ class Loop:
             with nullcontext() if last else self._no_gradient_sync():
                 with self.accelerator.autocast():
                     loss = self.prepared(batch, totals)
-                # data-parallel gradients are averaged over processes, but a step's loss is the sum of its parts
+                # DDP and FSDP average gradients over processes, but the step's loss is a sum: undo the average
                 self.accelerator.backward(loss * processes)
             losses.append(loss.detach())
         largest = math.inf if train.max_grad_norm is None else train.max_grad_norm
@@ -224,11 +229,11 @@ class Loop:
         return torch.stack(losses).sum(), norm
 
     def _no_gradient_sync(self) -> AbstractContextManager[Any]:
-        """Gradients are summed over processes once a step."""
+        """Context manager that skips the gradient reduction, which is needed only once per step."""
         return no_gradient_sync(self.trained_objective) if self.sharded else self.accelerator.no_sync(self.prepared)
 
     def _check_finite(self, batches: list[tuple[int, Batch]], losses: list[Tensor], norm: float) -> None:
-        scaled = self.accelerator.scaler is not None  # with fp16 an overflow is ordinary: the scaler skips the step
+        scaled = self.accelerator.scaler is not None  # with fp16 overflows are expected: the scaler skips the step
         if all(math.isfinite(float(loss)) for loss in losses) and (scaled or math.isfinite(norm)):
             return
         folder = self.folder / "nonfinite"
@@ -242,9 +247,9 @@ class Loop:
         }
         (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
         raise TrainingFailed(
-            f"step {self.progress.step + 1} gave a loss or gradient that is not a finite number "
-            f"(gradient norm {norm}). Its batches are in {folder}. Often a lower train.learning_rate, a longer "
-            "train.warmup_steps or a smaller train.max_grad_norm helps; the last checkpoint is untouched"
+            f"step {self.progress.step + 1} has a non-finite loss or gradient (gradient norm {norm}). Its batches are "
+            f"in {folder}. A lower train.learning_rate, more train.warmup_steps or a smaller train.max_grad_norm often "
+            "helps; the last checkpoint is untouched"
         )
 
     # ---- figures, evaluation, checkpoints --------------------------------------------------------------------------
@@ -266,7 +271,7 @@ class Loop:
         )
 
     def _evaluate(self) -> bool:
-        """Evaluate, and tell whether this is the best step so far."""
+        """Evaluate; returns whether this is the best step so far."""
         progress = self.progress
         with (
             nullcontext() if self.average is None else self.average.in_place(self.trained_objective.model),
@@ -289,7 +294,7 @@ class Loop:
 
     @contextmanager
     def _full_weights(self) -> Iterator[None]:
-        """Within the block the objective has all weights, also where each process learns a part of them."""
+        """Context manager: the objective has the full weights inside the block, even if training is sharded."""
         if self.sharded:
             load_full_weights(self.objective, self.trained_objective)
         yield
@@ -297,7 +302,7 @@ class Loop:
             free_weights(self.objective)
 
     def _save(self) -> None:
-        """Write a checkpoint of this step; the main process writes, the others wait for it."""
+        """Save a checkpoint of this step. The main process writes it while the others wait."""
         self.progress.seconds = self._seconds()
         carried, keep = self._carried_state(), self.accelerator.is_main_process
         model = full_tensors(model_tensors(self.trained_objective.model), keep)
@@ -318,26 +323,26 @@ class Loop:
         self.accelerator.wait_for_everyone()
 
     def _carried_state(self) -> dict[str, Tensor]:
-        """What the objective carries, each stream from the process that reads it."""
-        mine, tensors = self.trained_objective.local_streams(), self.trained_objective.carried_state()
+        """The carried state of the objective, each stream from the process that reads it."""
+        local, tensors = self.trained_objective.local_streams(), self.trained_objective.carried_state()
         if self.accelerator.num_processes == 1 or not tensors:
             return tensors
-        readers = self.accelerator.reduce(mine.float().to(self.accelerator.device)).cpu()
-        whole = {}
+        readers = self.accelerator.reduce(local.float().to(self.accelerator.device)).cpu()
+        merged = {}
         for name, tensor in sorted(tensors.items()):
-            mask = mine.to(tensor.device).unsqueeze(1)
+            mask = local.to(tensor.device).unsqueeze(1)
             total = self.accelerator.reduce((tensor * mask).to(self.accelerator.device)).to(tensor.device)
-            # a stream that nobody has read since the run was resumed is as it was then
-            whole[name] = torch.where((readers > 0).to(tensor.device).unsqueeze(1), total, tensor).contiguous()
-        return whole
+            # a stream that no process has read since resuming keeps its restored state
+            merged[name] = torch.where((readers > 0).to(tensor.device).unsqueeze(1), total, tensor).contiguous()
+        return merged
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint."""
+        """Restore the state of a checkpoint. Raises RunError if its frozen weights or its model differ."""
         state = checkpoint.state()
         if None not in (self.frozen, known := state.get("frozen")) and known != self.frozen:
             raise RunError(
-                f"{checkpoint.folder} was trained on other frozen weights than those that "
-                f"{self.recipe.model.pretrained} has now. Put these back, or start a new run with another --output"
+                f"{checkpoint.folder} was trained with other frozen weights than {self.recipe.model.pretrained} has "
+                "now. Restore those weights, or start a new run with another --output"
             )
         load_model_tensors(self.trained_objective.model, checkpoint.model(), checkpoint.folder)
         load_optimizer_tensors(self.optimizer, self.names, checkpoint.optimizer())
@@ -353,25 +358,25 @@ class Loop:
         self.trained_objective.load_carried_state(checkpoint.carried_state())
 
     def load_best(self) -> None:
-        """Put the weights of the best step into the model."""
+        """Load the weights of the best step into the model. Raises RunError if its checkpoint is corrupt."""
         if self.progress.best_step is None:
             return
         checkpoint = Checkpoint(self.checkpoints.folder / f"step-{self.progress.best_step}")
-        wrong = checkpoint.integrity_error()
-        if wrong:
-            raise RunError(f"the best checkpoint, {checkpoint.folder}, is broken: {wrong}")
+        error = checkpoint.integrity_error()
+        if error:
+            raise RunError(f"the best checkpoint, {checkpoint.folder}, is corrupt: {error}")
         load_model_tensors(self.objective.model, checkpoint.weights(), checkpoint.folder)
 
     def load_mean(self, last: int) -> list[int]:
-        """Put the mean of the last checkpoints that are whole into the model; returns their steps."""
-        whole = [checkpoint for checkpoint, wrong in self.checkpoints.newest_first() if wrong is None][:last]
-        load_model_tensors(self.objective.model, mean_weights(whole[::-1]), self.checkpoints.folder)
-        return sorted(checkpoint.step for checkpoint in whole)
+        """Load the mean weights of the last intact checkpoints into the model; returns their steps."""
+        intact = [checkpoint for checkpoint, error in self.checkpoints.newest_first() if error is None][:last]
+        load_model_tensors(self.objective.model, mean_weights(intact[::-1]), self.checkpoints.folder)
+        return sorted(checkpoint.step for checkpoint in intact)
 
     def release(self) -> None:
-        """End the work with other processes.
+        """Leave the process group.
 
-        The wrapped model goes first: if it outlives the process group, torch can deadlock in its destructor.
+        The wrapped model is freed first: if it outlives the process group, torch can deadlock in its destructor.
         """
         self.plan.close()
         self.prepared, self.prepared_optimizer = self.accelerator.free_memory(self.prepared, self.prepared_optimizer)
@@ -379,7 +384,7 @@ class Loop:
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
-        """Let Ctrl-C and SIGTERM end the run after the current step; a second Ctrl-C ends it at once."""
+        """Context manager: Ctrl-C and SIGTERM stop the run after the current step; a second Ctrl-C stops it at once."""
 
         def note(number: int, frame: FrameType | None) -> None:
             if self._interrupted_by and number == signal.SIGINT:
@@ -390,7 +395,7 @@ class Loop:
         try:
             for number in before:
                 signal.signal(number, note)
-        except ValueError:  # not the main thread, as in a notebook server: signals are not ours to take
+        except ValueError:  # only the main thread may set handlers; a notebook server can run kit in another
             before = {}
         try:
             yield
@@ -400,17 +405,17 @@ class Loop:
 
 
 class _Window:
-    """Figures since the last line of the log."""
+    """Metrics since the last log line."""
 
     def __init__(self) -> None:
         self.loss_sum = torch.zeros(())
         self.steps = self.tokens = self.real_tokens = self.padded_tokens = 0
         self.seconds = 0.0
 
-    def add(self, loss: Tensor, sizes: Tensor, seconds: float) -> None:
+    def add(self, loss: Tensor, token_counts: Tensor, seconds: float) -> None:
         self.loss_sum = self.loss_sum + loss.cpu()
         self.steps += 1
-        self.tokens += int(sizes[0])
-        self.real_tokens += int(sizes[1])
-        self.padded_tokens += int(sizes[2])
+        self.tokens += int(token_counts[0])
+        self.real_tokens += int(token_counts[1])
+        self.padded_tokens += int(token_counts[2])
         self.seconds += seconds

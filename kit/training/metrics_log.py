@@ -1,4 +1,4 @@
-"""Where figures of a running training go: `metrics.jsonl` always, trackers on request."""
+"""The training log: `metrics.jsonl` always, experiment trackers on request."""
 
 import json
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ TRACKERS = {
 
 
 def check_trackers(names: Sequence[str]) -> list[str | LoggerType]:
-    """The trackers to hand to Accelerate; one that is not installed is refused, not left out."""
+    """The trackers to pass to Accelerate, which skips missing ones. Raises RecipeError if one is not installed."""
     for name in names:
         if not TRACKERS[name]():
             raise RecipeError(
@@ -30,14 +30,14 @@ def check_trackers(names: Sequence[str]) -> list[str | LoggerType]:
 
 
 class MetricsLog:
-    """One JSON object a line, appended as the training goes; only the main process writes."""
+    """Metrics as one JSON object per line, appended during training by the main process only."""
 
     def __init__(self, path: Path, accelerator: Accelerator):
         self.path = path
         self.accelerator = accelerator
 
     def rewind(self, step: int) -> None:
-        """Drop what was logged after a step: a resumed run logs those steps again."""
+        """Remove the entries after a step, because a resumed run logs those steps again."""
         if not self.accelerator.is_main_process or not self.path.exists():
             return
         kept = []
@@ -45,13 +45,13 @@ class MetricsLog:
             try:
                 entry = json.loads(line)
             except ValueError:
-                break  # the line that a kill cut off: all after it is later still
+                break  # a line truncated by a kill; later lines belong to later steps
             if entry["step"] <= step:
                 kept.append(line)
         write_text(self.path, "".join(f"{line}\n" for line in kept))
 
     def add(self, step: int, **figures: Any) -> None:
-        """Append the figures of a step."""
+        """Append the metrics of a step."""
         if self.accelerator.is_main_process:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"step": step, **figures}, ensure_ascii=False) + "\n")

@@ -1,5 +1,8 @@
-"""What is minimised. Accelerate prepares the objective, not the bare model, so that whatever a task computes around
-its model happens inside the wrapped forward, where data-parallel and sharding hooks see every parameter."""
+"""Training objectives: the loss of a step as a sum over its micro-batches.
+
+Accelerate prepares the objective, not the bare model, so that everything a task computes around its model happens
+inside the wrapped forward pass, where data-parallel and sharding hooks see every parameter.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -16,8 +19,10 @@ from kit.recipe.base import Recipe
 
 @dataclass(frozen=True)
 class SamplingSchedule:
-    """How the probability of scheduled sampling rises over the steps: a function of the step's number alone, so that a
-    resumed run goes on as it was."""
+    """The probability of scheduled sampling per step: a pure function of the step, so that resuming is exact.
+
+    Rises linearly from 0 to `full` over `steps` steps, beginning at step `start`.
+    """
 
     full: float
     start: int
@@ -41,9 +46,9 @@ class SamplingSchedule:
 class Objective(nn.Module):
     """The loss of a step as a sum over its micro-batches.
 
-    `counts(batch)` says what a micro-batch adds to the step's normalisers, before any forward; `forward(batch, totals)`
-    gives the micro-batch's share of the step's loss, already divided by the totals of the whole step. So the loss of a
-    step is the plain sum of its parts, however they are spread over processes.
+    `normalizers(batch)` is what a micro-batch adds to the step's normalizers, known before any forward pass;
+    `forward(batch, totals)` returns the micro-batch's share of the step's loss, already divided by the totals of the
+    whole step. The loss of a step is then the plain sum of its shares, however they are spread over processes.
     """
 
     model: PreTrainedModel
@@ -53,39 +58,39 @@ class Objective(nn.Module):
         self.model = model
         self.sampling = sampling
         self.sampling_arguments: dict[str, float] = {}
-        """What `forward` of the model gets beside the batch: the scheduled sampling of this step, if it changes."""
+        """Extra arguments of the model's `forward`: the sampling probability of this step, if it follows a schedule."""
 
     def begin_step(self, step: int) -> None:
-        """Get ready for a step, counted from 0."""
+        """Called before the forward passes of a step, counted from 0."""
         if self.sampling is not None:
             self.sampling_arguments = {"sampling_probability": self.sampling.at(step)}
 
     def normalizers(self, batch: Batch) -> Tensor:
-        """What this micro-batch counts for, as float64 numbers (one for each normaliser of the loss)."""
+        """Normalizers of the loss for this micro-batch, float64, one per loss term."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
-        """This micro-batch's share of the loss of the step."""
+        """This micro-batch's share of the step's loss."""
         raise NotImplementedError
 
     def token_counts(self, batch: Batch) -> Tensor:
-        """Tokens that the speed is measured in, real tokens and padded tokens of a micro-batch, for the log."""
+        """For the log, three counts of a micro-batch: tokens that measure speed, real tokens, tokens with padding."""
         raise NotImplementedError
 
     def carried_state(self) -> dict[str, Tensor]:
-        """What goes from step to step besides the weights, by name; (streams, …) with a row for each stream of text."""
+        """State carried from step to step besides the weights, by name: (streams, …), one row per stream of text."""
         return {}
 
     def load_carried_state(self, tensors: dict[str, Tensor]) -> None:
-        """Go on with what a checkpoint holds of it."""
+        """Restore the carried state from a checkpoint."""
 
     def local_streams(self) -> Tensor:
-        """Which streams this process has read since it began, (streams,)."""
+        """Mask of the streams that this process has read since it started, (streams,)."""
         return torch.zeros(0, dtype=torch.bool)
 
 
 class Seq2SeqObjective(Objective):
-    """Cross-entropy of the labels, smoothed on request, per target token or per sequence."""
+    """Cross-entropy of the labels with optional label smoothing, averaged per target token or per sequence."""
 
     def __init__(
         self,
@@ -104,11 +109,11 @@ class Seq2SeqObjective(Objective):
         return count.to(torch.float64).reshape(1)
 
     def token_counts(self, batch: Batch) -> Tensor:
-        """The speed is that of target tokens; both sides are padded, but pictures are not."""
+        """Speed is measured in target tokens. Source tokens count as padded tokens too, but images do not."""
         target = (batch["labels"] != IGNORE_INDEX).sum()
-        read = batch.get("attention_mask", batch["labels"].new_zeros(0))
-        real = target + read.sum()
-        padded = batch["labels"].numel() + read.numel()
+        source = batch.get("attention_mask", batch["labels"].new_zeros(0))
+        real = target + source.sum()
+        padded = batch["labels"].numel() + source.numel()
         return torch.stack([target, real, torch.full_like(real, padded)]).to(torch.float64)
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
@@ -133,8 +138,8 @@ class Seq2SeqObjective(Objective):
 
 
 def decoder_inputs(model: PreTrainedModel, labels: Tensor) -> Tensor:
-    """What the decoder reads while it learns to write the labels: what the model itself would make of them."""
+    """Decoder inputs for teacher forcing: the labels, shifted as the model itself shifts them."""
     if hasattr(model, "prepare_decoder_input_ids_from_labels"):
         return model.prepare_decoder_input_ids_from_labels(labels)
-    # M2M and NLLB shift their labels like most models, but do not offer it as a method
+    # M2M100 and NLLB shift labels like most models, but without a public method for it
     return shift_right(labels, model.config.decoder_start_token_id, model.config.pad_token_id)

@@ -14,18 +14,20 @@ from kit.training.objective import Objective
 
 
 def build_optimizer(objective: Objective, train: TrainSection) -> Optimizer:
-    """The optimizer over all trainable parameters, with the fastest first; biases and other vectors are never
-    decayed."""
+    """The optimizer over all trainable parameters, in groups from the highest learning rate to the lowest.
+
+    Vectors (biases and norm weights) have no weight decay, as is common practice since BERT.
+    """
     rates = learning_rates(objective.model, train)
     trained = [(rates[name], p) for name, p in objective.model.named_parameters() if p.requires_grad]
     if not trained:
         raise RecipeError("train.freeze: nothing is left to train.")
     groups: list[dict[str, Any]] = []
     for rate in sorted({rate for rate, _ in trained}, reverse=True):
-        own = [p for its_rate, p in trained if its_rate == rate]
+        parameters = [p for its_rate, p in trained if its_rate == rate]
         groups += [
-            {"params": [p for p in own if p.dim() >= 2], "weight_decay": train.weight_decay, "lr": rate},
-            {"params": [p for p in own if p.dim() < 2], "weight_decay": 0.0, "lr": rate},
+            {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": train.weight_decay, "lr": rate},
+            {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0, "lr": rate},
         ]
     groups = [group for group in groups if group["params"]]
     if train.optimizer == "sgd":
@@ -43,7 +45,7 @@ def build_optimizer(objective: Objective, train: TrainSection) -> Optimizer:
 
 
 def build_schedule(optimizer: Optimizer, train: TrainSection, total_steps: int) -> LRScheduler:
-    """The learning rate as a function of the step: transformers' own schedules."""
+    """The learning-rate schedule, from transformers' `get_scheduler`."""
     return get_scheduler(
         train.lr_scheduler_type,
         optimizer,

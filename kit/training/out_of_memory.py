@@ -1,4 +1,4 @@
-"""What to do when memory runs out."""
+"""Turn out-of-memory errors into advice on which keys to change."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from kit.training.loop import Loop, TrainingFailed
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error of torch or of Python says that memory ran out."""
+    """Whether an error of torch or Python means that memory ran out."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     return "can't allocate memory" in str(error) or "not enough memory" in str(error)
@@ -18,7 +18,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 @contextmanager
 def explain_out_of_memory(recipe: Recipe, loop: Loop) -> Iterator[None]:
-    """Where memory runs out within the block, say what would need less of it."""
+    """Context manager: raise TrainingFailed with advice if memory runs out inside the block."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -28,8 +28,9 @@ def explain_out_of_memory(recipe: Recipe, loop: Loop) -> Iterator[None]:
         name = "tokens_per_batch" if train.batch_size is None else "batch_size"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
         raise TrainingFailed(
-            f"memory ran out after step {loop.progress.step} ({reason}). The same steps need less of it in more parts: "
-            f"train.micro_batches={2 * train.micro_batches}, also with --resume. Else lower train.{name} (now "
-            f"{getattr(train, name)}), or eval.tokens_per_batch (now {recipe.eval.tokens_per_batch}) if it happened in "
-            "an evaluation, or use train.mixed_precision=bf16 or a smaller model; the last checkpoint is untouched"
+            f"memory ran out after step {loop.progress.step} ({reason}). The same steps need less memory in more "
+            f"micro-batches: train.micro_batches={2 * train.micro_batches}, also with --resume. Or lower train.{name} "
+            f"(now {getattr(train, name)}), or eval.tokens_per_batch (now {recipe.eval.tokens_per_batch}) if it "
+            "happened during evaluation, or use train.mixed_precision=bf16 or a smaller model; the last checkpoint is "
+            "untouched"
         ) from error

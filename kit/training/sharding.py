@@ -1,9 +1,9 @@
-"""Weights, gradients and optimizer state divided among processes by torch's `fully_shard` (FSDP2).
+"""Sharded training: weights, gradients and optimizer state divided among processes by `fully_shard` (FSDP2).
 
-It is asked for as Accelerate's configuration files do, by environment variables; `kit train --shard` sets them. kit
-shards the objective itself, the same way on GPUs (NCCL) and on CPUs (gloo): Accelerate would leave out FSDP without a
-word where there is no GPU. What learns is a sharded copy; the objective beside it has weights only while it is needed
-whole, to evaluate and to export. Checkpoints hold whole tensors, so that any number and kind of processes can go on.
+Sharding is requested by the environment variables of Accelerate's configuration files, which `kit train --shard` sets.
+kit calls `fully_shard` itself, on GPUs (NCCL) and CPUs (gloo) alike, because Accelerate silently skips FSDP without a
+GPU. A sharded copy of the objective is trained; the original holds weights only during evaluation and export.
+Checkpoints store full tensors, so that any number of processes, sharded or not, can resume from them.
 """
 
 import copy
@@ -39,18 +39,18 @@ def _is_true(variable: str, default: str = "false") -> bool:
 
 
 def is_requested() -> bool:
-    """Whether this process was started to share the weights with others."""
+    """Whether the environment of this process requests sharding."""
     return _is_true("ACCELERATE_USE_FSDP")
 
 
 def check(recipe: Recipe, accelerator: Accelerator) -> None:
-    """Refuse what would not work together with sharding, or would be left out in silence."""
+    """Raise RunError or RecipeError for settings that sharding does not support, or that would be silently ignored."""
     train, processes = recipe.train, accelerator.num_processes
     if os.environ.get("FSDP_VERSION", "1") != "2":
-        raise RunError("sharding works by FSDP2 alone: set fsdp_version: 2 in the configuration of Accelerate")
+        raise RunError("sharding requires FSDP2: set fsdp_version: 2 in the Accelerate configuration")
     for variable, key in UNSUPPORTED_FSDP_OPTIONS.items():
         if _is_true(variable):
-            raise RunError(f"{key} is not supported: set it to false in the configuration of Accelerate")
+            raise RunError(f"{key} is not supported: set it to false in the Accelerate configuration")
     if processes == 1:
         raise RunError("sharding divides the weights among processes, and there is one: add --processes 2 or more")
     if train.micro_batches % processes:
@@ -69,11 +69,10 @@ def check(recipe: Recipe, accelerator: Accelerator) -> None:
 
 
 def shard(objective: "Objective", accelerator: Accelerator) -> "Objective":
-    """A copy of an objective that learns, its weights divided among all processes; the objective itself is emptied.
+    """A sharded copy of an objective for training; frees the weights of the original.
 
-    Each layer that its model class names as one (`_no_split_modules`) is gathered for its own forward and backward pass
-    only; everything else belongs to the whole objective, and so does a layer that shares weights with another part, as
-    embeddings do with the output.
+    Each layer in the model class's `_no_split_modules` is gathered only for its forward and backward pass. All other
+    parameters form one group, with layers that share weights, such as embeddings tied to the output layer.
     """
     sharded = copy.deepcopy(objective)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))
@@ -81,16 +80,16 @@ def shard(objective: "Objective", accelerator: Accelerator) -> "Objective":
     for layer in shardable_layers(sharded.model):
         fully_shard(layer, mesh=mesh, reshard_after_forward=reshard)
     fully_shard(sharded, mesh=mesh)
-    whole = [name for name, parameter in sharded.named_parameters() if not isinstance(parameter, DTensor)]
-    if whole:
-        raise RuntimeError(f"these weights were not sharded: {', '.join(whole)}")
+    unsharded = [name for name, parameter in sharded.named_parameters() if not isinstance(parameter, DTensor)]
+    if unsharded:
+        raise RuntimeError(f"these weights were not sharded: {', '.join(unsharded)}")
     free_weights(objective)
     objective.to(accelerator.device)
     return sharded
 
 
 def shardable_layers(model: nn.Module) -> list[nn.Module]:
-    """The layers that a model class names as such, without those that share a parameter with another module."""
+    """The layers in `_no_split_modules`, without those that share a parameter with another module."""
     names = set(getattr(model, "_no_split_modules", None) or ())
     holders = Counter(parameter for module in model.modules() for parameter in module.parameters(recurse=False))
     shared = {parameter for parameter, count in holders.items() if count > 1}
@@ -106,22 +105,22 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def full_tensor(tensor: Tensor) -> Tensor:
-    """A tensor with all its parts; all processes must ask for it."""
+    """The full tensor of a sharded one. A collective call: all processes must make it."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def full_tensors(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
-    """All tensors whole, one after the other; those that do not `keep` them only take part."""
-    found = {}
+    """The full tensors, gathered one at a time. A collective call; processes without `keep` get an empty dict."""
+    result = {}
     for name, tensor in tensors.items():
-        one = full_tensor(tensor)
+        full = full_tensor(tensor)
         if keep:
-            found[name] = (one if one is tensor else one.cpu()).contiguous()
-    return found
+            result[name] = (full if full is tensor else full.cpu()).contiguous()
+    return result
 
 
 def shard_like(tensor: Tensor, whole: Tensor) -> Tensor:
-    """A whole tensor, divided as another one is (or as it is, where that is not divided)."""
+    """Shard a full tensor like `tensor`; returned unchanged if `tensor` is not sharded."""
     if not isinstance(tensor, DTensor):
         return whole
     return distribute_tensor(whole.to(tensor.device), tensor.device_mesh, tensor.placements, src_data_rank=None)
@@ -129,7 +128,7 @@ def shard_like(tensor: Tensor, whole: Tensor) -> Tensor:
 
 @contextmanager
 def no_gradient_sync(module: nn.Module) -> Iterator[None]:
-    """Within the block gradients stay with the process that computed them: more of the step is to come."""
+    """Context manager: skip the gradient reduction, because more micro-batches of the step follow."""
     assert isinstance(module, FSDPModule)
     module.set_requires_gradient_sync(False)
     try:
@@ -140,7 +139,7 @@ def no_gradient_sync(module: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def load_full_weights(objective: nn.Module, sharded: nn.Module) -> None:
-    """Give the objective beside a sharded one the present weights, whole; all processes must do it."""
+    """Copy the full weights of a sharded objective into the original. A collective call."""
     parameters = dict(objective.named_parameters())
     for name, parameter in sharded.named_parameters():
         parameters[name].data = full_tensor(parameter.detach())
@@ -150,6 +149,6 @@ def load_full_weights(objective: nn.Module, sharded: nn.Module) -> None:
 
 
 def free_weights(objective: nn.Module) -> None:
-    """Free the weights of an objective that is not needed for now."""
+    """Free the memory of the weights; `load_full_weights` restores them."""
     for parameter in objective.parameters():
         parameter.data = parameter.data.new_empty(0)

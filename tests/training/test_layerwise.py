@@ -87,7 +87,7 @@ def test_what_is_frozen_is_below_what_is_not(kind: str, what: Any) -> None:
 @pytest.mark.parametrize(
     ("kind", "sizes", "reason"),
     [
-        ("albert", {"num_hidden_layers": 3, "hidden_size": 8, "num_attention_heads": 2}, "says 3, its lists"),
+        ("albert", {"num_hidden_layers": 3, "hidden_size": 8, "num_attention_heads": 2}, "has 3, its module lists"),
         ("bart", {"encoder_layers": 1, "decoder_layers": 1, "d_model": 8, "encoder_attention_heads": 2,
                   "decoder_attention_heads": 2}, "an encoder and a decoder"),
     ],

@@ -116,7 +116,7 @@ def test_a_loss_that_is_not_finite_stops_with_its_batch(
 
     broken.calls = 0  # type: ignore[attr-defined]
     monkeypatch.setattr(Seq2SeqObjective, "forward", broken)
-    with pytest.raises(TrainingFailed, match="step 6 gave a loss or gradient that is not a finite number"):
+    with pytest.raises(TrainingFailed, match="step 6 has a non-finite loss or gradient"):
         train(load_recipe(tiny_recipe), tmp_path / "run")
     saved = list((tmp_path / "run" / "nonfinite").iterdir())
     assert {path.suffix for path in saved} == {".json", ".safetensors"}
