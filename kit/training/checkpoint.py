@@ -121,7 +121,7 @@ class Checkpoint:
         try:
             sums = read_json(self.folder / "checksums.json", "checksums")
             if not sums.keys() >= REQUIRED:
-                return "checksums.json does not list all required files"
+                return "checksums.json does not list all files"
             for name, expected in sums.items():
                 if file_sha256(self.folder / name) != expected:
                     return f"{name} does not match its checksum"

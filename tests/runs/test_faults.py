@@ -130,7 +130,7 @@ def flip(path: Path) -> None:
         (lambda newest: (newest / "model.safetensors").unlink(), "model.safetensors is missing"),
         (lambda newest: (newest / "checksums.json").unlink(), "checksums.json is missing"),
         (lambda newest: (newest / "checksums.json").write_text("[]"), "expected a JSON object"),
-        (lambda newest: (newest / "checksums.json").write_text("{}"), "checksums.json does not list all required files"),
+        (lambda newest: (newest / "checksums.json").write_text("{}"), "checksums.json does not list all files"),
         (lambda newest: (newest / "checksums.json").write_text('{"model'), "Unterminated string"),
     ],
 )
