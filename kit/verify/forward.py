@@ -1,4 +1,4 @@
-"""Proofs about `forward`: whatever should not change the logits does not."""
+"""Proofs about `forward`: padding, caching, saving and fused layers do not change the logits."""
 
 import copy
 import tempfile
@@ -15,13 +15,13 @@ from kit.verify.proof import Outcome, equal_within, proof
 from kit.verify.subject import Subject, can_be_padded, is_recurrent, is_seq2seq, logits_of, reads_text
 
 TOLERANCE = 1e-6
-"""Relative, for logits in float64: some models of transformers compute parts of themselves in float32."""
+"""Relative, for logits in float64: some models of transformers compute parts in float32 regardless."""
 
 EXTRA_PADDING = 3
 
 
 def relative_difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> float:
-    """The largest difference, relative to the largest logit; with `where` (batch, target), of these positions."""
+    """The largest difference relative to the largest logit, at the positions of the mask `where` (batch, target)."""
     if where is not None:
         found, expected = found[where], expected[where]
     return float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
@@ -36,7 +36,7 @@ def save_and_load(subject: Subject) -> Outcome:
 def compare_after_reload(
     model: PreTrainedModel, run: Callable[[PreTrainedModel], Tensor], what: str = "logits"
 ) -> Outcome:
-    """Whether a model that was saved and loaded has the same weights, and computes the same when it is run."""
+    """Save and load a model; passes if weights and the result of `run` are bit-identical."""
     with tempfile.TemporaryDirectory() as folder, without_progress_bars():
         model.save_pretrained(folder)
         loaded = type(model).from_pretrained(folder, dtype=model.dtype).to(model.device)
@@ -46,25 +46,27 @@ def compare_after_reload(
     changed = [name for name, tensor in ours.items() if not torch.equal(tensor, theirs[name])]
     if changed:
         return Outcome(False, f"{len(changed)} of {len(ours)} tensors differ: {', '.join(changed)}")
-    # copies, because the last bit of a product can depend on where in memory its factors happen to lie
-    same = torch.equal(*(run(copy.deepcopy(one).eval()) for one in (loaded, model)))
+    # Copy both: the last bit of a matrix product can depend on the memory alignment of its factors.
+    same = torch.equal(*(run(copy.deepcopy(candidate).eval()) for candidate in (loaded, model)))
     return Outcome(same, f"{len(ours)} tensors equal, {what} {'equal' if same else 'differ'}")
 
 
 def _padded(subject: Subject, left: bool) -> Batch:
-    """The batch with more padding than it needs, on one side, and any token in it: a mask is all that tells. Pictures
-    are padded below and to the right, with noise."""
+    """The batch with extra padding of random tokens on one side, which only the mask marks as padding.
+
+    Images are padded with noise below and to the right.
+    """
     if "pixel_values" in subject.batch:
         pixels = subject.batch["pixel_values"]
         height, width = pixels.shape[-2:]
         larger = torch.randn(*pixels.shape[:2], height + EXTRA_PADDING, width + 2 * EXTRA_PADDING, dtype=pixels.dtype)
         larger[..., :height, :width] = pixels
-        there = torch.zeros(len(pixels), *larger.shape[-2:], dtype=torch.long)
-        there[:, :height, :width] = 1
-        return {"pixel_values": larger, "pixel_mask": there, "decoder_input_ids": subject.decoder_input_ids}
+        pixel_mask = torch.zeros(len(pixels), *larger.shape[-2:], dtype=torch.long)
+        pixel_mask[:, :height, :width] = 1
+        return {"pixel_values": larger, "pixel_mask": pixel_mask, "decoder_input_ids": subject.decoder_input_ids}
     ids, mask = (subject.batch[name] for name in ("input_ids", "attention_mask"))
     of_turns = ids.dim() == 3
-    if not of_turns:  # as of dialogues of one turn
+    if not of_turns:  # treat as dialogues of one turn
         ids, mask = ids.unsqueeze(1), mask.unsqueeze(1)
     rows, turns, width = ids.shape
     vocabulary = subject.exact.get_input_embeddings().num_embeddings
@@ -84,8 +86,8 @@ def _padded(subject: Subject, left: bool) -> Batch:
 
 def _padding(subject: Subject, left: bool) -> Outcome:
     real = subject.batch["labels"] != IGNORE_INDEX
-    found = logits_of(subject.exact, _padded(subject, left))
-    return equal_within(relative_difference(found, subject.logits_alone, real), TOLERANCE, "logits")
+    padded = logits_of(subject.exact, _padded(subject, left))
+    return equal_within(relative_difference(padded, subject.logits_alone, real), TOLERANCE, "logits")
 
 
 @proof("padding", "a padded batch gives each example the logits it has alone", can_be_padded)

@@ -1,4 +1,4 @@
-"""Proofs about `generate`: every search finds what it says it finds, with the score it says."""
+"""Proofs about `generate`: each search returns the hypotheses and scores that it promises."""
 
 import itertools
 from dataclasses import replace
@@ -14,7 +14,7 @@ from kit.verify.proof import Outcome, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject, end_markers, is_kit_model, is_seq2seq, logits_of, random_batch, trimmed
 
 TOLERANCE = 1e-4
-"""For scores: transformers adds log-probabilities up in float32."""
+"""For scores: transformers sums log-probabilities in float32."""
 
 BEAMS = 4
 
@@ -32,7 +32,7 @@ def _settings(subject: Subject, num_beams: int, length_penalty: float = 1.0) -> 
 def _generated(
     model: PreTrainedModel, source: Batch, settings: SearchSettings, use_cache: bool = True, **how: Any
 ) -> list[list[int]]:
-    """The tokens of each hypothesis, without START, up to and with the end marker."""
+    """The tokens of each hypothesis without the start token, up to and including the end token."""
     generation_config = settings.generation_config(model)
     generation_config.use_cache = use_cache
     with torch.no_grad():
@@ -94,7 +94,7 @@ def batched_search(subject: Subject) -> Outcome:
 
 
 def _one_beam(model: Any, input_ids: Tensor, **arguments: Any) -> Tensor:
-    """Beam search proper; `generate(num_beams=1)` would take another path."""
+    """Beam search with one beam; `generate(num_beams=1)` would run greedy search."""
     arguments["generation_config"].early_stopping = True
     arguments["generation_config"].length_penalty = 1.0
     return model._beam_search(input_ids, **arguments)
@@ -113,7 +113,7 @@ def greedy_is_one_beam(subject: Subject) -> Outcome:
     return _same_tokens(greedy + greedy, one_beam + by_hand)
 
 
-@proof("own search", "kit's own search finds what `generate` finds, with the same scores", is_seq2seq)
+@proof("kit search", "kit's search returns what `generate` returns, with the same scores", is_seq2seq)
 def kit_search(subject: Subject) -> Outcome:
     model, source = subject.exact, subject.source()
     found, expected, differences = [], [], []
@@ -123,14 +123,14 @@ def kit_search(subject: Subject) -> Outcome:
         replace(_settings(subject, BEAMS, 0.6), early_stopping=True),
     ]
     for settings in searches:
-        own = [hypothesis for hypotheses in search(model, source, settings) for hypothesis in hypotheses]
+        ours = [hypothesis for hypotheses in search(model, source, settings) for hypothesis in hypotheses]
         how = {"return_dict_in_generate": True, "output_scores": True}
         with torch.no_grad():
             output = model.generate(**source, generation_config=settings.generation_config(model), **how)
-        found += [hypothesis.tokens for hypothesis in own]
+        found += [hypothesis.tokens for hypothesis in ours]
         expected += [_up_to_end(model, tokens) for tokens in output.sequences[:, 1:].tolist()]
         if settings.num_beams > 1:
-            differences += [abs(h.score - float(s)) for h, s in zip(own, output.sequences_scores, strict=True)]
+            differences += [abs(h.score - float(s)) for h, s in zip(ours, output.sequences_scores, strict=True)]
     same = _same_tokens(found, expected)
     return equal_within(max_or_nan(differences), TOLERANCE, same.figure) if same.passed else same
 
@@ -150,25 +150,25 @@ def beam_scores(subject: Subject) -> Outcome:
 def every_hypothesis(
     model: PreTrainedModel, source: Batch, max_new_tokens: int, length_penalty: float
 ) -> list[dict[tuple[int, ...], float]]:
-    """All that a search could return for each source, with its score, from one pass over all beginnings."""
+    """Every hypothesis that a search could return for each source, with its score, from one pass over all prefixes."""
     (end,), vocabulary = end_markers(model), model.get_output_embeddings().weight.shape[0]
     words = [token for token in range(vocabulary) if token != end]
-    beginnings = torch.tensor(list(itertools.product(words, repeat=max_new_tokens - 1)))  # (beginnings, length − 1)
-    sources, many = len(next(iter(source.values()))), len(beginnings)
-    start = beginnings.new_full((many, 1), model.generation_config.decoder_start_token_id)
+    prefixes = torch.tensor(list(itertools.product(words, repeat=max_new_tokens - 1)))  # (prefixes, length − 1)
+    sources, many = len(next(iter(source.values()))), len(prefixes)
+    start = prefixes.new_full((many, 1), model.generation_config.decoder_start_token_id)
     inputs = {name: tensor.repeat_interleave(many, dim=0) for name, tensor in source.items()}
-    inputs["decoder_input_ids"] = torch.cat([start, beginnings], dim=1).repeat(sources, 1)
+    inputs["decoder_input_ids"] = torch.cat([start, prefixes], dim=1).repeat(sources, 1)
     log_p = logits_of(model, inputs).log_softmax(-1).unflatten(0, (sources, many))
-    # what the first t tokens of each beginning have cost: (sources, beginnings, length)
-    chosen = log_p[:, :, :-1].gather(-1, beginnings.expand(sources, -1, -1).unsqueeze(-1)).squeeze(-1)
+    # log-probability of the first t tokens of each prefix: (sources, prefixes, length)
+    chosen = log_p[:, :, :-1].gather(-1, prefixes.expand(sources, -1, -1).unsqueeze(-1)).squeeze(-1)
     cost = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))
     found: list[dict[tuple[int, ...], float]] = []
     for costs, steps in zip(cost, log_p, strict=True):
         scores: dict[tuple[int, ...], float] = {}
         for t in range(max_new_tokens):
-            followers = [end] if t < max_new_tokens - 1 else range(vocabulary)  # at the end, anything is cut off
-            total = (costs[:, t, None] + steps[:, t]) / (t + 1) ** length_penalty  # (beginnings, vocabulary)
-            rows = zip(beginnings[:, :t].tolist(), total.tolist(), strict=True)
+            followers = [end] if t < max_new_tokens - 1 else range(vocabulary)  # at the limit, any token may be last
+            total = (costs[:, t, None] + steps[:, t]) / (t + 1) ** length_penalty  # (prefixes, vocabulary)
+            rows = zip(prefixes[:, :t].tolist(), total.tolist(), strict=True)
             scores |= {(*tokens, token): row[token] for tokens, row in rows for token in followers}
         found.append(scores)
     return found
@@ -177,13 +177,13 @@ def every_hypothesis(
 def compare_with_every_hypothesis(
     model: PreTrainedModel, source: Batch, max_new_tokens: int, length_penalty: float, best: int = 10
 ) -> Outcome:
-    """Whether a beam search too wide to leave anything out returns the best of all hypotheses, best first.
+    """Whether a beam search wide enough to be exhaustive returns the best of all hypotheses, best first.
 
     Hypotheses of equal score may come in any order.
     """
     vocabulary = model.get_output_embeddings().weight.shape[0]
     settings = SearchSettings(
-        # as many as there are candidates in the last step but one: every hypothesis that ends there must fit
+        # the number of candidates in the last step but one: every hypothesis that ends there must fit
         num_beams=vocabulary * (vocabulary - 1) ** (max_new_tokens - 2),
         num_return_sequences=best,
         max_new_tokens=max_new_tokens,
@@ -216,6 +216,6 @@ def beam_is_exhaustive(subject: Subject) -> Outcome:
 
 @torch.no_grad()
 def perturb_parameters(model: PreTrainedModel) -> None:
-    """Move every parameter, biases too, away from its first value: a wrong use of any of them then shows."""
+    """Add noise to every parameter, so that an error in the use of zero-initialized biases shows."""
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) / 2)

@@ -1,4 +1,4 @@
-"""Proofs about training: the loss is the one it should be, reaches every parameter, and can be made to vanish."""
+"""Proofs about training: the loss is correct, its gradient reaches every parameter, and a tiny model can overfit."""
 
 import math
 import re
@@ -14,24 +14,24 @@ from kit.verify.proof import Outcome, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject, is_kit_model, is_seq2seq, logits_of, random_batch, trimmed
 
 TOLERANCE = 1e-9
-"""Relative, in float64: sums in another order, and nothing else."""
+"""Relative, in float64: covers only a different order of summation."""
 
 MICRO_BATCHES = 4
 SMOOTHING = 0.1
 
 ZERO_GRADIENT_PATTERNS = {
-    r"\b(k_proj|k_lin|key|k)\.bias$": "the softmax takes as much from every score, so that a bias of the keys cancels",
-    r"\blora_A\b": "the other factor of a new adapter is zero",
-    r"\b(mask_emb|r_s_bias|seg_embed)$": "an XLNet uses it in pretraining, or where it is given segments",
+    r"\b(k_proj|k_lin|key|k)\.bias$": "a key bias shifts all scores of a query alike, which the softmax cancels",
+    r"\blora_A\b": "the other factor of a new adapter, lora_B, is zero",
+    r"\b(mask_emb|r_s_bias|seg_embed)$": "XLNet uses it only in pretraining, or with segment ids",
 }
-"""Parameters without a gradient by their nature, by name, and why."""
+"""Name patterns of parameters whose gradient is always zero, each with the reason."""
 
 OVERFIT_STEPS = 300
 OVERFIT_LOSS = 0.05
 
 
 def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor]:
-    """The gradient of one step in these parts."""
+    """The gradients of one step, accumulated over these micro-batches, by parameter name."""
     objective.zero_grad()
     totals = torch.stack([objective.normalizers(part) for part in parts]).sum(0)
     for part in parts:
@@ -44,13 +44,13 @@ def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor
 
 
 def accumulation_error(objective: Objective, batch: Batch, parts: list[Batch]) -> float:
-    """By how much the gradient of a step in parts differs from that of the whole batch, for each parameter in relation
-    to its largest."""
+    """The largest difference between accumulated and full-batch gradients, relative to the largest gradient of each
+    parameter."""
     whole, split = step_gradients(objective, [batch]), step_gradients(objective, parts)
     most = max_or_nan(float(gradient.abs().max()) for gradient in whole.values())
     differences = []
     for name, gradient in whole.items():
-        # where a gradient is next to nothing, its own size is no measure
+        # a floor for gradients that are almost zero, where a relative difference means nothing
         scale = max(float(gradient.abs().max()), 1e-6 * most)
         differences.append(float((split[name] - gradient).abs().max()) / scale)
     return max_or_nan(differences)
@@ -69,7 +69,7 @@ def accumulation(subject: Subject) -> Outcome:
 
 
 def cross_entropy_by_hand(logits: Tensor, labels: Tensor, smoothing: float) -> float:
-    """The smoothed cross-entropy summed over all labels, in plain arithmetic."""
+    """The smoothed cross-entropy summed over all labels, in plain Python arithmetic."""
     total = 0.0
     for row_logits, row_labels in zip(logits.tolist(), labels.tolist(), strict=True):
         for scores, label in zip(row_logits, row_labels, strict=True):
@@ -121,11 +121,13 @@ def every_gradient(subject: Subject) -> Outcome:
     return check_gradients(step_gradients(Seq2SeqObjective(subject.exact), [subject.batch]))
 
 
-def check_gradients(gradients: dict[str, Tensor], never_moved: Iterable[str] = ZERO_GRADIENT_PATTERNS) -> Outcome:
-    """Whether every parameter has a gradient, but those that by their names cannot have one."""
+def check_gradients(
+    gradients: dict[str, Tensor], zero_gradient_patterns: Iterable[str] = ZERO_GRADIENT_PATTERNS
+) -> Outcome:
+    """Passes if every parameter has a gradient, except those whose names match `zero_gradient_patterns`."""
     most = max_or_nan(float(gradient.abs().max()) for gradient in gradients.values())
     still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * most]
-    excused = [name for name in still if any(re.search(pattern, name) for pattern in never_moved)]
+    excused = [name for name in still if any(re.search(pattern, name) for pattern in zero_gradient_patterns)]
     missing = [name for name in still if name not in excused]
     figure = f"{len(gradients) - len(still)} of {len(gradients)} parameters have one"
     if excused:
@@ -152,7 +154,7 @@ def _loss_after_training(model: PreTrainedModel, batch: Batch) -> float:
     return loss
 
 
-@proof("overfitting", "a tiny copy with new weights learns one batch by heart", is_kit_model)
+@proof("overfitting", "a tiny copy with new weights overfits one batch", is_kit_model)
 def overfitting(subject: Subject) -> Outcome:
     model = subject.tiny_copy(vocabulary=16, width=32)
     loss = _loss_after_training(model, random_batch(model, subject.seed))

@@ -1,4 +1,4 @@
-"""Proof against a peer: transformers' own Marian, with the same weights."""
+"""Proof against an independent implementation: MarianMTModel of transformers with the same weights."""
 
 import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
@@ -24,7 +24,10 @@ def fits_marian(model: PreTrainedModel) -> bool:
 
 
 def as_marian(model: PreTrainedModel, longest: int = 512) -> MarianMTModel:
-    """The same weights in transformers' own class, for sequences up to a length; see `fits_marian`."""
+    """A MarianMTModel with the same weights, for sequences up to a length.
+
+    Raises ValueError if Marian cannot hold them; see `fits_marian`.
+    """
     config = model.config
     sides = {
         f"{side}_{name}": value
@@ -49,12 +52,12 @@ def as_marian(model: PreTrainedModel, longest: int = 512) -> MarianMTModel:
     )
     weights = {_marian_name(name): tensor for name, tensor in model.state_dict().items()}
     weights["model.shared.weight"] = weights["model.decoder.embed_tokens.weight"] = weights["lm_head.weight"]
-    own = marian.state_dict()
-    # what Marian has beside: sinusoids, and biases that do nothing; the softmax cancels a bias of the keys
-    left = {name for name in own if name.endswith(("k_proj.bias", "embed_positions.weight", "final_logits_bias"))}
-    if own.keys() - weights.keys() != left or weights.keys() - own.keys():
+    initial = marian.state_dict()
+    # tensors only Marian has: sinusoids, and biases without effect (the softmax cancels a key bias)
+    extra = {name for name in initial if name.endswith(("k_proj.bias", "embed_positions.weight", "final_logits_bias"))}
+    if initial.keys() - weights.keys() != extra or weights.keys() - initial.keys():
         raise ValueError("Marian cannot hold these weights: it is post-norm, with sinusoids and one tied vocabulary")
-    marian.load_state_dict({**{name: own[name] for name in left}, **weights})
+    marian.load_state_dict({**{name: initial[name] for name in extra}, **weights})
     return marian.to(model.dtype).eval()
 
 

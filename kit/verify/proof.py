@@ -1,4 +1,4 @@
-"""What a proof is, and what it leaves behind: a row of a table."""
+"""The proof API: a named check on a model, and its result as a row of a table."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ class Check:
     name: str
     description: str
     passed: bool
-    figure: str  # what was measured, in words
-    tolerance: float | None = None  # the largest difference that is still called equal; None: no difference at all
+    figure: str  # the measurement, as text
+    tolerance: float | None = None  # the largest difference that passes; None: must be exact
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a proof found."""
+    """What a proof function returns."""
 
     passed: bool
     figure: str
@@ -39,7 +39,7 @@ class Proof:
     run: Callable[[Subject], Outcome]
 
     def __call__(self, subject: Subject) -> Check:
-        """Run the proof with random numbers of its own. A model that cannot even be run has failed it."""
+        """Run the proof with a fixed random seed. An exception counts as a failure."""
         before = torch.get_rng_state()
         torch.default_generator.manual_seed(subject.seed)
         try:
@@ -55,17 +55,17 @@ class Proof:
 def proof(
     name: str, description: str, applies: Callable[[Subject], bool]
 ) -> Callable[[Callable[[Subject], Outcome]], Proof]:
-    """Make a function that looks at a subject into a proof."""
+    """Decorator that turns a function of a subject into a proof."""
     return lambda run: Proof(name, description, applies, run)
 
 
 def equal_within(difference: float, tolerance: float, what: str) -> Outcome:
-    """Whether a difference is small enough; one that is not a number never is."""
+    """Passes if the difference is within the tolerance; NaN never is."""
     return Outcome(difference <= tolerance, f"{what} differ by {difference:.1e}", tolerance)
 
 
 def max_or_nan(values: Iterable[float]) -> float:
-    """The largest of these differences; not a number if any of them is not, which `max` would pass over."""
+    """The largest of these differences, or NaN if any is NaN, which `max` would ignore."""
     return float(torch.tensor([0.0, *values], dtype=torch.float64).max())
 
 

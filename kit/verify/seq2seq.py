@@ -1,4 +1,4 @@
-"""The proofs about encoder-decoders, and how they run on a model that belongs to no recipe."""
+"""The proofs about encoder-decoders, and `verify_model`, which runs them on a model without a recipe."""
 
 from transformers import PreTrainedModel
 
@@ -34,9 +34,9 @@ PROOFS: tuple[Proof, ...] = (
 def verify_model(
     model: PreTrainedModel, tokenizers: Tokenizers | None = None, batch: Batch | None = None, seed: int = 0
 ) -> list[Check]:
-    """Run every proof that applies to a model, on a right-padded batch, or else on random tokens.
+    """Run every proof that applies to a model, on a right-padded batch or on random tokens.
 
-    The model stays as it is.
+    The model is not changed.
     """
     batch = random_batch(model, seed) if batch is None else small_batch(batch, position_limit(model.config))
     subject = Subject(model, batch, seed, tokenizers)

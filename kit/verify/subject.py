@@ -1,4 +1,4 @@
-"""What is put to the proof: a model, a batch to run it on, and copies of the model that make proofs sharp."""
+"""The subject of a proof: a model, a batch, and copies of the model in float64 or tiny."""
 
 import copy
 from dataclasses import dataclass
@@ -28,10 +28,10 @@ def logits_of(model: PreTrainedModel, inputs: Batch) -> Tensor:
 
 @dataclass(frozen=True)
 class Subject:
-    """A model with a right-padded batch of at least four examples: `input_ids`, `attention_mask`, `labels`; or pictures
-    of one size, `pixel_values`, in place of the first two.
+    """A model with a right-padded batch of at least four examples: `input_ids`, `attention_mask`, `labels`, or for
+    images of one size `pixel_values` instead of the first two.
 
-    Of a hierarchical model the first two are (batch, turns, tokens).
+    For a hierarchical model the first two are (batch, turns, tokens).
     """
 
     model: PreTrainedModel
@@ -42,9 +42,9 @@ class Subject:
 
     @cached_property
     def exact(self) -> PreTrainedModel:
-        """A copy in float64 on the CPU, in evaluation mode: what differs there differs by more than rounding.
+        """A copy in float64 on the CPU in evaluation mode, where errors stand out from rounding.
 
-        It generates with plain settings, whatever the model was saved with.
+        It generates with default settings, whatever the model was saved with.
         """
         model = copy.deepcopy(self.model).to("cpu", torch.float64).eval()
         if not model.can_generate():
@@ -64,29 +64,29 @@ class Subject:
 
     @cached_property
     def logits_alone(self) -> Tensor:
-        """The logits of each example computed alone, without any padding; rows are filled up with zeros."""
+        """The logits of each example computed alone without padding; rows are padded with zeros afterwards."""
         length = self.batch["labels"].shape[1]
         rows = []
         for row, target in enumerate(self.decoder_input_ids):
             one = trimmed(self.batch, slice(row, row + 1))
             target = target[None, : one["labels"].shape[1]]
             read: Batch = {name: one[name] for name in ("input_ids", "pixel_values") if name in one}
-            if "input_ids" in one and one["input_ids"].dim() == 3:  # turns of one dialogue are not of one length
+            if "input_ids" in one and one["input_ids"].dim() == 3:  # turns of a dialogue have different lengths
                 read["attention_mask"] = one["attention_mask"]
             logits = logits_of(self.exact, {**read, "decoder_input_ids": target})[0]
             rows.append(torch.nn.functional.pad(logits, (0, 0, 0, length - len(logits))))
         return torch.stack(rows)  # (batch, target, vocabulary)
 
     def inputs(self) -> Batch:
-        """What `forward` needs for the logits of the batch."""
+        """The inputs of `forward` for the logits of the batch."""
         return {**self.source(), "decoder_input_ids": self.decoder_input_ids}
 
     def source(self) -> Batch:
-        """What `generate` needs."""
+        """The inputs of `generate`."""
         return source_of(self.batch)
 
     def tiny_copy(self, vocabulary: int, width: int) -> PreTrainedModel:
-        """A new model of the same class and the same choices, but tiny, in float64, without any randomness."""
+        """A new tiny model with the same class and architecture, in float64, without dropout."""
         config = tiny_config(self.model.config, vocabulary, width)
         return type(self.model)(config).double().eval()
 
@@ -97,29 +97,29 @@ def is_seq2seq(subject: Subject) -> bool:
 
 
 def is_recurrent(subject: Subject) -> bool:
-    """An encoder-decoder with a recurrent state, which can also be run cell by cell."""
+    """An encoder-decoder with a recurrent state, which can also run cell by cell."""
     return is_seq2seq(subject) and subject.model._is_stateful
 
 
 def reads_text(subject: Subject) -> bool:
-    """Whether the source is text, which can be padded on either side."""
+    """A recurrent encoder-decoder whose source is text, which can be padded on either side."""
     return is_recurrent(subject) and "input_ids" in subject.batch
 
 
 def can_be_padded(subject: Subject) -> bool:
-    """Whether a source can be padded: text, or pictures that no backbone of transformers reads."""
-    pads_pictures = getattr(subject.model.config, "backbone_config", None) is None
-    return is_seq2seq(subject) and ("input_ids" in subject.batch or pads_pictures)
+    """Whether a source can be padded: text, or images not read by a backbone of transformers, which has no mask."""
+    pads_images = getattr(subject.model.config, "backbone_config", None) is None
+    return is_seq2seq(subject) and ("input_ids" in subject.batch or pads_images)
 
 
 def is_kit_model(subject: Subject) -> bool:
-    """An encoder-decoder of kit's: its own loss takes part in gradient accumulation, and it has `tiny_sizes`."""
+    """An encoder-decoder of kit: its loss accepts `num_items_in_batch`, and its config has `tiny_sizes`."""
     return is_seq2seq(subject) and subject.model.config.model_type in MODELS
 
 
 def tiny_config(config: Any, vocabulary: int, width: int) -> Any:
-    """The same choices with small sizes, and without any randomness."""
-    multiple = 2 * config.num_attention_heads  # both directions of an encoder have whole heads
+    """The configuration with small sizes and without dropout."""
+    multiple = 2 * config.num_attention_heads  # each direction of an encoder needs full heads
     width = -(-width // multiple) * multiple
     changes = {
         "vocab_size": vocabulary,
@@ -143,7 +143,7 @@ def end_markers(model: PreTrainedModel) -> list[int]:
 def random_batch(
     model: PreTrainedModel, seed: int, examples: int = MAX_EXAMPLES, longest_source: int = 9, longest_target: int = 7
 ) -> Batch:
-    """Random tokens of a model's vocabularies, in sequences of many lengths, each target with its end marker."""
+    """Random tokens from a model's vocabularies in sequences of many lengths; each target ends with the end token."""
     random = torch.Generator().manual_seed(seed)
     own, ends = model.generation_config, end_markers(model)
     special = {own.bos_token_id, own.pad_token_id, own.decoder_start_token_id, *ends}
@@ -179,7 +179,7 @@ def random_batch(
 
 
 def trimmed(batch: Batch, rows: slice) -> Batch:
-    """Some rows of a batch, without the columns (and turns) that are padding in all of them."""
+    """Some rows of a batch, without the columns (and turns) that are padding in all of these rows."""
     part = {name: tensor[rows] for name, tensor in batch.items()}
     length = int((part["labels"] != IGNORE_INDEX).sum(1).max())
     if "pixel_values" in part:
@@ -195,17 +195,18 @@ def trimmed(batch: Batch, rows: slice) -> Batch:
 
 
 def small_batch(batch: Batch, limit: int | None = None) -> Batch:
-    """The first examples of a right-padded batch, cut to a length that keeps every proof short, on the CPU.
+    """The first examples of a right-padded batch on the CPU, truncated so that every proof is fast.
 
-    Too few are repeated: some proofs split a batch in four. Of `limit` positions half are left to padding.
+    Examples repeat if there are fewer than four, because some proofs split a batch in four. Half of `limit`, the
+    number of positions, is reserved for padding.
     """
-    longest = min(MAX_LENGTH, (limit or 2 * MAX_LENGTH) // 2)
+    max_length = min(MAX_LENGTH, (limit or 2 * MAX_LENGTH) // 2)
     rows = torch.arange(max(4, min(MAX_EXAMPLES, len(batch["labels"])))) % len(batch["labels"])
-    cut: Batch = {
-        name: batch[name].cpu()[rows, :longest][..., :longest]
+    truncated: Batch = {
+        name: batch[name].cpu()[rows, :max_length][..., :max_length]
         for name in ("input_ids", "attention_mask", "labels")
         if name in batch
     }
     if "pixel_values" in batch:
-        cut["pixel_values"] = batch["pixel_values"].cpu()[rows].double()
-    return trimmed(cut, slice(None))
+        truncated["pixel_values"] = batch["pixel_values"].cpu()[rows].double()
+    return trimmed(truncated, slice(None))

@@ -1,4 +1,4 @@
-"""Proofs about tokenizers: they and the model speak of the same tokens."""
+"""Proofs that tokenizers and model agree on vocabulary sizes and special tokens."""
 
 from kit.verify.proof import Outcome, proof
 from kit.verify.subject import Subject, end_markers, is_seq2seq
@@ -12,7 +12,7 @@ def has_tokenizers(subject: Subject) -> bool:
 def tokenizers_fit(subject: Subject) -> Outcome:
     assert subject.tokenizers is not None
     source, target = subject.tokenizers.source, subject.tokenizers.target
-    own = subject.model.generation_config
+    config = subject.model.generation_config
     ends = end_markers(subject.model)
     vectors = subject.model.get_input_embeddings().num_embeddings
     logits = subject.model.get_output_embeddings().weight.shape[0]
@@ -21,10 +21,10 @@ def tokenizers_fit(subject: Subject) -> Outcome:
         for wrong, message in (
             (len(source) > vectors, f"{len(source)} source tokens, {vectors} vectors"),
             (len(target) > logits, f"{len(target)} target tokens, {logits} logits"),
-            (source.pad_token_id != own.pad_token_id, f"PAD is {source.pad_token_id}, not {own.pad_token_id}"),
+            (source.pad_token_id != config.pad_token_id, f"PAD is {source.pad_token_id}, not {config.pad_token_id}"),
             (
                 target.eos_token_id not in ends,
-                f"the end marker is {target.eos_token_id}, not {own.eos_token_id}",
+                f"the end marker is {target.eos_token_id}, not {config.eos_token_id}",
             ),
         )
         if wrong

@@ -213,7 +213,7 @@ def test_the_proofs_hold_and_the_data_can_be_looked_at(kit_here, run: Path, fold
     checks = verify(run)
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
     names = {check.name for check in checks}
-    assert {"padding", "cache", "beam search", "own search", "overfitting", "accumulation", "fused layers"} <= names
+    assert {"padding", "cache", "beam search", "kit search", "overfitting", "accumulation", "fused layers"} <= names
     done = kit_here("data", folder / "recipe.yaml")
     assert done.returncode == 0, done.stderr
     assert "rnn_captioner" in done.stdout

@@ -160,7 +160,7 @@ class DoesNotLearn(Model):
         (HasIdleParameter, {}, {"gradients"}),
         (LosesABias, {}, {"save and load"}),
         (PrefersShort, {}, {"beam scores", "beam search"}),
-        (HasFewBeams, {}, {"own search"}),
+        (HasFewBeams, {}, {"kit search"}),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
