@@ -6,7 +6,7 @@ CONSTRAINTS := constraints.txt
 BIN := $(VENV)/bin
 DEMO := runs/dates_rnn
 
-.PHONY: demo test soak lint docs clean
+.PHONY: demo test quick soak lint docs clean
 
 # The environment is rebuilt whenever its inputs change.
 $(VENV)/.installed: pyproject.toml $(CONSTRAINTS)
@@ -28,6 +28,10 @@ lint: $(VENV)/.installed
 # Each worker takes tests that stand together, so that what they share is made once.
 test: lint
 	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak' -n 2 --dist worksteal
+
+# While you work: neither lint nor the tests that are marked slow.
+quick: $(VENV)/.installed
+	HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -m 'not soak and not slow' -n 2 --dist worksteal
 
 # Longer proofs: many kills, long fuzzing.
 soak: $(VENV)/.installed

@@ -54,6 +54,7 @@ def test_the_wheel_holds_kit_recipes_and_cards_and_nothing_else(wheel: Path) -> 
     assert names - expected == set()
 
 
+@pytest.mark.slow
 def test_the_wheel_works_without_the_source_tree(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site"), "PYTHONSAFEPATH": "1"}

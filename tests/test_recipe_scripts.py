@@ -114,6 +114,7 @@ def test_the_length_experiment_joins_every_caption_once_and_both_languages_alike
         experiment.main([str(source), "--data-only", "--output", str(output)])
 
 
+@pytest.mark.slow
 def test_settings_are_compared_over_seeds_and_by_horizon(tmp_path: Path, capsys) -> None:
     from kit import load_recipe
 
@@ -193,7 +194,7 @@ def test_pretraining_is_compared_with_the_same_model_from_scratch(tmp_path: Path
         "Which of 3 documents is a paragraph from? 2 labels for each document, 6 in all, 6 held-out"
     )
 
-    rows = {split: (output / "labelled" / f"{split}.jsonl").read_text().splitlines() for split in ("train", "test")}
+    rows = {split: (output / "labeled" / f"{split}.jsonl").read_text().splitlines() for split in ("train", "test")}
     text = (output / "text" / "train.jsonl").read_text()
     assert all(json.loads(row)["text"] in text for row in rows["train"])
     assert not any(json.loads(row)["text"] in text for row in rows["test"])

@@ -51,7 +51,7 @@ class Labeller:
         ran = folder.recipe()
         if not isinstance(ran, FineTuningRecipe):
             raise RunError(
-                f"{run} is a run of the task {ran.task}: rows are labelled by classification, tagging and "
+                f"{run} is a run of the task {ran.task}: rows are labeled by classification, tagging and "
                 "question_answering, series go on by forecasting. Texts are written by `kit generate`"
             )
         if not folder.model.is_dir():

@@ -21,7 +21,7 @@ TASK = "image-to-text"
 def read_picture(source: Any, background: str = "#ffffff", channels: int = 3) -> Image.Image:
     """A picture as a captioner sees it, upright and without transparent parts, of a file, its bytes or a PIL image.
 
-    What shows through is `background`, such as "#ffffff"; `channels` is 3 for colours, 1 for grey. Raises ValueError
+    What shows through is `background`, such as "#ffffff"; `channels` is 3 for colors, 1 for grey. Raises ValueError
     if it cannot be read.
     """
     try:

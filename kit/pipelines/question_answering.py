@@ -56,7 +56,7 @@ def question_windows(
 ) -> list[Window]:
     """The text in windows of at most `max_seq_len` tokens with the question, which is cut to `max_question_len`.
 
-    Neighbours have `doc_stride` tokens in common, but not more than half of what fits beside the question; so a part
+    Neighbors have `doc_stride` tokens in common, but not more than half of what fits beside the question; so a part
     of the text that has no more than one token more than that is whole in at least one window. Together the windows
     cover the text. Raises ValueError if nothing fits beside the question.
     """
@@ -264,7 +264,7 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     iterator, and is read as it goes. `top_k=n` gives a list of up to n answers for each question, best first.
 
     `max_seq_len`, `doc_stride` and `max_question_len` say, in tokens, how a long text is cut into windows and how much
-    neighbours have in common; `max_answer_len` is the most tokens of an answer, before `align_to_words=True` makes
+    neighbors have in common; `max_answer_len` is the most tokens of an answer, before `align_to_words=True` makes
     whole words of its ends (as the tokenizer sees words). With `handle_impossible_answer=True` no answer is one, too:
     the empty text, from 0 to 0, first if its logits exceed those of the best other one by more than `null_threshold`
     (0 unless told). All of these can be given in a call, when the pipeline is made, or in the model's config.json under

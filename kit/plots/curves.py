@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 Series = dict[int, float]
 """Value by step."""
 
-_TRAIN_COLOR, _VALIDATION_COLOR = "#4477aa", "#cc6633"  # told apart by all kinds of colour sight
+_TRAIN_COLOR, _VALIDATION_COLOR = "#4477aa", "#cc6633"  # told apart by all kinds of color sight
 
 
 def draw_curves(metrics_jsonl: Path, folder: Path) -> list[Path]:

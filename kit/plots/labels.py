@@ -20,11 +20,11 @@ MAX_LABELS = 30
 OTHERS = "(others)"
 BINS = 10
 _LONGEST = 36  # characters
-_COLOR, _OTHER_COLOR = "#4477aa", "#cc6633"  # told apart by all kinds of colour sight
+_COLOR, _OTHER_COLOR = "#4477aa", "#cc6633"  # told apart by all kinds of color sight
 
 
 def draw_confusion(pairs: Sequence[tuple[str, str]], path: Path) -> Path:
-    """How often each right label (rows) was predicted as each other (columns), with the share of its row as colour.
+    """How often each right label (rows) was predicted as each other (columns), with the share of its row as color.
 
     `pairs` are right and predicted labels. Of too many labels the most frequent ones are shown, the others as one.
     """

@@ -209,7 +209,7 @@ class Task(ABC, Generic[E]):
 
     @abstractmethod
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Objective:
-        """What is minimised, over the batches of a plan where that makes a difference."""
+        """What is minimized, over the batches of a plan where that makes a difference."""
 
     # ---- evaluation and what is left behind --------------------------------------------------------------------------
 

@@ -90,7 +90,7 @@ def write_texts(documents: dict[str, list[str]], labels: int, output: Path) -> s
     """
     drawn = random.Random(0)
     text: dict[str, list[str]] = {"train": [], "validation": []}
-    labelled: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
+    labeled: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for title, paragraphs in sorted(documents.items()):
         order = drawn.sample(range(len(paragraphs)), len(paragraphs))
         test, validation = round(TEST * len(order)), max(1, round(VALIDATION * len(order)))
@@ -102,7 +102,7 @@ def write_texts(documents: dict[str, list[str]], labels: int, output: Path) -> s
         if not test or len(order) < test + validation + 2 * labels:
             continue  # too short to be learned and tested
         for split, places in parts.items():
-            labelled[split] += [json.dumps({"text": paragraphs[place], "label": title}) for place in places]
+            labeled[split] += [json.dumps({"text": paragraphs[place], "label": title}) for place in places]
         held = {*parts["test"], *parts["validation"]}
         kept = [paragraph for place, paragraph in enumerate(paragraphs) if place not in held]
         text["train"].append(json.dumps({"title": title, "paragraphs": kept}))
@@ -110,13 +110,13 @@ def write_texts(documents: dict[str, list[str]], labels: int, output: Path) -> s
         text["validation"].append(json.dumps({"title": title, "paragraphs": seen}))
     if len(text["train"]) < 2:
         raise DataError(f"fewer than two documents have enough paragraphs for {labels} labels: use a smaller --labels")
-    for name, splits in (("text", text), ("labelled", labelled)):
+    for name, splits in (("text", text), ("labeled", labeled)):
         (output / name).mkdir(parents=True, exist_ok=True)
         for split, lines in splits.items():
             write_text(output / name / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
     return (
         f"Which of {len(text['train'])} documents is a paragraph from? {labels} labels for each document, "
-        f"{len(labelled['train'])} in all, {len(labelled['test'])} held-out paragraphs."
+        f"{len(labeled['train'])} in all, {len(labeled['test'])} held-out paragraphs."
     )
 
 

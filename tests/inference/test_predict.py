@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> None:
-    (tmp_path / "labelled.tsv").write_text("aa b\tx\nd\tno such label\n", encoding="utf-8")
+    (tmp_path / "labeled.tsv").write_text("aa b\tx\nd\tno such label\n", encoding="utf-8")
     (tmp_path / "bare.tsv").write_text("aa b\nd\n", encoding="utf-8")
     (tmp_path / "lines.txt").write_text("aa b\nd\n", encoding="utf-8")
     (tmp_path / "named.csv").write_text('id,review\n1,aa b\n2,"d"\n', encoding="utf-8")
@@ -63,7 +63,7 @@ def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> 
     pa.parquet.write_table(pa.table({"word": pa.array(["aa b", "d"], pa.large_string())}), tmp_path / "own.parquet")
     (tmp_path / "[odd]: name.jsonl").write_text('{"word": "aa b"}\n{"word": "d"}\n', encoding="utf-8")
     for arguments in (
-        ("labelled.tsv",),
+        ("labeled.tsv",),
         ("bare.tsv",),
         ("lines.txt",),
         ("named.csv", "data.columns=null", "data.text=review"),

@@ -34,7 +34,7 @@ def test_share_and_mean_are_those_asked_for(probability: float) -> None:
     assert dropped.mean() == pytest.approx(1, abs=error / (1 - probability))
 
 
-def test_neighbours_that_share_a_draw_are_independent() -> None:
+def test_neighbors_that_share_a_draw_are_independent() -> None:
     torch.manual_seed(0)
     zero = (Dropout(0.5)(torch.ones(250_000, 4, dtype=torch.float64)) == 0).double()
     shares = torch.corrcoef(zero.T) - torch.eye(4, dtype=torch.float64)

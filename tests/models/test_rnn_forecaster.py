@@ -30,7 +30,7 @@ def name_of(choices: dict[str, Any]) -> str:
 
 
 def tiny(**choices: Any) -> RNNForecasterForPrediction:
-    """A random model in float64, with no parameter and no normalisation at its first value."""
+    """A random model in float64, with no parameter and no normalization at its first value."""
     torch.manual_seed(0)
     sizes = {"value_size": 2, "context_size": 1, "hidden_size": 4, "horizon": 3}
     model = RNNForecasterForPrediction(RNNForecasterConfig(**{**sizes, **choices})).double().eval()
@@ -184,11 +184,11 @@ def test_attention_is_over_the_real_past() -> None:
         assert ((weights > 0) == (mask[:, None, None] > 0)).all()
 
 
-# ---- normalisation ---------------------------------------------------------------------------------------------------
+# ---- normalization ---------------------------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def test_normalisation_comes_from_real_steps_and_is_saved(tmp_path: Path) -> None:
+def test_normalization_comes_from_real_steps_and_is_saved(tmp_path: Path) -> None:
     register_models()
     model, given = tiny(), series()
     values, mask = torch.randn(4, 5, 2).double(), torch.tensor([[1] * 5, [1] * 3 + [0] * 2, [1] * 5, [0] * 5])
@@ -216,7 +216,7 @@ def test_normalisation_comes_from_real_steps_and_is_saved(tmp_path: Path) -> Non
 
 @torch.no_grad()
 def test_units_do_not_matter() -> None:
-    """The same data in other units, with the normalisation of those units, gives the same predictions and loss."""
+    """The same data in other units, with the normalization of those units, gives the same predictions and loss."""
     for loss in ("squared", "gaussian"):
         model, given = tiny(loss=loss), series()
         before = model(**given)

@@ -36,6 +36,7 @@ def kill_when(process: ForkedKit, ready: Callable[[], bool]) -> None:
         time.sleep(0.0005)
 
 
+@pytest.mark.slow
 def test_kill_and_resume_is_bit_identical(tiny_recipe: Path, tmp_path: Path) -> None:
     unbroken, broken = tmp_path / "unbroken", tmp_path / "broken"
     assert ForkedKit(command(tiny_recipe, unbroken)).wait() == 0

@@ -70,6 +70,7 @@ def steps_of(run: Path) -> list[list[dict[str, list[list[int]]]]]:
     return [found[step] for step in sorted(found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["causal", pytest.param("masked", marks=pytest.mark.soak)])
 def test_a_stream_killed_three_times_is_the_unbroken_one(kind: str, tmp_path: Path) -> None:
     corpus, first = tmp_path / "corpus", 0

@@ -301,6 +301,7 @@ def test_without_the_hub_the_cache_is_used_with_a_warning(
 # ---- the command line -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_is_pushed_evaluated_used_and_repeated(
     hub: HubServer, trained: Path, kit_here: RunKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -169,8 +169,8 @@ def test_what_is_transparent_shows_the_background() -> None:
     palette.putpalette([255, 0, 0, 9, 9, 9])
     palette.putpixel((1, 0), 1)
     for content in (saved(see_through), saved(palette, transparency=1), saved(see_through.convert("LA"))):
-        for background, colour in (("#ffffff", (255, 255, 255)), ("#102030", (16, 32, 48))):
-            assert read_picture(content, background).getpixel((1, 0)) == colour
+        for background, color in (("#ffffff", (255, 255, 255)), ("#102030", (16, 32, 48))):
+            assert read_picture(content, background).getpixel((1, 0)) == color
     assert read_picture(saved(see_through)).getpixel((0, 0)) == (255, 0, 0)
     half = Image.new("RGBA", (1, 1), (255, 0, 0, 128))
     assert read_picture(half, "#0000ff").getpixel((0, 0)) == (128, 0, 127)

@@ -273,7 +273,7 @@ def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(run: Path, tm
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_normalisation_is_that_of_the_training_series(run: Path) -> None:
+def test_normalization_is_that_of_the_training_series(run: Path) -> None:
     weights = load_file(run / "model" / "model.safetensors")
     table = pendulum.generate(BUILTIN["sizes"])["train"]
     values = np.array(table["values"].to_pylist()).reshape(-1, 2)

@@ -120,7 +120,7 @@ def books(random: np.random.Generator, number: int) -> list[list[list[int]]]:
 
 
 @pytest.mark.parametrize("swap", [False, True])
-def test_pairs_are_balanced_and_labelled_right(swap: bool) -> None:
+def test_pairs_are_balanced_and_labeled_right(swap: bool) -> None:
     random = np.random.default_rng(3)
     pairs = list(make_pairs(books(random, 60), 40, random, swap))
     labels = Counter(pair.label for pair in pairs)

@@ -30,7 +30,7 @@ def picture_cost(config: PreTrainedConfig) -> int:
 
 
 def image_processor_of(config: PreTrainedConfig) -> ViTImageProcessorPil:
-    """The image processor of a new captioner, to be saved beside it: pictures of `image_size`, colours from −1 to 1.
+    """The image processor of a new captioner, to be saved beside it: pictures of `image_size`, colors from −1 to 1.
 
     It is a stock one, so that `AutoImageProcessor` loads it everywhere, and it needs nothing but Pillow.
     """
@@ -57,7 +57,7 @@ class PixelReader:
         return read_picture(source, self.background, self.channels)
 
     def resized(self, picture: Image.Image) -> np.ndarray:
-        """Colours from 0 to 255 (channels, side, side), a byte each."""
+        """Colors from 0 to 255 (channels, side, side), a byte each."""
         found = self.processor(picture, do_rescale=False, do_normalize=False, return_tensors="np").pixel_values
         return found[0].astype(np.uint8)
 

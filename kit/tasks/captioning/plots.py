@@ -82,13 +82,13 @@ def caption_figure(seen: Look, head: int | str = "mean", title: str | None = Non
     width = columns * (_PANEL + _GAP) + _GAP
     height = rows * (tall + _TOP) + _GAP + heading
     figure = Figure(figsize=(width, height), dpi=_DPI)
-    colours = np.asarray(seen.picture.convert("RGB"), dtype=np.float32) / 255
+    colors = np.asarray(seen.picture.convert("RGB"), dtype=np.float32) / 255
     for place in range(panels):
         row, column = divmod(place, columns)
         left, bottom = _GAP + column * (_PANEL + _GAP), height - heading - (row + 1) * (tall + _TOP)
         axes = figure.add_axes((left / width, bottom / height, _PANEL / width, tall / height))
         axes.set_axis_off()
-        shown = colours if place == 0 else lit(colours, weights[place - 1].numpy(), float(weights.max()))
+        shown = colors if place == 0 else lit(colors, weights[place - 1].numpy(), float(weights.max()))
         axes.imshow(shown, aspect="auto", interpolation="nearest")
         name = "the picture" if place == 0 else label_of(seen.tokens[place - 1], script, spaces=True).strip()
         style: dict[str, Any] = {"family": script.fonts, "parse_math": False, "fontsize": 9, "pad": 3}
@@ -101,12 +101,12 @@ def caption_figure(seen: Look, head: int | str = "mean", title: str | None = Non
     return figure
 
 
-def lit(colours: np.ndarray, weights: np.ndarray, most: float) -> np.ndarray:
-    """Colours (height, width, 3), dark where weights (rows, columns) are nil, and as they are where these are most."""
-    height, width = colours.shape[:2]
+def lit(colors: np.ndarray, weights: np.ndarray, most: float) -> np.ndarray:
+    """Colors (height, width, 3), dark where weights (rows, columns) are nil, and as they are where these are most."""
+    height, width = colors.shape[:2]
     smooth = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
     light = np.clip(np.asarray(smooth) / max(most, 1e-9), 0, 1)[..., None]
-    shaded = colours * (0.15 + 0.85 * light)
+    shaded = colors * (0.15 + 0.85 * light)
     # a little yellow, so that light shows on a dark ground too
     return shaded + (1 - shaded) * light * np.array([0.30, 0.25, 0.0], dtype=np.float32)
 

@@ -148,7 +148,7 @@ class Captioning(Writing[Captioned]):
             )
         if config.num_channels not in (1, 3):
             raise RecipeError(
-                f"model.num_channels: pictures are read in 3 colours or in 1, not in {config.num_channels}."
+                f"model.num_channels: pictures are read in 3 colors or in 1, not in {config.num_channels}."
             )
         return config
 
@@ -169,7 +169,7 @@ class Captioning(Writing[Captioned]):
                 )
         if train.micro_batches > 1 and any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
             raise RecipeError(
-                "train.micro_batches: the backbone normalises over the pictures of a batch, so that a step in several "
+                "train.micro_batches: the backbone normalizes over the pictures of a batch, so that a step in several "
                 "parts or processes would be another training. Use one of each, or leave out model.backbone_config."
             )
         return model.to(getattr(torch, train.dtype))

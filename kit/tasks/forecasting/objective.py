@@ -1,4 +1,4 @@
-"""What a forecaster minimises."""
+"""What a forecaster minimizes."""
 
 import torch
 from torch import Tensor

@@ -19,7 +19,7 @@ LINES = {
     "persistence": ("last value", "#999999", "--"),
     "linear": ("linear", "#cc6633", "-."),
 }
-"""Name, colour and style of each kind of forecast; colours are told apart by all kinds of colour sight."""
+"""Name, color and style of each kind of forecast; colors are told apart by all kinds of color sight."""
 MOST_VALUES = 4
 """More numbers at a step than this are too many for one picture: the first ones are shown."""
 
@@ -35,7 +35,7 @@ def draw_errors(by_horizon: Mapping[str, Sequence[float]], metric: str, path: Pa
 
 
 def draw_lines(lines: Mapping[str, tuple[Sequence[float], str, str]], title: str, path: Path) -> Path:
-    """Errors over the horizon: numbers, colour and style of each line, by its name."""
+    """Errors over the horizon: numbers, color and style of each line, by its name."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 

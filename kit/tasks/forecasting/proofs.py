@@ -38,7 +38,7 @@ def relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max().clamp(min=1e-12))
 
 
-@proof("save and load", "a saved model is loaded with the same weights, normalisation and forecasts", is_forecaster)
+@proof("save and load", "a saved model is loaded with the same weights, normalization and forecasts", is_forecaster)
 def save_and_load(subject: Subject) -> Outcome:
     return compare_after_reload(subject.model, lambda model: predicted(model, subject.batch), "forecasts")
 
@@ -89,7 +89,7 @@ def rollout(subject: Subject) -> Outcome:
 
 
 @proof(
-    "units", "values in other units, with their own normalisation, give the same forecast in those units", is_forecaster
+    "units", "values in other units, with their own normalization, give the same forecast in those units", is_forecaster
 )
 def units(subject: Subject) -> Outcome:
     model: Any = copy.deepcopy(subject.exact)

@@ -55,7 +55,7 @@ class Forecasting(Task[Windows]):
     proofs: ClassVar[Sequence[Proof]] = PROOFS
     recipe: ForecastingRecipe
     training_windows: Windows | None = None
-    """Once the training data is encoded: what a new model is as wide as, and takes its normalisation from."""
+    """Once the training data is encoded: what a new model is as wide as, and takes its normalization from."""
     linear: LinearAutoregression | None = None
     """The autoregression to compare with, once it is fitted."""
 

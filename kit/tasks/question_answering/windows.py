@@ -30,7 +30,7 @@ def label_question(
     doc_stride: int = DEFAULTS["doc_stride"],
     max_question_len: int = DEFAULTS["max_question_len"],
 ) -> LabelledQuestion:
-    """The windows of a row with `question`, `context` and `answers`, labelled by its first answer that is not lost.
+    """The windows of a row with `question`, `context` and `answers`, labeled by its first answer that is not lost.
 
     No answer is lost that has tokens, and no more than the windows have in common and one.
     """

@@ -1,4 +1,4 @@
-"""What fine-tuning minimises: the losses of the stock model classes, as sums that any number of micro-batches share.
+"""What fine-tuning minimizes: the losses of the stock model classes, as sums that any number of micro-batches share.
 
 The classes compute their loss as a mean over a batch; a step in several micro-batches needs the sum, and what to divide
 it by. What is the same number for one whole batch is checked in the tests.
