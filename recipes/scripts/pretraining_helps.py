@@ -54,7 +54,7 @@ def main(arguments: list[str]) -> None:
     for seed in range(given.seeds):
         starts = {"from scratch": new_weights(pretrained, given.output / f"new_{seed}", seed), "pretrained": pretrained}
         for name, start in starts.items():
-            changes = [f"data.path={given.output / 'labelled'}", f"train.max_steps={given.steps}", f"train.seed={seed}"]
+            changes = [f"data.path={given.output / 'labeled'}", f"train.max_steps={given.steps}", f"train.seed={seed}"]
             recipe = load_recipe("experiments/few_labels", [f"model.pretrained={start}", *changes])
             output = given.output / f"{name.replace(' ', '_')}_{seed}"
             reporter.print(f"{name}, seed {seed}: {output}")
