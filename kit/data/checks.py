@@ -43,9 +43,11 @@ def refuse_empty(found: "dict[str, Dataset]", data: "DataSection", steps: RowSte
         if dataset and (missing := steps.missing_examples(dataset)):
             report.notes.append(f"{split}: no example {missing}")
         if not dataset:
-            told = report.splits[split]
-            reasons = ", ".join(f"{count} {why}" for why, count in told.dropped.items())
-            raise DataError(f"{data.path}: no row of the {split} split can be used (of {told.read}: {reasons}).")
+            split_report = report.splits[split]
+            reasons = ", ".join(f"{count} {why}" for why, count in split_report.dropped.items())
+            raise DataError(
+                f"{data.path}: no row of the {split} split can be used (of {split_report.read}: {reasons})."
+            )
 
 
 def missing_splits(found: Collection[str], data: "DataSection", sizes: Mapping[str, int | None]) -> dict[str, int]:
@@ -66,14 +68,14 @@ def count_rows(found: "dict[str, Dataset]", roles: Sequence[str], report: DataRe
     first = roles[0]
     trained = row_digests(found["train"], [first]) if "train" in found else np.empty(0)  # as of a stream
     for split, dataset in found.items():
-        told = report.splits[split]
-        told.rows = len(dataset)
+        split_report = report.splits[split]
+        split_report.rows = len(dataset)
         for role in roles:
-            told.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(dataset, role))})
+            split_report.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(dataset, role))})
         if split != "train":
             known = np.isin(row_digests(dataset, [first]), trained).sum()
             article = "an" if first[0] in "aeiou" else "a"
-            told.flagged += Counter({f"{article} {first} that is in train": int(known)})
+            split_report.flagged += Counter({f"{article} {first} that is in train": int(known)})
     report.splits = {split: report.splits[split] for split in found}
 
 

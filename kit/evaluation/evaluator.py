@@ -10,8 +10,8 @@ from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
 from kit.data.batching.plan import length_sorted_batches
+from kit.decoding.inputs import Batch
 
-Batch = dict[str, Tensor]
 T = TypeVar("T")
 
 MakeBatch = Callable[[np.ndarray], Batch]

@@ -65,11 +65,11 @@ def evaluate_split(
     """Loss, metrics, metrics by group, and predictions of a split of texts with one target each."""
     pad = tokenizers.source.pad_token_id
     lengths = np.maximum(examples.source.lengths, examples.target.lengths)
+    settings = search_settings(section, num_beams)
 
     def hypotheses() -> list[Hypothesis]:
         return predict(objective, examples, pad, by_language(settings, examples, tokenizers), evaluator)
 
-    settings = search_settings(section, num_beams)
     pairs = Sources(lengths, lambda indices: examples.batch(indices, pad))
     rows: Callable[[], list[dict[str, Any]]] = partial(list, texts)
     evaluation = evaluate_generation(objective, pairs, len(examples), hypotheses, rows, tokenizers, section, evaluator)
