@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from transformers import AutoTokenizer, GenerationConfig, Pipeline, PreTrainedTokenizerBase
 
-DIRECTION = re.compile(r"translation_(.+)_to_(.+)")
+TRANSLATION = "translation"
+DIRECTION = re.compile(rf"{TRANSLATION}_(.+)_to_(.+)")
 
 # Notes that kit leaves in tokenizer_config.json; its own code for them is kit/data/languages.py.
 TAGGED = "target_languages"
@@ -306,7 +307,7 @@ class Text2TextGenerationPipeline(TextToTextPipeline):
 
 
 PIPELINES: dict[str, type[TextToTextPipeline]] = {
-    "translation": TranslationPipeline,
+    TRANSLATION: TranslationPipeline,
     "summarization": SummarizationPipeline,
     "text2text-generation": Text2TextGenerationPipeline,
 }
@@ -316,7 +317,7 @@ def custom_pipelines(tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
     """What `config.custom_pipelines` says, so that `pipeline(task, …, trust_remote_code=True)` finds this file."""
     return {
         task: {
-            "impl": f"{Path(__file__).stem}.{PIPELINES[DIRECTION.sub('translation', task)].__name__}",
+            "impl": f"{Path(__file__).stem}.{PIPELINES[DIRECTION.sub(TRANSLATION, task)].__name__}",
             "pt": ["AutoModelForSeq2SeqLM"],
             "default": {},
             "type": "text",

@@ -34,7 +34,7 @@ from kit.pretrained.adapters import (
     with_adapter,
 )
 from kit.pretrained.padding import padding_problem
-from kit.pretrained.pipelines import code_files, custom_pipelines
+from kit.pretrained.pipeline_files import code_files, custom_pipelines
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
 from kit.system.files import TEMPORARY_PREFIX, replace_folder

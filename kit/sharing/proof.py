@@ -18,7 +18,9 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from kit.errors import HubError
+from kit.pipelines import question_answering
 from kit.pipelines.dialogue import reads_turns
+from kit.pipelines.text_to_text import TRANSLATION
 from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, base_of
 from kit.pretrained.loading import load_model, model_place
 from kit.pretrained.pipelines import pipeline
@@ -189,13 +191,13 @@ def example_texts(rows: list[dict[str, Any]]) -> list[str]:
 def pipeline_calls(config: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, list[Any]]:
     """The task of a pipeline whose code is saved with the model, and its inputs for the examples."""
     tasks = config.get("custom_pipelines") or {}
-    if "translation" in tasks:
+    if TRANSLATION in tasks:
         directed = any("direction" in row for row in rows)  # the pipeline would need languages
-        return "translation", [] if directed else [
+        return TRANSLATION, [] if directed else [
             row["source"][:MAX_TEXT_LENGTH] for row in rows if row["source"].strip()
         ]
-    if "question-answering" in tasks:
-        return "question-answering", [{key: row[key] for key in ("question", "context")} for row in rows]
+    if question_answering.TASK in tasks:
+        return question_answering.TASK, [{key: row[key] for key in ("question", "context")} for row in rows]
     return "", []
 
 

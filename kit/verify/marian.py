@@ -3,6 +3,7 @@
 import torch
 from transformers import MarianConfig, MarianMTModel, PreTrainedModel
 
+from kit.models import TransformerSeq2SeqConfig
 from kit.verify.forward import TOLERANCE, relative_difference
 from kit.verify.proof import Outcome, equal_within, proof
 from kit.verify.subject import Subject, logits_of
@@ -15,7 +16,7 @@ def fits_marian(model: PreTrainedModel) -> bool:
     """Whether Marian can hold the weights of this model."""
     config = model.config
     return (
-        config.model_type == "transformer_seq2seq"
+        isinstance(config, TransformerSeq2SeqConfig)
         and (config.norm, config.max_position_embeddings) == ("post", None)
         and config.hidden_act in ("relu", "gelu")
         and config.share_encoder_decoder_embeddings
