@@ -26,7 +26,8 @@ import torch
 
 from kit.data.batching.plan import length_sorted_batches
 from kit.data.batching.ragged import RaggedTokens, TokenPairs
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.evaluation.metrics import compute_metrics
 from kit.tasks.families.seq2seq.inference import Translator
 from kit.verify.marian import as_marian
@@ -44,7 +45,7 @@ def in_order(texts: dict[int, str]) -> list[str]:
 
 
 def kit_side(
-    translator: Translator, pairs: TokenPairs, settings: SearchSettings, batches: Sequence[np.ndarray]
+    translator: Translator, pairs: TokenPairs, settings: GenerationSettings, batches: Sequence[np.ndarray]
 ) -> Side:
     def translate() -> list[str]:
         texts = {}
@@ -58,10 +59,10 @@ def kit_side(
 
 
 def marian_side(
-    translator: Translator, pairs: TokenPairs, settings: SearchSettings, batches: Sequence[np.ndarray]
+    translator: Translator, pairs: TokenPairs, settings: GenerationSettings, batches: Sequence[np.ndarray]
 ) -> Side:
     marian = as_marian(translator.model)
-    config = settings.generation_config(translator.model)
+    config = settings.seq2seq_config(translator.model)
 
     def translate() -> list[str]:
         texts = {}
@@ -79,7 +80,7 @@ def marian_side(
 
 
 def ctranslate2_side(
-    translator: Translator, pairs: TokenPairs, settings: SearchSettings, batch: int, folder: str
+    translator: Translator, pairs: TokenPairs, settings: GenerationSettings, batch: int, folder: str
 ) -> Side | None:
     """The same weights in CTranslate2, or None where it is not installed."""
     try:

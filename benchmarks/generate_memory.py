@@ -47,7 +47,7 @@ def make_model(folder: Path) -> None:
     from kit.tasks.translation.recipe import TranslationRecipe
 
     prepared = prepare(TranslationRecipe.model_validate(RECIPE))
-    generation = search_settings(prepared.recipe.eval, 1).generation_config(prepared.model)
+    generation = search_settings(prepared.recipe.eval, 1).seq2seq_config(prepared.model)
     export_model(folder, prepared.model, prepared.tokenizers, generation, prepared.task.pipelines)
 
 

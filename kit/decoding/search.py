@@ -1,79 +1,15 @@
 """Decoding: from a padded source to hypotheses with their scores."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from kit.decoding.beam_search import beam_search
 from kit.decoding.inputs import source_of
-from kit.errors import KitError
-from kit.pretrained.positions import position_limit
-
-
-@dataclass(frozen=True)
-class SearchSettings:
-    """Settings of a search. The defaults of transformers, such as 20 new tokens, are never used."""
-
-    num_beams: int = 1
-    max_new_tokens: int = 128
-    length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
-    no_repeat_ngram_size: int = 0
-    num_return_sequences: int = 1
-    forced_bos_token_id: int | None = None  # first token of every output, such as a language code; None: from the model
-
-    def generation_config(self, model: PreTrainedModel) -> GenerationConfig:
-        """The settings as a GenerationConfig, with the model's special, forced and suppressed tokens."""
-        beam_only: dict[str, Any] = {}
-        if self.num_beams > 1:  # transformers warns about them in greedy search
-            beam_only = {"length_penalty": self.length_penalty, "early_stopping": self.early_stopping}
-        defaults = model.generation_config  # the model config does not always have all of these tokens
-        return GenerationConfig(
-            num_beams=self.num_beams,
-            max_new_tokens=min(self.max_new_tokens, position_limit(model.config) or self.max_new_tokens),
-            num_return_sequences=self.num_return_sequences,
-            no_repeat_ngram_size=self.no_repeat_ngram_size,
-            do_sample=False,
-            bos_token_id=defaults.bos_token_id,
-            eos_token_id=defaults.eos_token_id,
-            pad_token_id=defaults.pad_token_id,
-            decoder_start_token_id=defaults.decoder_start_token_id,
-            forced_bos_token_id=first_not_none(self.forced_bos_token_id, defaults.forced_bos_token_id),
-            suppress_tokens=defaults.suppress_tokens,
-            bad_words_ids=defaults.bad_words_ids,
-            **beam_only,
-        )
-
-
-def saved_settings(model: PreTrainedModel, **changes: object) -> SearchSettings:
-    """The generation settings saved with a model, with changes; None leaves a setting unchanged.
-
-    Raises KitError if `max_new_tokens` exceeds the positions of the model.
-    """
-    saved, positions = model.generation_config, position_limit(model.config)
-    max_new_tokens = saved.max_new_tokens or SearchSettings.max_new_tokens
-    defaults = {
-        "num_beams": saved.num_beams or 1,
-        "max_new_tokens": max_new_tokens if positions is None else min(max_new_tokens, positions),
-        "length_penalty": 1.0 if saved.length_penalty is None else saved.length_penalty,
-        "early_stopping": saved.early_stopping or False,
-        "no_repeat_ngram_size": saved.no_repeat_ngram_size or 0,
-    }
-    overrides = {name: value for name, value in changes.items() if value is not None}
-    settings = SearchSettings(**{**defaults, **overrides})  # type: ignore[arg-type]
-    if positions is not None and settings.max_new_tokens > positions:
-        raise KitError(
-            f"max_new_tokens={settings.max_new_tokens} is more than the model has positions for: at most {positions}"
-        )
-    return settings
-
-
-def first_not_none(value: int | None, default: int | None) -> int | None:
-    """The value, or the default if it is None; unlike `or`, keeps token id 0."""
-    return default if value is None else value
+from kit.decoding.settings import GenerationSettings
 
 
 @dataclass(frozen=True)
@@ -88,7 +24,7 @@ class Hypothesis:
 
 @torch.inference_mode()
 def search(
-    model: PreTrainedModel, batch: dict[str, Tensor], settings: SearchSettings, attention: bool = False
+    model: PreTrainedModel, batch: dict[str, Tensor], settings: GenerationSettings, attention: bool = False
 ) -> list[list[Hypothesis]]:
     """The best hypotheses of each source of a batch, best first.
 
@@ -101,7 +37,7 @@ def search(
             return search(model, batch, settings, attention)
         finally:
             model.set_attn_implementation(implementation)
-    generation_config = settings.generation_config(model)
+    generation_config = settings.seq2seq_config(model)
     generation_config.return_dict_in_generate = True
     # kit's search returns neither: requesting them falls back to transformers
     generation_config.output_scores = generation_config.output_attentions = attention

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from kit.decoding.search import SearchSettings
+from kit.decoding.settings import GenerationSettings
 from kit.prediction.bad_lines import BadLines, reason
 from kit.prediction.files import decoded, raw_lines
 from kit.tasks.dialogue.inference import Responder
@@ -18,7 +18,7 @@ PROMPT = "> "
 class Conversation:
     """What has been said so far, and a model that replies to it."""
 
-    def __init__(self, responder: Responder, settings: SearchSettings | None = None):
+    def __init__(self, responder: Responder, settings: GenerationSettings | None = None):
         self.responder, self.settings = responder, settings
         self.turns: list[str] = []
 
@@ -29,7 +29,7 @@ class Conversation:
         return reply
 
 
-def chat(responder: Responder, lines: Iterable[str], out: TextIO, settings: SearchSettings | None = None) -> None:
+def chat(responder: Responder, lines: Iterable[str], out: TextIO, settings: GenerationSettings | None = None) -> None:
     """Reply to lines until /quit or their end; whatever a line holds, the conversation goes on."""
     conversation = Conversation(responder, settings)
     for line in lines:

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from kit.decoding.search import SearchSettings
+from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError
 from kit.tasks.captioning.images import picture_cost
 from kit.tasks.captioning.inference import Captioner, is_captioner
@@ -53,7 +53,7 @@ class Wishes:
     def languages(self) -> dict[str, Any]:
         return {"--source-language": self.source_language, "--target-language": self.target_language}
 
-    def search(self, model: Translator | Captioner, **tokens: Any) -> SearchSettings:
+    def search(self, model: Translator | Captioner, **tokens: Any) -> GenerationSettings:
         """The search of a model, changed as asked for."""
         return model.settings(
             num_beams=max(self.num_beams or model.settings().num_beams, self.n_best),

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.decoding.search import Hypothesis, SearchSettings, search
+from kit.decoding.search import Hypothesis, search
+from kit.decoding.settings import GenerationSettings
 from kit.training.objective import Batch, source_of
 from kit.verify.proof import Outcome, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject, end_markers, is_kit_model, is_seq2seq, logits_of, random_batch, trimmed
@@ -19,8 +20,8 @@ TOLERANCE = 1e-4
 BEAMS = 4
 
 
-def _settings(subject: Subject, num_beams: int, length_penalty: float = 1.0) -> SearchSettings:
-    return SearchSettings(
+def _settings(subject: Subject, num_beams: int, length_penalty: float = 1.0) -> GenerationSettings:
+    return GenerationSettings(
         num_beams=num_beams,
         num_return_sequences=num_beams,
         max_new_tokens=subject.max_new_tokens,
@@ -30,10 +31,10 @@ def _settings(subject: Subject, num_beams: int, length_penalty: float = 1.0) -> 
 
 
 def _generated(
-    model: PreTrainedModel, source: Batch, settings: SearchSettings, use_cache: bool = True, **how: Any
+    model: PreTrainedModel, source: Batch, settings: GenerationSettings, use_cache: bool = True, **how: Any
 ) -> list[list[int]]:
     """The tokens of each hypothesis without the start token, up to and including the end token."""
-    generation_config = settings.generation_config(model)
+    generation_config = settings.seq2seq_config(model)
     generation_config.use_cache = use_cache
     with torch.no_grad():
         sequences = model.generate(**source, generation_config=generation_config, **how)
@@ -126,7 +127,7 @@ def kit_search(subject: Subject) -> Outcome:
         ours = [hypothesis for hypotheses in search(model, source, settings) for hypothesis in hypotheses]
         how = {"return_dict_in_generate": True, "output_scores": True}
         with torch.no_grad():
-            output = model.generate(**source, generation_config=settings.generation_config(model), **how)
+            output = model.generate(**source, generation_config=settings.seq2seq_config(model), **how)
         found += [hypothesis.tokens for hypothesis in ours]
         expected += [_up_to_end(model, tokens) for tokens in output.sequences[:, 1:].tolist()]
         if settings.num_beams > 1:
@@ -182,7 +183,7 @@ def compare_with_every_hypothesis(
     Hypotheses of equal score may come in any order.
     """
     vocabulary = model.get_output_embeddings().weight.shape[0]
-    settings = SearchSettings(
+    settings = GenerationSettings(
         # the number of candidates in the last step but one: every hypothesis that ends there must fit
         num_beams=vocabulary * (vocabulary - 1) ** (max_new_tokens - 2),
         num_return_sequences=best,

@@ -24,7 +24,8 @@ from transformers.cache_utils import EncoderDecoderCache
 from transformers.generation import StoppingCriteria, StoppingCriteriaList
 
 from kit.decoding.beam_search import beam_search, best_continuations
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.models import (
     RNNSeq2SeqConfig,
     RNNSeq2SeqForConditionalGeneration,
@@ -356,14 +357,14 @@ def test_the_best_continuations_are_those_of_a_full_sort(
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("beams", [1, 4])
 def test_search_begins_with_the_forced_token(name: str, beams: int) -> None:
-    settings = SearchSettings(beams, 6, forced_bos_token_id=8, num_return_sequences=beams)
+    settings = GenerationSettings(beams, 6, forced_bos_token_id=8, num_return_sequences=beams)
     found = search(model_of(name), source(), settings)
     assert all(hypothesis.tokens[0] == 8 for hypotheses in found for hypothesis in hypotheses)
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_search_with_and_without_attention_agree(beams: int) -> None:
-    how = SearchSettings(beams, 8, length_penalty=0.7, num_return_sequences=beams)
+    how = GenerationSettings(beams, 8, length_penalty=0.7, num_return_sequences=beams)
     for name in OWN:
         lean, told = (search(model_of(name), source(), how, attention=wanted) for wanted in (False, True))
         assert [[h.tokens for h in row] for row in lean] == [[h.tokens for h in row] for row in told]

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import kit.tasks.families.seq2seq.inference
 from kit import KitError, Translator, load_recipe, train
 from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letter_code
-from kit.decoding.search import SearchSettings
+from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError
 from kit.prediction.bad_lines import BadLines
 from kit.prediction.files import LONGEST_LINE, count_lines, read_lines
 from kit.tasks.families.seq2seq.inference import Output
 
 GOOD = ["3. April 2021", "samedi 12 juin 1999", "May 5, 2030", "[de] 01.02.03"]
-QUICK = SearchSettings(max_new_tokens=2)
+QUICK = GenerationSettings(max_new_tokens=2)
 
 
 @pytest.fixture(scope="module")
@@ -184,7 +184,7 @@ def test_a_batch_that_fails_is_tried_in_parts(
     expected = texts_of(translator.translate(lines))
     search, sizes = kit.tasks.families.seq2seq.inference.search, []
 
-    def narrow(model: Any, batch: dict[str, Any], how: SearchSettings) -> Any:
+    def narrow(model: Any, batch: dict[str, Any], how: GenerationSettings) -> Any:
         rows, length = batch["input_ids"].shape
         sizes.append(rows)
         if rows > 2 or length == 20:  # with the end marker
@@ -223,7 +223,7 @@ def test_an_interrupted_file_leaves_nothing_behind(
 ) -> None:
     search = kit.tasks.families.seq2seq.inference.search
 
-    def interrupted(model: Any, batch: dict[str, Any], how: SearchSettings) -> Any:
+    def interrupted(model: Any, batch: dict[str, Any], how: GenerationSettings) -> Any:
         if batch["input_ids"].shape[1] < 12:  # the shortest lines come last
             raise KeyboardInterrupt
         return search(model, batch, how)

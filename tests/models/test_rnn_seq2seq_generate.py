@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
 from kit.models.recurrent import RecurrentCache
 from kit.verify.generation import perturb_parameters
@@ -80,7 +81,7 @@ def test_sampled_tokens_follow_the_distribution(model: RNNSeq2SeqForConditionalG
 
 
 def test_the_best_come_first(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:
-    settings = SearchSettings(num_beams=5, num_return_sequences=5, max_new_tokens=6)
+    settings = GenerationSettings(num_beams=5, num_return_sequences=5, max_new_tokens=6)
     for hypotheses in search(model, source, settings):
         scores = [hypothesis.score for hypothesis in hypotheses]
         assert scores == sorted(scores, reverse=True)
@@ -94,7 +95,7 @@ def test_each_end_marker_ends_a_hypothesis(source: dict[str, Tensor], ends: list
     found = [
         hypothesis
         for beams in (1, 4)
-        for hypotheses in search(model, source, SearchSettings(beams, 8, num_return_sequences=beams))
+        for hypotheses in search(model, source, GenerationSettings(beams, 8, num_return_sequences=beams))
         for hypothesis in hypotheses
     ]
     assert any(hypothesis.finished for hypothesis in found)
@@ -108,7 +109,7 @@ def test_each_end_marker_ends_a_hypothesis(source: dict[str, Tensor], ends: list
 def test_attention_of_a_hypothesis_is_that_of_teacher_forcing(
     model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor], beams: int
 ) -> None:
-    settings = SearchSettings(beams, 6, num_return_sequences=beams)
+    settings = GenerationSettings(beams, 6, num_return_sequences=beams)
     for row, hypotheses in enumerate(search(model, source, settings, attention=True)):
         for hypothesis in hypotheses:
             own = {name: tensor[row : row + 1] for name, tensor in source.items()}

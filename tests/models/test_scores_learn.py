@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
 from kit.models.attention import SCORES
 from kit.training.objective import Seq2SeqObjective
@@ -56,7 +57,7 @@ def exact_match_after(steps: int, **choices: Any) -> float:
         torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    found = search(model.eval(), batch_of(list(unseen)), SearchSettings(max_new_tokens=LENGTHS.stop + 1))
+    found = search(model.eval(), batch_of(list(unseen)), GenerationSettings(max_new_tokens=LENGTHS.stop + 1))
     right = sum(best.tokens == [*reversed(sequence), END] for (best, *_), sequence in zip(found, unseen, strict=True))
     return right / len(unseen)
 

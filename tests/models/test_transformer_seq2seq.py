@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.models import (
     TransformerSeq2SeqConfig,
     TransformerSeq2SeqEncoderModel,
@@ -65,7 +66,7 @@ def test_outputs_are_marians_on_two_hundred_sentences(num_beams: int) -> None:
     model = built(norm="post")
     source = padded_batch(200)
     del source["decoder_input_ids"]
-    settings = SearchSettings(num_beams=num_beams, max_new_tokens=12)
+    settings = GenerationSettings(num_beams=num_beams, max_new_tokens=12)
     mine, theirs = search(model, source, settings), search(as_marian(model), source, settings)
     for found, expected in zip(mine, theirs, strict=True):
         assert found[0].tokens == expected[0].tokens or abs(found[0].score - expected[0].score) < 1e-4
@@ -155,7 +156,7 @@ def test_eager_attention_is_sdpa_and_tells_its_weights() -> None:
 
 def test_search_draws_from_eager_attention_and_puts_the_fast_one_back() -> None:
     model, batch = built(), padded_batch()
-    settings = SearchSettings(num_beams=3, max_new_tokens=6)
+    settings = GenerationSettings(num_beams=3, max_new_tokens=6)
     told = search(model, batch, settings, attention=True)
     assert [best[0].tokens for best in told] == [best[0].tokens for best in search(model, batch, settings)]
     weights = told[0][0].attention

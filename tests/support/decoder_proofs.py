@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, Seq2SeqTrainer, Seq2SeqTrainingArguments
 
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.verify.generation import compare_with_every_hypothesis
 from kit.verify.subject import logits_of
 
@@ -66,7 +67,7 @@ def assert_cache_changes_nothing(model: PreTrainedModel, source: Batch, target: 
 def assert_searches_agree(model: PreTrainedModel, source: Batch) -> None:
     """kit's own search, transformers', and scores of teacher forcing."""
     for beams in (1, 4):
-        settings = SearchSettings(beams, max_new_tokens=5, num_return_sequences=beams, early_stopping="never")
+        settings = GenerationSettings(beams, max_new_tokens=5, num_return_sequences=beams, early_stopping="never")
         own = [hypothesis for found in search(model, source, settings) for hypothesis in found]
         theirs = [hypothesis for found in search(model, source, settings, attention=True) for hypothesis in found]
         assert [h.tokens for h in own] == [h.tokens for h in theirs]

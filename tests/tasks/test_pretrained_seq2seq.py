@@ -22,7 +22,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, NllbTokenizer
 from kit import Translator, evaluate, load_recipe, train
 from kit.data.text.languages import set_language_codes
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
-from kit.decoding.search import SearchSettings
+from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.loading import export_model
@@ -306,7 +306,7 @@ def test_every_example_has_the_languages_of_its_direction(
     prepared = prepare(load_recipe(fine_tuning(tmp_path, data, FAMILIES[name](), keys)))
     tokenizers, tokenizer, model = prepared.tokenizers, prepared.tokenizers.source, prepared.model.double().eval()
     examples, texts = prepared.encoded.splits["validation"], prepared.splits.datasets["validation"]
-    plan = SearchSettings(num_beams=2, max_new_tokens=6)
+    plan = GenerationSettings(num_beams=2, max_new_tokens=6)
     # small batches, so that each language has several
     evaluator = Evaluator(60, Accelerator())
     found = predict(
@@ -421,7 +421,7 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
     # what a text says is never taken for a tag
     assert not {tokenizer.convert_tokens_to_ids("<2fr>")} & set(tokenizers.encode_source(["<2fr> ja"], None, "en")[0])
     # tags need no search of their own, so that languages share batches
-    assert list(by_language(SearchSettings(), examples, tokenizers)) == [None]
+    assert list(by_language(GenerationSettings(), examples, tokenizers)) == [None]
 
     tokenizers.save(tmp_path / "saved")
     loaded, stock = Tokenizers.load(tmp_path / "saved"), AutoTokenizer.from_pretrained(tmp_path / "saved")

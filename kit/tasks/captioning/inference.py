@@ -12,7 +12,8 @@ import torch
 from transformers import AutoModelForImageTextToText
 
 from kit.data.text.tokenizer import load_pretrained_tokenizers
-from kit.decoding.search import Hypothesis, SearchSettings, saved_settings, search
+from kit.decoding.search import Hypothesis, search
+from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError, RunError
 from kit.prediction.bad_lines import FAILED, BadLines, Fault, in_halves
 from kit.pretrained.loading import load_config, load_model, model_place
@@ -50,14 +51,14 @@ class Captioner:
         self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))
         self.reader = PixelReader(self.model.config)
 
-    def settings(self, **changes: object) -> SearchSettings:
+    def settings(self, **changes: object) -> GenerationSettings:
         """The search that the model was saved with, with changes."""
         return saved_settings(self.model, **changes)
 
     def caption(
         self,
         pictures: Iterable[Any],
-        settings: SearchSettings | None = None,
+        settings: GenerationSettings | None = None,
         at_once: int = PICTURES_AT_ONCE,
         *,
         bad_lines: BadLines | None = None,
@@ -82,7 +83,7 @@ class Captioner:
             read += len(portion)
             yield from (one.outputs for one in seen)
 
-    def _search(self, seen: list[_Seen], places: np.ndarray, settings: SearchSettings) -> list[list[Hypothesis]]:
+    def _search(self, seen: list[_Seen], places: np.ndarray, settings: GenerationSettings) -> list[list[Hypothesis]]:
         pixels = self.reader.pixels(np.stack([seen[place].pixels for place in places]))
         return search(self.model, {"pixel_values": pixels.to(self.model.device)}, settings)
 

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError, RunError
 from kit.plots.curves import save_figure
 from kit.plots.fonts import MISSING_NOTE, label_of, script_of
@@ -39,7 +40,7 @@ class Look:
 
 @torch.inference_mode()
 def look(
-    captioner: Captioner, picture: Any, caption: str | None = None, settings: SearchSettings | None = None
+    captioner: Captioner, picture: Any, caption: str | None = None, settings: GenerationSettings | None = None
 ) -> Look:
     """Where the model looks while it writes its best caption of a picture, or reads a given one.
 
@@ -117,7 +118,7 @@ def draw_caption(
     path: Path,
     caption: str | None = None,
     head: int | str = "mean",
-    settings: SearchSettings | None = None,
+    settings: GenerationSettings | None = None,
 ) -> bool:
     """Draw where the model looks for each word; false if it has no attention."""
     if captioner.model.config.attention in ("none", "fixed"):

@@ -23,6 +23,7 @@ from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.streaming.plan import StreamPlan
 from kit.data.text.tokenizer import Tokenizers
+from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
@@ -224,17 +225,10 @@ class CausalLM(LanguageModel[TextBlocks]):
     def sampling(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
         """How samples are written."""
         section = self.recipe.eval
-        pad = tokenizer.pad_token_id
-        return GenerationConfig(
-            do_sample=True,
-            temperature=section.temperature,
-            top_p=section.top_p,
-            top_k=0,
-            max_new_tokens=section.max_new_tokens,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.eos_token_id if pad is None else pad,
+        settings = GenerationSettings(
+            max_new_tokens=section.max_new_tokens, do_sample=True, temperature=section.temperature, top_p=section.top_p
         )
+        return settings.causal_config(tokenizer)
 
     def shown(self, row: dict[str, Any]) -> str:
         return f"{row['prompt']}│{row['prediction']}"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from kit.data.batching.ragged import TokenPairs
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RunError
 from kit.pipelines.dialogue import SETTINGS, reads_turns, recent_turns
 from kit.plots.attention import attention_figure
@@ -39,7 +40,7 @@ class Responder(Translator):
         kept, cut = recent_turns(self.tokenizers.encode_source(short), None, limit)
         return kept, cut or short != read
 
-    def reply(self, turns: list[str], settings: SearchSettings | None = None) -> str:
+    def reply(self, turns: list[str], settings: GenerationSettings | None = None) -> str:
         """The next turn."""
         batch = self._pairs([self.tokens_of(turns)[0]]).batch(np.array([0]), self.tokenizers.source.pad_token_id)
         batch = {name: part.to(self.model.device) for name, part in batch.items()}
@@ -84,7 +85,7 @@ def load_translator(run: str | Path) -> Translator:
 
 
 def draw_history(
-    responder: Responder, turns: list[str], path: Path, settings: SearchSettings | None = None
+    responder: Responder, turns: list[str], path: Path, settings: GenerationSettings | None = None
 ) -> Path | None:
     """A picture of what the model looks at for each token of its reply: turns, or tokens if it reads them as one text.
     None if it has no attention."""

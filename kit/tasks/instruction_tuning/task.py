@@ -26,6 +26,7 @@ from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
+from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
@@ -272,14 +273,7 @@ class InstructionTuning(Task[Answered]):
 
     def search(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
         """How answers are written: the likeliest token each time."""
-        pad = tokenizer.pad_token_id
-        return GenerationConfig(
-            do_sample=False,
-            max_new_tokens=self.recipe.eval.max_new_tokens,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.eos_token_id if pad is None else pad,
-        )
+        return GenerationSettings(max_new_tokens=self.recipe.eval.max_new_tokens).causal_config(tokenizer)
 
     def shown(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["answer"] else "≠"

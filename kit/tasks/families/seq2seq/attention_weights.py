@@ -15,7 +15,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.text.vocabulary import BOS
-from kit.decoding.search import SearchSettings, search
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError
 from kit.pretrained.positions import encode_within
 from kit.tasks.families.seq2seq.inference import UNREADABLE, Translator
@@ -55,7 +56,7 @@ def attention_of(
     translator: Translator,
     sentence: str,
     target: str | None = None,
-    settings: SearchSettings | None = None,
+    settings: GenerationSettings | None = None,
     source_language: str | None = None,
     target_language: str | None = None,
 ) -> Attention:
@@ -77,7 +78,7 @@ def attention_of(
     else:
         (output,), target_cut = encode_within(limit, tokenizers.encode_target, [target], target_language)
         cut += target_cut
-    start = settings.generation_config(model).decoder_start_token_id
+    start = settings.seq2seq_config(model).decoder_start_token_id
     return Attention(
         source=readable(tokenizers.source, source),
         output=readable(tokenizers.target, output),

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.data.text.tokenizer import Tokenizers
-from kit.decoding.search import Hypothesis, SearchSettings, search
+from kit.decoding.search import Hypothesis, search
+from kit.decoding.settings import GenerationSettings
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator, MakeBatch
 from kit.evaluation.groups import by_group
@@ -41,7 +42,7 @@ def mean_loss(objective: Seq2SeqObjective, examples: Sources, evaluator: Evaluat
 
 
 def best_hypotheses(
-    objective: Seq2SeqObjective, sources: Sources, settings: SearchSettings, evaluator: Evaluator
+    objective: Seq2SeqObjective, sources: Sources, settings: GenerationSettings, evaluator: Evaluator
 ) -> list[Hypothesis]:
     """The best hypothesis of each source, in order."""
     objective.eval()
@@ -80,7 +81,7 @@ def predict(
     objective: Seq2SeqObjective,
     examples: TokenPairs,
     pad: int,
-    settings: Mapping[str | None, SearchSettings],
+    settings: Mapping[str | None, GenerationSettings],
     evaluator: Evaluator,
 ) -> list[Hypothesis]:
     """The best hypothesis of each example, in order.
@@ -134,8 +135,8 @@ def evaluate_generation(
 
 
 def by_language(
-    settings: SearchSettings, examples: TokenPairs, tokenizers: Tokenizers
-) -> dict[str | None, SearchSettings]:
+    settings: GenerationSettings, examples: TokenPairs, tokenizers: Tokenizers
+) -> dict[str | None, GenerationSettings]:
     """The search for each language that the examples are to be translated into.
 
     Languages that are told by the source alone need no search, and no batches, of their own.
@@ -148,9 +149,9 @@ def by_language(
     return {language: replace(settings, **needed) for language, needed in tokens.items()}
 
 
-def search_settings(section: Seq2SeqEval, num_beams: int) -> SearchSettings:
+def search_settings(section: Seq2SeqEval, num_beams: int) -> GenerationSettings:
     """The search that a recipe asks for."""
-    return SearchSettings(
+    return GenerationSettings(
         num_beams=num_beams,
         max_new_tokens=section.max_new_tokens,
         length_penalty=section.length_penalty,

@@ -14,7 +14,8 @@ from kit.data.batching.plan import length_sorted_batches
 from kit.data.batching.ragged import RaggedTokens, TokenPairs
 from kit.data.text.sentences import Sentence, join_sentences, split_sentences
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
-from kit.decoding.search import Hypothesis, SearchSettings, saved_settings, search
+from kit.decoding.search import Hypothesis, search
+from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError, KitError
 from kit.prediction.bad_lines import FAILED, NOTHING, BadLines, Fault, in_halves, longer_than
 from kit.prediction.output import EMPTY, Output
@@ -44,7 +45,7 @@ class Result:
 class Request:
     """How lines are to be translated."""
 
-    settings: SearchSettings
+    settings: GenerationSettings
     tokens_per_batch: int
     source_language: str | None
     target_language: str | None
@@ -63,14 +64,14 @@ class Translator:
         self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))
         self.positions = position_limit(self.model.config)
 
-    def settings(self, **changes: object) -> SearchSettings:
+    def settings(self, **changes: object) -> GenerationSettings:
         """The search that the model was saved with, with changes."""
         return saved_settings(self.model, **changes)
 
     def translate(
         self,
         lines: Iterable[str],
-        settings: SearchSettings | None = None,
+        settings: GenerationSettings | None = None,
         tokens_per_batch: int = 8192,
         lines_at_once: int = LINES_AT_ONCE,
         *,

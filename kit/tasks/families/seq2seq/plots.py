@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from kit.decoding.search import SearchSettings
+from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, did_you_mean
 from kit.plots.attention import attention_figure
 from kit.plots.curves import save_figure
@@ -66,7 +66,7 @@ def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
 
 
 def draw_sentence(
-    translator: Translator, question: Question, path: Path, settings: SearchSettings | None = None
+    translator: Translator, question: Question, path: Path, settings: GenerationSettings | None = None
 ) -> bool:
     """Draw the cross-attention of the last layer, a map for each head; false if the model has none."""
     attention = ask(translator, question, settings)
@@ -76,7 +76,7 @@ def draw_sentence(
     return True
 
 
-def ask(translator: Translator, question: Question, settings: SearchSettings | None = None) -> Attention:
+def ask(translator: Translator, question: Question, settings: GenerationSettings | None = None) -> Attention:
     return attention_of(
         translator, question.sentence, question.target, settings, question.source_language, question.target_language
     )

@@ -12,7 +12,7 @@ from kit.data.batching.plan import Plan
 from kit.data.splits import Splits
 from kit.data.text.languages import TAGS_KEY
 from kit.data.text.tokenizer import Tokenizers
-from kit.decoding.search import SearchSettings
+from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RecipeError
 from kit.pretrained.loading import export_model
 from kit.pretrained.positions import position_limit
@@ -49,7 +49,7 @@ class Writing(Task[E]):
         return None
 
     def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).generation_config(model)
+        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).seq2seq_config(model)
         export_model(folder, model, tokenizers, generation, self.pipelines, self.image_processor(model))
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
@@ -111,7 +111,7 @@ def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
             "use the model's own tokenizer by leaving tokenizer.pretrained out"
         )
     tokens = tokenizers.generation_tokens() if tokenizers.default_target_language else {}
-    model.generation_config = SearchSettings(**tokens).generation_config(model)
+    model.generation_config = GenerationSettings(**tokens).seq2seq_config(model)
     if model.generation_config.decoder_start_token_id is None:
         raise RecipeError(
             "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
