@@ -109,7 +109,7 @@ class Loop:
         self.prepared: Any = (
             self.trained_objective if self.sharded else self.accelerator.prepare_model(self.trained_objective)
         )
-        self.prepared_optimizer: Any = self.accelerator.prepare(self.optimizer)
+        self.prepared_optimizer: Any = self.accelerator.prepare_optimizer(self.optimizer)
         self.names: dict[Tensor, str] = {p: name for name, p in self.trained_objective.model.named_parameters()}
         decay = self.recipe.train.ema_decay
         self.average = None if decay is None else MovingAverage(self.trained_objective.model, decay)

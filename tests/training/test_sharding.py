@@ -92,7 +92,6 @@ def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> 
     assert_same_weights(whole, sharded, 1e-9)
 
 
-@pytest.mark.xfail(strict=True)
 def test_sharding_trains_where_accelerate_turns_to_fsdp(tmp_path: Path) -> None:
     """On CUDA, Accelerate takes FSDP over and rejects an optimizer that is prepared without its model."""
     recipe = load_recipe(write_recipe(tmp_path, "causal_lm"), [*SAME, "train.max_steps=8"])
@@ -158,23 +157,41 @@ def test_accelerate_reads_its_configurations(path: Path) -> None:
     assert [line for line in lines if "#" not in line] in ([], ["fsdp_config:"])
 
 
-@pytest.mark.parametrize("name", ["fsdp2", "zero3"])
-def test_what_accelerate_makes_of_them_asks_kit_to_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    from accelerate.commands.launch import launch_command_parser
+def launch_environment(path: Path) -> dict[str, str]:
+    """The environment that `accelerate launch --config_file PATH` starts processes with."""
+    from accelerate.commands.launch import _validate_launch_command, launch_command_parser
     from accelerate.utils.launch import prepare_multi_gpu_env
 
-    path = recipes_folder() / "accelerate" / f"{name}.yaml"
-    config = load_config_from_file(str(path))
-    given = {"num_processes": 4, "num_machines": 1, "machine_rank": 0, "dynamo_backend": "no", "mixed_precision": "no"}
-    given["num_cpu_threads_per_process"] = 1
-    options = [part for key, value in given.items() for part in (f"--{key}", str(value))]
-    arguments = launch_command_parser().parse_args(["--use_fsdp", *options, "script.py"])
-    for key, value in config.fsdp_config.items():
-        setattr(arguments, key, value)
-    for variable, value in prepare_multi_gpu_env(arguments).items():
+    parsed = launch_command_parser().parse_args(["--config_file", str(path), "-m", "kit"])
+    return prepare_multi_gpu_env(_validate_launch_command(parsed)[0])
+
+
+@pytest.mark.parametrize("name", ["fsdp2", "zero3", "multi_node", "ddp"])
+def test_what_accelerate_makes_of_them_asks_kit_to_shard(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = launch_environment(recipes_folder() / "accelerate" / f"{name}.yaml")
+    for variable, value in environment.items():
+        monkeypatch.setenv(variable, value)
+    assert sharding.is_requested() == (name in ("fsdp2", "zero3"))
+    if sharding.is_requested():
+        recipe = load_recipe("dates_rnn", ["train.micro_batches=4"])
+        accelerator: Any = SimpleNamespace(num_processes=4)
+        sharding.check(recipe, accelerator)
+        assert os.environ["FSDP_RESHARD_AFTER_FORWARD"] == ("true" if name == "zero3" else "false")
+
+
+def test_the_advice_of_the_configuration_for_several_machines_shards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accelerate ignores `fsdp_config` unless `distributed_type` is FSDP, and trains without sharding."""
+    folder = recipes_folder() / "accelerate"
+    text = (folder / "multi_node.yaml").read_text(encoding="utf-8")
+    assert "set distributed_type to FSDP and append the fsdp_config of zero3.yaml" in text.replace("\n# ", " ")
+    fsdp_config = (folder / "zero3.yaml").read_text(encoding="utf-8").partition("fsdp_config:")
+    changed = text.replace("distributed_type: MULTI_GPU", "distributed_type: FSDP") + "".join(fsdp_config[1:])
+    (tmp_path / "config.yaml").write_text(changed, encoding="utf-8")
+    environment = launch_environment(tmp_path / "config.yaml")
+    for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     assert sharding.is_requested()
-    recipe = load_recipe("dates_rnn", ["train.micro_batches=4"])
-    accelerator: Any = SimpleNamespace(num_processes=4)
-    sharding.check(recipe, accelerator)
-    assert os.environ["FSDP_RESHARD_AFTER_FORWARD"] == ("true" if name == "zero3" else "false")
+    accelerator: Any = SimpleNamespace(num_processes=16)
+    sharding.check(load_recipe("dates_rnn", ["train.micro_batches=16"]), accelerator)
