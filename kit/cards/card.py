@@ -1,4 +1,4 @@
-"""The model card of a run: what the model is, how it was made, what was measured, and how to use it."""
+"""The model card of a run: what the model is, how it was trained, what was measured, and how to use it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from kit.cards.adapter import adapter_use
 from kit.cards.markdown import code_block, escape, quoted
 from kit.cards.metadata import metadata
-from kit.cards.provenance import data_notes, data_sentence, data_table, shared_recipe, summary, training
+from kit.cards.provenance import data_notes, data_sentence, data_table, shared_recipe, short_path, summary, training
 from kit.cards.tables import figure_titles, figures_of, figures_table, group_tables, results_table
+from kit.hub.names import RepoRef, parse_repo_id
 from kit.recipe.catalog import model_cards_folder
 
 if TYPE_CHECKING:
+    import jinja2
+
     from kit.recipe.base import Recipe
 
 
@@ -24,63 +26,79 @@ def write_card(
     results: Mapping[str, Any],
     template: str,
     sections: Mapping[str, Any],
-    place: str | None = None,
+    repo_id: str | None = None,
     merged: bool = False,
 ) -> str:
-    """The text of README.md for a run and its model: metadata for the Hub, then Markdown. An adapter is `merged` once
-    its model is a plain one.
+    """The model card of a run, as the text of README.md: metadata for the Hub, then Markdown.
 
-    `template` names a file in model_cards/, and `sections` are the values that only cards of the task have.
-    `results` is what results.json holds; examples and pictures are taken from the run folder where they are there.
-    `place` is the id of the model on the Hub, for the card that goes there.
-    Pictures are linked as `plots/NAME.png`: a folder that gets the card needs a copy of `plots/`. All that comes from
-    data is written so that it shows as it is, and can neither end a table cell nor be taken for markup or HTML.
+    `template` names a file in model_cards/ that extends base.md, and `sections` are the values that differ between
+    tasks. `results` is the content of results.json; example predictions and plots are read from the run folder if they
+    exist. `repo_id` is the model's id on the Hub, for the card that is uploaded. `merged` describes an adapter after it
+    has been merged into its base model.
+
+    Plots are linked as `plots/NAME.png`, so the card needs a copy of `plots/` beside it. Text from the data is escaped:
+    it shows literally, and can neither end a table cell nor become Markdown or HTML.
     """
-    import jinja2
-
     run_folder = Path(run_folder)
     pictures = _pictures(run_folder)
     adapter = recipe.peft.method is not None and not merged
     titles = figure_titles(recipe.eval.metrics)
-    # Strict, so that a name that the template misspells is an error and not a gap in the card.
-    card = jinja2.Template(
-        (model_cards_folder() / f"{template}.md").read_text(encoding="utf-8"),
+    name = repo_id.rpartition("/")[2] if repo_id else run_folder.resolve().name
+    base, base_on_hub = _base_model(recipe.model.pretrained)
+    config_file = "adapter_config.json" if adapter else "config.json"
+    values = {
+        "card_data": metadata(name, recipe, results, adapter).to_yaml(),
+        "name": escape(name),
+        "summary": summary(recipe, results),
+        "results_table": results_table(results, titles),
+        "results_note": "",
+        "group_tables": group_tables(results, titles),
+        "examples_table": "",
+        "model": repo_id or "model",
+        "model_comment": "this model on the Hub" if repo_id else f"the folder with {config_file}, or its id on the Hub",
+        "on_hub": repo_id is not None,
+        "pipeline": recipe.pipeline_tag,
+        "custom_pipeline": False,
+        "custom_code": recipe.model.type in type(recipe).kit_types,
+        "adapter": adapter,
+        "auto_class": recipe.auto_class,
+        "base": base,
+        "base_on_hub": base_on_hub,
+        "data_sentence": data_sentence(recipe),
+        "data_table": data_table(recipe, results),
+        "data_notes": data_notes(results),
+        "training_table": figures_table(training(results), ("figure", "value")),
+        "curves": [picture for picture in pictures if "attention" not in picture["title"]],
+        "attentions": [picture for picture in pictures if "attention" in picture["title"]],
+        "recipe_block": code_block(shared_recipe(recipe), "yaml"),
+        "versions_table": figures_table(figures_of(results, "versions"), ("package", "version")),
+    }
+    return _environment().get_template(f"{template}.md").render(values | dict(sections))
+
+
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    # Strict, so that a misspelled name in a template is an error and not a gap in the card. No autoescaping: it is for
+    # HTML, and the functions in markdown.py escape for Markdown.
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(model_cards_folder()),
         trim_blocks=True,
         keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )
-    return card.render(
-        card_data=metadata(_name(run_folder, place), recipe, results, adapter).to_yaml(),
-        name=escape(_name(run_folder, place)),
-        place=quoted(place or "model"),
-        place_note="" if place else "  # the folder that holds config.json, or the id of this model on the Hub",
-        repeat=f"`kit train {place}`, or save this as `recipe.yaml` and `kit train recipe.yaml`"
-        if place
-        else "Save this as `recipe.yaml`, then `kit train recipe.yaml`",
-        summary=summary(recipe, results),
-        results_table=results_table(results, titles),
-        group_tables=group_tables(results, titles),
-        adapter=adapter,
-        adapter_use=adapter_use(recipe) if adapter else "",
-        own_code=recipe.model.type in type(recipe).kit_types,
-        data_sentence=data_sentence(recipe),
-        data_table=data_table(recipe, results),
-        data_notes=data_notes(results),
-        training_table=figures_table(training(results), ("figure", "value")),
-        curves=[picture for picture in pictures if "attention" not in picture["title"]],
-        attentions=[picture for picture in pictures if "attention" in picture["title"]],
-        recipe_block=code_block(shared_recipe(recipe), "yaml"),
-        versions_table=figures_table(figures_of(results, "versions"), ("package", "version")),
-        **sections,
-    )
+    environment.filters["literal"] = quoted
+    return environment
 
 
-def _name(run_folder: Path, place: str | None) -> str:
-    return place.rpartition("/")[2] if place else run_folder.resolve().name
+def _base_model(pretrained: str | None) -> tuple[RepoRef, bool]:
+    """The model that training started from, and whether it is on the Hub; of a local folder only the name."""
+    ref = parse_repo_id(pretrained or "")
+    return (RepoRef(short_path(pretrained or "")), False) if ref is None else (ref, True)
 
 
 def _pictures(run_folder: Path) -> list[dict[str, str]]:
-    """The pictures of the run, the loss first."""
+    """The plots of the run, the loss first."""
     files = sorted((run_folder / "plots").glob("*.png"), key=lambda file: (file.stem != "loss", file.name))
     return [
         {"title": escape(file.stem.replace("_", " ")), "link": f"plots/{quote(file.name)}"}

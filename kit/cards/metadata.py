@@ -1,4 +1,4 @@
-"""The metadata of a card, which the Hub reads."""
+"""The YAML metadata of a card, which the Hub reads."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: bool) -> ModelCardData:
+    """License, languages, task, tags, data, base model and evaluation results, as the Hub's model card metadata."""
     from huggingface_hub import ModelCardData
 
     names = metric_names(recipe.eval.metrics)
@@ -38,17 +39,15 @@ def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: boo
 
 
 def _tags(recipe: Recipe) -> list[str]:
-    own = [recipe.model.type] if recipe.model.type else []
-    if recipe.peft.method is not None:
-        own = [recipe.peft.method]
-    return list(dict.fromkeys(["seq2seq-kit", *recipe.hub_tags, *own, *recipe.hub.tags]))
+    kind = recipe.peft.method or recipe.model.type
+    return list(dict.fromkeys(["seq2seq-kit", *recipe.hub_tags, *([kind] if kind else []), *recipe.hub.tags]))
 
 
 def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult]:
     from huggingface_hub import EvalResult
 
     path, titles = short_path(recipe.data.path), figure_titles(recipe.eval.metrics)
-    found = []
+    eval_results = []
     for split in SPLITS:
         figures = figures_of(results, split)
         for name in (*metric_names(recipe.eval.metrics), *MODEL_METRICS, *ACCURACIES):
@@ -56,7 +55,7 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
             if not isinstance(value, int | float) or not math.isfinite(value):
                 continue
             signature = figures.get(f"{name}_signature")
-            found.append(
+            eval_results.append(
                 EvalResult(
                     task_type=recipe.pipeline_tag,
                     dataset_type=hub_id(recipe.data.path) or path,
@@ -70,10 +69,10 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
                     metric_args={"signature": signature} if signature else None,
                 )
             )
-    return found
+    return eval_results
 
 
 def hub_id(path: str | None) -> str | None:
-    """The id on the Hub that a path is, without its revision."""
-    name = parse_repo_id(path) if path else None
-    return name.repo if name is not None and "/" in name.repo else None
+    """The `OWNER/NAME` on the Hub that a path refers to, without its revision; None for anything else."""
+    ref = parse_repo_id(path) if path else None
+    return ref.repo if ref is not None and "/" in ref.repo else None

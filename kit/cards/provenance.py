@@ -1,4 +1,4 @@
-"""What a card tells of where a model comes from: its data, its training, its recipe."""
+"""Where a model comes from: its base model, its data, its training and its recipe."""
 
 from __future__ import annotations
 
@@ -13,67 +13,74 @@ if TYPE_CHECKING:
     from kit.recipe.base import Recipe
 
 
+_METHODS = {"lora": "LoRA", "dora": "DoRA", "ia3": "IA3"}
+
+
 def summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
-    article = "An" if recipe.task[0] in "aeiou" else "A"
+    """What the model is, how it was trained, and how many parameters it has."""
+    article = "An" if recipe.pipeline_tag[0] in "aeiou" else "A"
     if recipe.model.type:
-        what = f"{article} {recipe.task} model of the type `{recipe.model.type}`, trained from scratch"
+        origin = f"{article} {recipe.pipeline_tag} model of type `{recipe.model.type}`, trained from scratch"
     else:
         base = escape(short_path(recipe.model.pretrained or ""))
-        what = f"{article} {recipe.task} model, trained further from {base}"
-    size = results.get("parameters")
-    parameters = f" It has {size:,} parameters." if isinstance(size, int) else ""
-    trained = results.get("trained_parameters")
-    if isinstance(size, int) and isinstance(trained, int) and trained < size:
-        how = f" by {recipe.peft.method}" if recipe.peft.method else ""
-        parameters += f" Of these, {trained:,} ({trained / size:.2%}) were trained{how}; the others are as they were."
-    return f"{what} with kit on {escape(short_path(recipe.data.path))}.{parameters}"
+        origin = f"{article} {recipe.pipeline_tag} model, fine-tuned from {base}"
+    sentences = [f"{origin} with kit on {escape(short_path(recipe.data.path))}."]
+    size, trained = results.get("parameters"), results.get("trained_parameters")
+    if isinstance(size, int):
+        sentences.append(f"It has {size:,} parameters.")
+        if isinstance(trained, int) and trained < size:
+            method = f" with {_METHODS[recipe.peft.method]}" if recipe.peft.method else ""
+            share = f"{trained:,} parameters ({trained / size:.2%})"
+            sentences.append(f"{share} were trained{method}; the rest are frozen.")
+    return " ".join(sentences)
 
 
 def data_sentence(recipe: Recipe) -> str:
+    """The data set with its configuration, revision, columns or directions, and languages."""
     data = recipe.data
     details = {"configuration": data.name, "revision": data.revision}
-    more = "".join(f", {what} {escape(value)}" for what, value in details.items() if value)
+    more = "".join(f", {name} {escape(value)}" for name, value in details.items() if value)
     languages = f" Languages: {escape(', '.join(data.languages))}." if data.languages else ""
-    columns = " to ".join(f"`{code(column)}`" for column in data.text_columns)
-    columns = f"From {columns}." if len(data.text_columns) > 1 else f"Column {columns}."
+    columns = " → ".join(f"`{code(column)}`" for column in data.text_columns)
+    columns = f"Columns: {columns}." if len(data.text_columns) > 1 else f"Column: {columns}."
     if data.value_columns:
-        named = (f"`{code(column)}`" for column in data.text_columns | data.value_columns)
-        columns = f"Columns {', '.join(named)}."
+        columns = f"Columns: {', '.join(f'`{code(column)}`' for column in data.text_columns | data.value_columns)}."
     if data.language_directions:
         columns = f"Directions: {', '.join(f'`{code(direction)}`' for direction in data.language_directions)}."
     return f"{escape(short_path(data.path))}{more}. {columns}{languages}"
 
 
 def data_table(recipe: Recipe, results: Mapping[str, Any]) -> str:
+    """The splits with their names in the data, numbers of examples and fingerprints."""
     data = figures_of(results, "data")
-    prints = recipe.data.fingerprints or data.get("fingerprints") or {}
+    fingerprints = recipe.data.fingerprints or data.get("fingerprints") or {}
     counts = data.get("examples") or {}
     rows = [
-        [split, getattr(recipe.data, split) or recipe.data.train, counts.get(split, ""), prints.get(split, "")]
+        [split, getattr(recipe.data, split) or recipe.data.train, counts.get(split, ""), fingerprints.get(split, "")]
         for split in ("train", "validation", "test")
-        if split in prints or split in counts
+        if split in fingerprints or split in counts
     ]
-    return table(("split", "name in the data", "examples", "fingerprint"), rows) if rows else ""
+    return table(("split", "name in the data", "examples", "fingerprint"), rows)
 
 
 def data_notes(results: Mapping[str, Any]) -> list[str]:
-    """What was done to the data, and how many training examples each length filter left out."""
+    """How the data was processed, and how many training examples each length filter dropped."""
     data = figures_of(results, "data")
-    left_out = [f"{count:,} by {escape(name)}" for name, count in (data.get("left_out") or {}).items() if count]
+    dropped = [f"{count:,} by {escape(name)}" for name, count in (data.get("left_out") or {}).items() if count]
     notes = [escape(note) for note in data.get("notes") or ()]
-    return notes + ([f"left out of the training data for their length: {', '.join(left_out)}"] if left_out else [])
+    return notes + ([f"training examples dropped for their length: {', '.join(dropped)}"] if dropped else [])
 
 
 def training(results: Mapping[str, Any]) -> dict[str, Any]:
-    """What the training took, and on what."""
-    about = {name: results[name] for name in ("parameters", "trained_parameters", "hardware") if name in results}
-    return {**figures_of(results, "train"), **about}
+    """Duration, steps, memory and speed of the training, numbers of parameters, and the hardware."""
+    facts = {name: results[name] for name in ("parameters", "trained_parameters", "hardware") if name in results}
+    return {**figures_of(results, "train"), **facts}
 
 
 def shared_recipe(recipe: Recipe) -> str:
-    """The recipe as YAML, with the names but not the places of folders on the machine that it ran on.
+    """The recipe as YAML, with names of local folders instead of their paths.
 
-    What the recipe says was measured is left out: those are the figures of the run it was recorded from, not of this.
+    The section `measured` is left out: its results are of the run that the recipe was recorded from, not of this one.
     """
     sections: dict[str, Any] = {
         "data": recipe.data.model_copy(update={"path": short_path(recipe.data.path)}),
@@ -86,9 +93,8 @@ def shared_recipe(recipe: Recipe) -> str:
 
 
 def short_path(path: str) -> str:
-    """A Hub id, a built-in name or a relative path as it is; of an absolute path only the last part that says more than
-    `model`, as the folder in a run is called."""
-    place = Path(path)
-    if not place.is_absolute() and not path.startswith("~"):
+    """The last part of an absolute path (of `RUN/model`, the name of the run); anything else unchanged."""
+    absolute = Path(path)
+    if not absolute.is_absolute() and not path.startswith("~"):
         return path
-    return place.parent.name if place.name == "model" else place.name
+    return absolute.parent.name if absolute.name == "model" else absolute.name

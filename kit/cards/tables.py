@@ -1,4 +1,4 @@
-"""What a card tells of the results of a run: tables of figures, and some predictions."""
+"""The results of a run as tables of metrics, and example predictions."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from kit.evaluation.metrics import METRICS, MODEL_METRICS
 from kit.system.files import read_json_lines
 
 SPLITS = ("test", "validation")
-"""The splits that a card reports on, the more important one first."""
+"""The splits that a card reports, most important first."""
 
 _TITLES = {
     "loss": "Loss",
     "perplexity": "Perplexity",
     "bits_per_byte": "Bits per byte",
-    "masked_loss": "Loss of masked tokens",
-    "unigram_loss": "The same by the frequency of tokens alone",
-    "pair_loss": "Loss of pairs",
-    "masked_accuracy": "Accuracy at masked tokens",
-    "pair_accuracy": "Accuracy of pairs",
-    "answer_accuracy": "Right answers",
-    "answer_majority": "The same by the most frequent answer alone",
-    "persistence_mse": "Mean squared error of the last value",
-    "persistence_mae": "Mean absolute error of the last value",
+    "masked_loss": "Masked-token loss",
+    "unigram_loss": "Masked-token loss of a unigram baseline",
+    "pair_loss": "Sentence-pair loss",
+    "masked_accuracy": "Masked-token accuracy",
+    "pair_accuracy": "Sentence-pair accuracy",
+    "answer_accuracy": "Answer accuracy",
+    "answer_majority": "Answer accuracy of a majority baseline",
+    "persistence_mse": "Mean squared error of repeating the last value",
+    "persistence_mae": "Mean absolute error of repeating the last value",
     "linear_mse": "Mean squared error of a linear autoregression",
     "linear_mae": "Mean absolute error of a linear autoregression",
 }
-"""Titles of figures besides the metrics."""
+"""Titles of figures that are not metrics."""
 _BASELINES = ("persistence_mse", "persistence_mae", "linear_mse", "linear_mae")
 
 
-def figures_of(results: Mapping[str, Any], part: str) -> Mapping[str, Any]:
-    """A part of the results, empty if the run has none."""
-    return results.get(part) or {}
+def figures_of(results: Mapping[str, Any], section: str) -> Mapping[str, Any]:
+    """A section of the results, empty if the run has none."""
+    return results.get(section) or {}
 
 
 def metric_names(recipe_metrics: Sequence[str]) -> list[str]:
-    """All metrics, with those of the recipe that were registered in the process that trained, but not in this one."""
+    """All metrics, including those of the recipe that were registered while training, but not in this process."""
     return list(dict.fromkeys([*METRICS, *(name for name in recipe_metrics if name not in _TITLES)]))
 
 
@@ -50,15 +50,15 @@ def figure_titles(recipe_metrics: Sequence[str]) -> dict[str, str]:
 
 
 def results_table(results: Mapping[str, Any], titles: Mapping[str, str]) -> str:
+    """The metrics of each split; an empty string if there are none."""
     splits = [split for split in SPLITS if results.get(split)]
     names = [name for name in titles if any(name in results[split] for split in splits)]
-    if not names:
-        return ""
     rows = [[_heading(name, titles), *(results[split].get(name, "") for split in splits)] for name in names]
     return table(("metric", *splits), rows)
 
 
 def group_tables(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[dict[str, str]]:
+    """The metrics by group, one table for each split and column of `eval.group_by`."""
     tables = []
     for split in SPLITS:
         for column, groups in figures_of(results, split).get("by", {}).items():
@@ -78,19 +78,20 @@ def _heading(name: str, titles: Mapping[str, str]) -> str:
 
 
 def figures_table(figures: Mapping[str, Any], headings: tuple[str, str]) -> str:
+    """Strings and numbers by name; other values are left out."""
     rows = [
         [name.replace("_", " "), value]
         for name, value in figures.items()
         if isinstance(value, str | int | float) and not isinstance(value, bool)
     ]
-    return table(headings, rows) if rows else ""
+    return table(headings, rows)
 
 
 def predicted_rows(run_folder: Path, count: int) -> tuple[str, list[dict[str, Any]]]:
+    """Up to `count` evenly spaced rows of the final predictions, and the split they are from; ("", []) if none."""
     for split in SPLITS:
         file = run_folder / "predictions" / f"{split}.jsonl"
         if count and file.exists() and file.stat().st_size:
             rows = [row for _, row in read_json_lines(file, "predictions")]
-            chosen = [rows[place * len(rows) // count] for place in range(count)] if count < len(rows) else rows
-            return split, chosen
+            return split, rows if count >= len(rows) else [rows[i * len(rows) // count] for i in range(count)]
     return "", []

@@ -77,7 +77,7 @@ def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
     if source.recipe is not None:
         (target / "recipe.yaml").write_text(shared_recipe(source.recipe), encoding="utf-8")
         results = RunFolder(source.path).results()
-        card = create_task(source.recipe).write_card(source.path, results, place=repo)
+        card = create_task(source.recipe).write_card(source.path, results, repo_id=repo)
         (target / "README.md").write_text(card, encoding="utf-8")
         plots = source.path / "plots"
         if plots.is_dir():

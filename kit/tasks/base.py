@@ -248,11 +248,11 @@ class Task(ABC, Generic[E]):
         """Values of the card's template that only this task has."""
 
     def write_card(
-        self, run_folder: Path, results: Mapping[str, Any], place: str | None = None, merged: bool = False
+        self, run_folder: Path, results: Mapping[str, Any], repo_id: str | None = None, merged: bool = False
     ) -> str:
-        """The model card of a run; `place` is its id on the Hub."""
+        """The model card of a run; `repo_id` is the model's id on the Hub."""
         sections = self.card_sections(results, run_folder)
-        return write_card(run_folder, self.recipe, results, self.card_template, sections, place, merged)
+        return write_card(run_folder, self.recipe, results, self.card_template, sections, repo_id, merged)
 
     @abstractmethod
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:

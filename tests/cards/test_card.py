@@ -197,7 +197,7 @@ def test_a_run_without_predictions_pictures_and_figures(tmp_path: Path) -> None:
     card = write_card(tmp_path / "bare", recipe(hub={"license": None}), {})
     assert ModelCard(card).data.eval_results is None
     headings = [line for line in card.splitlines() if line.startswith("## ")]
-    assert headings == ["## How to use it", "## Training data", "## How to repeat the run", "## Limitations"]
+    assert headings == ["## Usage", "## Training data", "## Reproducing this run", "## Limitations"]
     assert "![" not in card
 
 

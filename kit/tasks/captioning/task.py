@@ -226,10 +226,11 @@ class Captioning(Writing[Captioned]):
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         examples = [(row["source"], " / ".join(row["target"]), row["prediction"]) for row in rows]
         return {
-            "pipeline": quoted(self.recipe.pipeline_tag),
+            "custom_pipeline": True,
+            "call": quoted("image.png"),
             "results_note": results_note(self.recipe, results),
             "examples_split": split,
-            "examples_table": table(("picture", "right captions", "output"), examples) if examples else "",
+            "examples_table": table(("image", "references", "output"), examples),
             "max_new_tokens": self.recipe.eval.max_new_tokens,
             "background": self.recipe.model.settings.get("background", "#ffffff"),
         }

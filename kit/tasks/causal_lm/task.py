@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.cards.markdown import quoted
+from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.contiguous import ContiguousPlan, EpochPlan
 from kit.data.batching.packing import CausalBlocks, document_positions
@@ -29,7 +29,6 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
-from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.proofs import causal_batch
 from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
@@ -236,8 +235,12 @@ class CausalLM(LanguageModel[TextBlocks]):
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         examples = [(row["prompt"], row["prediction"]) for row in rows]
-        note = "Loss is in nats a token; perplexity is its exponential."
-        return sections(self.recipe, split, ("beginning", "what the model writes"), examples, quoted("The "), note)
+        return {
+            "call": quoted("The "),
+            "results_note": "The loss is in nats per token; perplexity is its exponential.",
+            "examples_split": split,
+            "examples_table": table(("prompt", "continuation"), examples),
+        }
 
     def proof_batch(
         self, examples: TextBlocks, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None

@@ -13,7 +13,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import AutoModelForSequenceClassification, Pipeline, PreTrainedConfig, PreTrainedModel
 
-from kit.cards.markdown import clean, quoted
+from kit.cards.markdown import clean, quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import Plan
 from kit.data.rows import ColumnView
@@ -27,7 +27,6 @@ from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
 from kit.pretrained.padding import padding_problem
 from kit.tasks.base import Encoded
 from kit.tasks.classification.recipe import ClassificationRecipe
-from kit.tasks.families.labeling.card import joined, sections
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
 from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
@@ -310,11 +309,15 @@ class Classification(FineTuning[Classified]):
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         first = rows[0] if rows else {}
         texts = {column: clean(first.get(column, "…")) for column in self.columns}
-        call = quoted(texts["text"]) if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
+        example = quoted(texts["text"]) if len(texts) == 1 else json.dumps(texts, ensure_ascii=False)
         headings = (*self.columns, "label", "prediction")
-        examples = [[joined(row[heading]) for heading in headings] for row in rows]
-        note = "Correlations are out of 1, and so are all others but loss and squared error."
-        return sections(self.recipe, split, headings, examples, f"{call}, truncation=True", note)
+        examples = [[row[heading] for heading in headings] for row in rows]
+        return {
+            "call": f"{example}, truncation=True",
+            "results_note": "Metrics are out of 1, except the loss and the squared error.",
+            "examples_split": split,
+            "examples_table": table(headings, examples),
+        }
 
     def restore_weights(self, splits: Splits) -> None:
         if self.recipe.data.class_weights is not None:

@@ -230,18 +230,17 @@ class Dialogue(Writing[Conversations]):
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         examples = [(" / ".join(row["turns"]), row["target"], row["prediction"]) for row in rows]
         turns = [clean(turn) for turn in rows[0]["turns"]] if rows else ["…"]
-        max_turns = self.recipe.data.max_turns
         note = results_note(self.recipe, results, "Exact match, token accuracy and distinct-n")
         if self.recipe.data.answer is not None:
-            note += "  \nRight answers are the share of replies, out of 1, that have the answer in them, word for word."
+            note += "  \nAnswer accuracy is the share of replies (out of 1) that contain the answer verbatim."
         return {
+            "pipeline": TASK,
+            "custom_pipeline": True,
+            "call": json.dumps(turns, ensure_ascii=False),
             "results_note": note,
             "examples_split": split,
-            "examples_table": table(("turns", "right reply", "reply"), examples) if examples else "",
-            "example": json.dumps(turns, ensure_ascii=False),
-            "reading": f"The model reads the last {max_turns} of them."
-            if max_turns
-            else "The model reads all of them.",
+            "examples_table": table(("turns", "reference", "reply"), examples),
+            "max_turns": self.recipe.data.max_turns,
             "max_new_tokens": self.recipe.eval.max_new_tokens,
         }
 

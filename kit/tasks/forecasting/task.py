@@ -269,10 +269,14 @@ class Forecasting(Task[Windows]):
         sizes = read_json(config, "a model configuration") if config.is_file() else {}
         order = figures.get("linear_order")
         note = (
-            f"Errors are in the units of the data, over all {self.recipe.data.horizon} steps of the horizon, each "
-            f"predicted from the predictions before it. The linear autoregression reads the last {order} steps; its "
-            "order was chosen on the validation split."
+            f"Errors are in the units of the data, over all {self.recipe.data.horizon} steps of the horizon; each step "
+            "is predicted from the preceding predictions."
         )
+        if order is not None:
+            note += (
+                f" The linear autoregression reads the last {order} steps, an order that was chosen on the validation "
+                "split."
+            )
         return {
             "results_note": note,
             "context_columns": ", ".join(f"`{code(name)}`" for name in self.recipe.data.context),
@@ -280,7 +284,7 @@ class Forecasting(Task[Windows]):
             "horizon": self.recipe.data.horizon,
             "value_size": sizes.get("value_size", len(self.recipe.data.targets)),
             "context_size": sizes.get("context_size", len(self.recipe.data.context)),
-            "uncertainty": ", and how sure it is" if self.recipe.model.settings.get("loss") == "gaussian" else "",
+            "predicts_variance": self.recipe.model.settings.get("loss") == "gaussian",
         }
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:

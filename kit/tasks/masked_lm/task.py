@@ -12,7 +12,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.cards.markdown import quoted
+from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.packing import pack_masked_rows
 from kit.data.batching.plan import Plan
@@ -28,7 +28,6 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
-from kit.tasks.families.language_modeling.card import sections
 from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
@@ -315,9 +314,12 @@ class MaskedLM(LanguageModel[MaskedExamples]):
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         examples = [(row["text"], " ".join(row["target"]), " ".join(row["prediction"])) for row in rows]
-        note = "The loss is that of masked tokens, in nats, plus that of pairs where there are any."
-        example = quoted("The [MASK] statement")
-        return sections(self.recipe, split, ("text", "masked", "filled in"), examples, example, note)
+        return {
+            "call": quoted("The [MASK] statement"),
+            "results_note": "The loss is that of masked tokens, in nats, plus that of sentence pairs if there are any.",
+            "examples_split": split,
+            "examples_table": table(("text", "masked", "predicted"), examples),
+        }
 
     def proof_batch(
         self, examples: MaskedExamples, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None

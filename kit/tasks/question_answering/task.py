@@ -21,7 +21,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from kit.cards.markdown import quoted
+from kit.cards.markdown import quoted, table
 from kit.cards.tables import figures_of, predicted_rows
 from kit.data.batching.plan import Plan
 from kit.data.columns import note_once
@@ -35,7 +35,6 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, Window, find_answers
 from kit.tasks.base import Encoded
-from kit.tasks.families.labeling.card import joined, sections
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
 from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
@@ -310,18 +309,24 @@ class QuestionAnswering(FineTuning[Windows]):
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         first = rows[0] if rows else {}
         call = f"question={quoted(first.get('question', '…'))}, context={quoted(first.get('context', '…'))}"
+        headings = ("question", "answers", "prediction")
         examples = [
-            [row["question"], joined(list(dict.fromkeys(row["answers"]))), row["prediction"] or "(none)"]
-            for row in rows
+            [row["question"], list(dict.fromkeys(row["answers"])), row["prediction"] or "(none)"] for row in rows
         ]
-        note = "Figures of answers are out of 100."
+        note = "Exact match and F1 are out of 100."
         threshold = figures_of(results, "validation").get("null_threshold")
         if isinstance(threshold, float):
-            note += f" No answer is given where its score exceeds that of the best one by more than {threshold:.4g}, a "
-            note += "threshold that was chosen on the validation split."
-        return sections(self.recipe, split, ("question", "answers", "prediction"), examples, call, note) | {
-            "own_pipeline": True,
-            "length_note": "Long texts are read in windows, each on its own; an answer is always a part of the text.",
+            note += (
+                f" A question counts as unanswerable if the score of no answer exceeds that of the best answer by more "
+                f"than {threshold:.4g}, a threshold that was chosen on the validation split."
+            )
+        return {
+            "custom_pipeline": True,
+            "call": call,
+            "results_note": note,
+            "examples_split": split,
+            "examples_table": table(headings, examples),
+            "length_note": "It reads long texts in independent windows; an answer is always a span of the text.",
         }
 
     def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from kit.cards.markdown import clean
+from kit.cards.markdown import clean, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
@@ -34,7 +34,6 @@ from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_confusion, draw_types
 from kit.tasks.base import Encoded
-from kit.tasks.families.labeling.card import sections
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
 from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
@@ -315,8 +314,12 @@ class Tagging(FineTuning[Tagged]):
         words = [clean(word) for word in (rows[0] if rows else {}).get("tokens", ["…"])]
         call = f"{json.dumps(words, ensure_ascii=False)}, is_split_into_words=True"
         examples = [[" ".join(row[name]) for name in ("tokens", "tags", "prediction")] for row in rows]
-        note = "Figures are those of whole words, or of spans of words, out of 1."
-        return sections(self.recipe, split, ("words", "tags", "prediction"), examples, call, note)
+        return {
+            "call": call,
+            "results_note": "Metrics are over whole words, or spans of words, and out of 1.",
+            "examples_split": split,
+            "examples_table": table(("words", "tags", "prediction"), examples),
+        }
 
     def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
         smoothing = self.recipe.train.label_smoothing_factor

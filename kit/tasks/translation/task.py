@@ -269,16 +269,17 @@ class Translation(Writing[TokenPairs]):
         # the first example is in the first direction
         task = f"translation_{data.directions[0].replace('-', '_to_')}" if data.directions else self.recipe.pipeline_tag
         return {
-            "pipeline": quoted(task),
+            "pipeline": task,
+            "custom_pipeline": True,
+            "call": quoted(example),
             "results_note": results_note(self.recipe, results),
             "examples_split": split,
-            "examples_table": table(("source", "reference", "output"), examples) if examples else "",
-            "example": quoted(example),
-            "told_by_tokenizer": data.directions is None,
+            "examples_table": table(("source", "reference", "output"), examples),
+            "has_directions": data.directions is not None,
             "prefixed_example": json.dumps((data.source_prefix or "") + example, ensure_ascii=False),
             "shared_vocabulary": self.recipe.tokenizer.shared,
             "max_new_tokens": section.max_new_tokens,
-            "length_limit": f"; it was trained on texts of up to {data.max_length} tokens" if data.max_length else "",
+            "max_length": data.max_length,
         }
 
     def batch_of(self, examples: TokenPairs, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
