@@ -213,7 +213,7 @@ def test_a_run_tells_what_it_should(talker: Path) -> None:
     assert (talker / "plots" / "attention.png").is_file()
     card = (talker / "README.md").read_text(encoding="utf-8")
     assert 'kit.pipeline("dialogue", model=model)' in card
-    assert "Right answers" in card
+    assert "Answer accuracy" in card
 
 
 def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(talker: Path, tmp_path: Path, kit_here: Any) -> None:
