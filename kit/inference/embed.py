@@ -14,7 +14,7 @@ from kit.data.batching.plan import length_sorted_batches
 from kit.errors import KitError, RunError, did_you_mean
 from kit.prediction.bad_lines import BadLines
 from kit.prediction.files import read_lines
-from kit.pretrained.loading import load_model, model_place, told_in_one_line
+from kit.pretrained.loading import load_model, one_line_errors, weights_dir
 from kit.pretrained.positions import position_limit
 from kit.system.console import Reporter
 from kit.system.files import atomic_write
@@ -36,8 +36,8 @@ class Embedder:
         if getattr(self.model.config, "is_encoder_decoder", False) and hasattr(self.model, "decoder"):
             raise RunError(f"{name_or_path} needs a target as well as a source: it has no vector for a single text")
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        with told_in_one_line(name_or_path):
-            self.tokenizer = AutoTokenizer.from_pretrained(model_place(name_or_path), trust_remote_code=False)
+        with one_line_errors(name_or_path):
+            self.tokenizer = AutoTokenizer.from_pretrained(weights_dir(name_or_path), trust_remote_code=False)
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self.pooling = pooling

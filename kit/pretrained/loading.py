@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,6 +15,7 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
+    AutoTokenizer,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -20,7 +23,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from kit.data.text.tokenizer import Tokenizers
+from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.errors import RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.models import register_models
@@ -37,19 +40,67 @@ from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import code_files, custom_pipelines
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
+from kit.system.device import default_device
 from kit.system.files import TEMPORARY_PREFIX, replace_folder
 from kit.system.redaction import redact
 
-SAFELY: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
+SAFE_LOADING: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
 """How every model is loaded: weights that are numbers and nothing else, and no code from its folder."""
 
 
-def model_place(name_or_path: str | Path) -> str:
+def weights_dir(name_or_path: str | Path) -> str:
     """The folder with the weights of a run, of a model folder, or of `OWNER/NAME[@REVISION]` on the Hub."""
-    folder = resolve_folder(name_or_path)
+    return str(_weights_dir(resolve_folder(name_or_path)))
+
+
+def _weights_dir(folder: Path) -> Path:
     inside = folder / "model"
     is_model = any((inside / file).is_file() for file in ("config.json", "adapter_config.json"))
-    return str(inside if is_model else folder)
+    return inside if is_model else folder
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """A trained model in a run folder, a model folder or a Hub repository, opened once for a whole command."""
+
+    name: str
+    """The name or path that the user gave."""
+    path: Path
+    """The folder with the weights, the configuration and the tokenizer."""
+    config: PreTrainedConfig
+    recipe_file: Path | None
+    """The recipe of a run; None for a model folder."""
+
+    @classmethod
+    def open(cls, name_or_path: "str | Path | ModelFolder", settings: dict[str, Any] | None = None) -> "ModelFolder":
+        """Resolve the name and read the configuration, changed by `settings`. An open folder is returned unchanged.
+
+        Raises RunError if there is no trained model.
+        """
+        if isinstance(name_or_path, ModelFolder):
+            return name_or_path
+        folder = resolve_folder(name_or_path)
+        path, recipe_file = _weights_dir(folder), folder / "recipe.yaml"
+        config = _read_config(name_or_path, path, settings or {})
+        return cls(str(name_or_path), path, config, recipe_file if recipe_file.is_file() else None)
+
+    @cached_property
+    def tokenizers(self) -> Tokenizers:
+        """The tokenizers of an encoder-decoder."""
+        return load_pretrained_tokenizers(str(self.path))
+
+    @cached_property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer of a model with a single text, with padding even if it has no padding token, as GPT-2's."""
+        with one_line_errors(self.name):
+            tokenizer = AutoTokenizer.from_pretrained(self.path, trust_remote_code=False)
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        return tokenizer
+
+    def load(self, auto_class: Any, device: str | torch.device | None = None) -> PreTrainedModel:
+        """The model for inference, on a device (by default the one that training uses)."""
+        return load_model(auto_class, self).eval().to(device or default_device())
 
 
 def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
@@ -57,16 +108,19 @@ def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = Non
     return load_model(AutoModelForSeq2SeqLM, name_or_path, settings)
 
 
-def load_model(auto_class: Any, name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
-    """The model of a run folder, a model folder or a Hub id, with its adapter if that is what they hold; `settings`
-    change its configuration."""
-    config, place = load_config(name_or_path, settings), model_place(name_or_path)
-    if auto_class is AutoModelForSequenceClassification and (problem := padding_problem(config)):
-        raise RunError(f"{name_or_path}: {problem}")
-    with told_in_one_line(name_or_path), without_progress_bars():
-        if adapter_config_file(place) is not None:
-            return load_adapted(auto_class, place, config)
-        model = auto_class.from_pretrained(place, config=config, **SAFELY)
+def load_model(
+    auto_class: Any, name_or_path: str | Path | ModelFolder, settings: dict[str, Any] | None = None
+) -> PreTrainedModel:
+    """The model of a run folder, a model folder or a Hub id, with its adapter if it has one; `settings` change its
+    configuration."""
+    folder = ModelFolder.open(name_or_path, settings)
+    path = str(folder.path)
+    if auto_class is AutoModelForSequenceClassification and (problem := padding_problem(folder.config)):
+        raise RunError(f"{folder.name}: {problem}")
+    with one_line_errors(folder.name), without_progress_bars():
+        if adapter_config_file(path) is not None:
+            return load_adapted(auto_class, path, folder.config)
+        model = auto_class.from_pretrained(path, config=folder.config, **SAFE_LOADING)
     freeze_constants(model)
     return model
 
@@ -83,9 +137,9 @@ def new_or_pretrained(
     torch.manual_seed(train.seed)
     if place is None:
         return built(auto_class, config).to(getattr(torch, train.dtype)), []
-    with told_in_one_line(place), without_progress_bars(), plain_weights(place) as folder:
+    with one_line_errors(place), without_progress_bars(), plain_weights(place) as folder:
         model, told = auto_class.from_pretrained(
-            folder, config=config, ignore_mismatched_sizes=new_head, output_loading_info=True, **SAFELY
+            folder, config=config, ignore_mismatched_sizes=new_head, output_loading_info=True, **SAFE_LOADING
         )
     freeze_constants(model)
     if model.get_input_embeddings().num_embeddings < len(tokenizer):
@@ -113,17 +167,17 @@ def load_adapted(auto_class: Any, place: str, config: PreTrainedConfig) -> PreTr
     for, with the adapter merged into them."""
     if auto_class is not adapted_class(place):
         with plain_weights(place) as folder:
-            return auto_class.from_pretrained(folder, config=config, **SAFELY)
+            return auto_class.from_pretrained(folder, config=config, **SAFE_LOADING)
     return with_adapter(load_base(place, config), place)
 
 
 def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
     """The base model of an adapter, with the configuration and the search that the adapter was saved with."""
     base = base_of(place)
-    with told_in_one_line(f"{base}, the base model of the adapter {place},"), without_progress_bars():
+    with one_line_errors(f"{base}, the base model of the adapter {place},"), without_progress_bars():
         # the head of the adapter may have other labels
         model = adapted_class(place).from_pretrained(
-            model_place(base), config=config, ignore_mismatched_sizes=True, **SAFELY
+            weights_dir(base), config=config, ignore_mismatched_sizes=True, **SAFE_LOADING
         )
     freeze_constants(model)
     if model.can_generate():
@@ -133,14 +187,14 @@ def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
 
 def load_merged(name_or_path: str | Path) -> PreTrainedModel:
     """The base model of an adapter with the adapter merged into its weights."""
-    place = model_place(name_or_path)
+    place = weights_dir(name_or_path)
     return merged_into(load_base(place, load_config(place)), place)
 
 
 @contextmanager
 def plain_weights(name_or_path: str | Path) -> Iterator[str]:
     """Where the weights of a model are, for as long as the block lasts; those of an adapter are merged."""
-    place = model_place(name_or_path)
+    place = weights_dir(name_or_path)
     if adapter_config_file(place) is None:
         yield place
         return
@@ -161,27 +215,35 @@ def freeze_constants(model: PreTrainedModel) -> None:
 
 def load_config(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedConfig:
     """The configuration of a run folder, a model folder or a Hub id, changed by `settings`."""
+    return ModelFolder.open(name_or_path, settings).config
+
+
+def _read_config(name_or_path: str | Path, path: Path, settings: dict[str, Any]) -> PreTrainedConfig:
     register_models()
-    place = model_place(name_or_path)
-    with told_in_one_line(name_or_path):
-        adapter = adapter_config_file(place)
-    if Path(name_or_path).is_dir() and adapter is None and not (Path(place) / "config.json").is_file():
-        raise RunError(f"{name_or_path} holds no trained model: it has no model/config.json. Is the run finished?")
-    how: dict[str, Any] = {"trust_remote_code": False}
+    with one_line_errors(name_or_path):
+        adapter = adapter_config_file(path)
+    if Path(name_or_path).is_dir() and adapter is None and not (path / "config.json").is_file():
+        run = Path(name_or_path)
+        if (run / "recipe.yaml").is_file():
+            raise RunError(f"{run} has no model yet: finish it with `kit train {run} --resume`")
+        raise RunError(f"{run} holds no trained model: it has neither config.json nor model/config.json")
+    arguments: dict[str, Any] = {"trust_remote_code": False}
     if adapter is not None:
-        read_adapter_config(place)
-        how["_configuration_file"] = MODEL_CONFIG
-    with told_in_one_line(name_or_path):
-        kind = type(AutoConfig.from_pretrained(place, **how))
-        checked, problems = check_settings(kind, settings or {})
+        read_adapter_config(path)
+        arguments["_configuration_file"] = MODEL_CONFIG
+    with one_line_errors(name_or_path):
+        config = AutoConfig.from_pretrained(path, **arguments)
+        if not settings:
+            return config
+        checked, problems = check_settings(type(config), settings)
         if problems:
             raise RecipeError("; ".join(message for _, message in problems))
-        return AutoConfig.from_pretrained(place, **how, **checked)
+        return AutoConfig.from_pretrained(path, **arguments, **checked)
 
 
 @contextmanager
-def told_in_one_line(name_or_path: str | Path) -> Iterator[None]:
-    """Say in one line what transformers finds wrong with a model that is to be loaded."""
+def one_line_errors(name_or_path: str | Path) -> Iterator[None]:
+    """Turn errors of transformers about a model that is loaded into a RunError of one line."""
     try:
         yield
     except (OSError, ValueError, SafetensorError) as error:

@@ -18,7 +18,7 @@ from kit.models import register_models
 from kit.pipelines import image_to_text, question_answering
 from kit.pipelines.text_to_text import DIRECTION, TRANSLATION
 from kit.pretrained.adapters import adapted_class, adapter_config_file
-from kit.pretrained.loading import load_config, load_model, model_place
+from kit.pretrained.loading import load_config, load_model, weights_dir
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import PIPELINES, custom_pipelines
 
@@ -67,7 +67,7 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
     if name in PIPELINES:
         kwargs.setdefault("pipeline_class", PIPELINES[name])
     if isinstance(model, str | Path) and not kwargs.setdefault("trust_remote_code", False):
-        model = model_place(model)
+        model = weights_dir(model)
         if adapter_config_file(model) is not None:
             kwargs.setdefault("tokenizer", model)
             model = load_model(adapted_class(model), model)

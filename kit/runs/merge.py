@@ -13,7 +13,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RunError
 from kit.models import register_models
 from kit.pretrained.adapters import adapted_class, adapter_config_file, base_of
-from kit.pretrained.loading import export_model, load_merged, load_model, model_place
+from kit.pretrained.loading import export_model, load_merged, load_model, weights_dir
 from kit.pretrained.positions import position_limit
 from kit.runs.folder import RunFolder
 from kit.system.files import read_json_lines, write_text
@@ -42,7 +42,7 @@ def merge(run: str | Path, output: Path) -> Merged:
     Nothing is written if the two do not give the same logits.
     """
     register_models()
-    place = model_place(run)
+    place = weights_dir(run)
     if adapter_config_file(place) is None:
         raise RunError(f"{run} holds no adapter: there is nothing to merge. Runs with a section peft do")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):

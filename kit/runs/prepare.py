@@ -18,7 +18,7 @@ from kit.errors import RecipeError
 from kit.evaluation.evaluator import Evaluator
 from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, described_parameters
-from kit.pretrained.loading import model_place
+from kit.pretrained.loading import weights_dir
 from kit.recipe.base import Recipe
 from kit.runs.revisions import pinned
 from kit.tasks.base import Encoded, MakeBatch, Task
@@ -125,12 +125,12 @@ def build_model(task: Task[Any], tokenizers: Tokenizers) -> PreTrainedModel:
     freeze(model, task.recipe.train)
     if section.method is not None:
         assert pretrained is not None
-        if adapter_config_file(model_place(pretrained)) is not None:
+        if adapter_config_file(weights_dir(pretrained)) is not None:
             raise RecipeError(
                 f"model.pretrained: {pretrained} is an adapter, and a new one needs a plain model below it: make one "
                 f"with `kit merge {pretrained} --output FOLDER`"
             )
         torch.manual_seed(task.recipe.train.seed)
         assert task.recipe.peft_task_type is not None  # the recipe rejects peft.method where there is none
-        return add_adapter(model, section, task.recipe.peft_task_type, model_place(pretrained), task.new_parts)
+        return add_adapter(model, section, task.recipe.peft_task_type, weights_dir(pretrained), task.new_parts)
     return model

@@ -96,6 +96,11 @@ class Task(ABC, Generic[E]):
         """Tasks of `pipeline()` whose code is saved with the model, because transformers does not have them."""
         return ()
 
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        """Whether a trained model with this configuration belongs to the task; registry order decides between tasks."""
+        return False
+
     def row_steps(self) -> RowSteps:
         """What the task does to rows while its data is loaded."""
         return RowSteps(self.recipe.data)

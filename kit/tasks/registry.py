@@ -9,11 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import RecipeError
+from kit.errors import RecipeError, RunError
 from kit.recipe.base import Recipe
 from kit.recipe.parse import parse_recipe
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
     from kit.tasks.base import Task  # imports torch, which reading a recipe does not need
 
 TASKS = {
@@ -55,6 +57,15 @@ def task_class(name: str) -> "type[Task[Any]]":
 def create_task(recipe: Recipe) -> "Task[Any]":
     """The task that a recipe names."""
     return task_class(recipe.task)(recipe)
+
+
+def find_task(config: "PreTrainedConfig") -> "type[Task[Any]]":
+    """The first registered task whose models have such a configuration. Raises RunError if there is none."""
+    for name in TASKS:
+        if (task := task_class(name)).accepts(config):
+            return task
+    saved_by = (getattr(config, "architectures", None) or ["unknown"])[0]
+    raise RunError(f"no task of kit uses a {config.model_type} that was saved as {saved_by}")
 
 
 def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), *, saved: bool = False) -> Recipe:

@@ -364,7 +364,7 @@ def test_an_unfinished_run_has_curves_only(run_of: Callable[..., Path], kit_here
     shutil.rmtree(run / "model")
     done = kit_here("plot", run)
     assert done.returncode == 0
-    assert "Is the run finished?" in done.stderr
+    assert "has no model yet: finish it with" in done.stderr
     assert "loss.png" in done.stdout
     (run / "metrics.jsonl").unlink()
     assert kit_here("plot", run).returncode == 2

@@ -16,7 +16,7 @@ from kit.decoding.search import Hypothesis, search
 from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError, RunError
 from kit.prediction.bad_lines import FAILED, BadLines, Fault, in_halves
-from kit.pretrained.loading import load_config, load_model, model_place
+from kit.pretrained.loading import load_config, load_model, weights_dir
 from kit.tasks.captioning.images import PixelReader
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.families.seq2seq.inference import EMPTY, UNREADABLE, Output, outputs_of
@@ -48,7 +48,7 @@ class Captioner:
         if self.model.config.model_type not in CaptioningRecipe.kit_types:
             raise RunError(f"{name_or_path} is a {self.model.config.model_type}, which reads no pictures")
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))
+        self.tokenizers = load_pretrained_tokenizers(weights_dir(name_or_path))
         self.reader = PixelReader(self.model.config)
 
     def settings(self, **changes: object) -> GenerationSettings:

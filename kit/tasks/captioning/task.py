@@ -79,6 +79,10 @@ class Captioning(Writing[Captioned]):
     input_name: ClassVar[str] = "images"
     recipe: CaptioningRecipe
 
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        return config.model_type in CaptioningRecipe.kit_types
+
     @property
     def pipelines(self) -> tuple[str, ...]:
         return (PIPELINE,)

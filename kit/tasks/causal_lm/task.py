@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import AutoModelForCausalLM, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
@@ -27,8 +33,10 @@ from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.pretrained.architecture import is_causal_lm
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
+from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import causal_batch
 from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
@@ -68,6 +76,10 @@ class CausalLM(LanguageModel[TextBlocks]):
     auto_class: ClassVar[Any] = AutoModelForCausalLM
     kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "causal"
     recipe: CausalLMRecipe
+
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        return is_causal_lm(config) and not hasattr(config, INSTRUCTIONS)
 
     def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
         train, data = self.recipe.train, self.recipe.data

@@ -50,6 +50,10 @@ class Dialogue(Writing[Conversations]):
     card_template: ClassVar[str] = "dialogue"
     recipe: DialogueRecipe
 
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        return hasattr(config, SETTINGS)
+
     @property
     def pipelines(self) -> tuple[str, ...]:
         return (TASK,)

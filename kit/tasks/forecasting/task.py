@@ -54,6 +54,11 @@ class Forecasting(Task[Windows]):
     card_template: ClassVar[str] = "forecasting"
     proofs: ClassVar[Sequence[Proof]] = PROOFS
     recipe: ForecastingRecipe
+
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        return config.model_type in ForecastingRecipe.kit_types
+
     training_windows: Windows | None = None
     """Once the training data is encoded: what a new model is as wide as, and takes its normalization from."""
     linear: LinearAutoregression | None = None

@@ -31,10 +31,12 @@ from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
+from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
+from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
 from kit.tasks.families.language_modeling.task import PLAIN, perplexity, vocabulary_settings
 from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
@@ -99,6 +101,10 @@ class InstructionTuning(Task[Answered]):
     # overfitting would need a rate for large pretrained models
     proofs: ClassVar[Sequence[Proof]] = tuple(proof for proof in PROOFS if proof is not overfitting)
     recipe: InstructionTuningRecipe
+
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        return is_causal_lm(config) and hasattr(config, INSTRUCTIONS)
 
     # ---- text → tokens → batches -------------------------------------------------------------------------------------
 

@@ -10,7 +10,13 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
@@ -27,6 +33,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.pretrained.architecture import is_causal_lm, is_saved_as
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity
 from kit.tasks.masked_lm.masking import Masking
@@ -89,6 +96,11 @@ class MaskedLM(LanguageModel[MaskedExamples]):
 
     kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "masked"
     recipe: MaskedLMRecipe
+
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        saved_by = (AutoModelForMaskedLM, AutoModelForPreTraining)  # the second has causal models, too
+        return not is_causal_lm(config) and any(is_saved_as(config, auto_class) for auto_class in saved_by)
 
     @property
     def auto_class(self) -> Any:

@@ -24,7 +24,9 @@ from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, trai
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.pipelines.dialogue import SETTINGS as DIALOGUE
 from kit.pipelines.text_to_text import PIPELINES
+from kit.pretrained.architecture import architecture
 from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.model_settings import config_class
@@ -56,6 +58,13 @@ class Translation(Writing[TokenPairs]):
 
     card_template: ClassVar[str] = "seq2seq"
     recipe: TranslationRecipe
+
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        # older models of transformers have the names of classes that are gone
+        other_head = architecture(config).endswith(("Classification", "QuestionAnswering"))
+        is_text_model = type(config) in AutoModelForSeq2SeqLM._model_mapping
+        return is_text_model and not other_head and not hasattr(config, DIALOGUE)
 
     @property
     def pipelines(self) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
 from kit.evaluation.evaluator import Evaluator
+from kit.pretrained.architecture import is_saved_as
 from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
@@ -77,6 +78,10 @@ class FineTuning(Task[L]):
     """transformers' class that builds and loads models of this task."""
 
     recipe: FineTuningRecipe
+
+    @classmethod
+    def accepts(cls, config: PreTrainedConfig) -> bool:
+        return is_saved_as(config, cls.auto_class)
 
     labels: list[str] | None = None
     """Names of the labels, in the model's order, once the training data is encoded; None where there are none."""

@@ -15,7 +15,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from kit.data.batching.plan import length_sorted_batches
 from kit.errors import DataError, KitError
 from kit.prediction.bad_lines import FAILED, BadLines, Fault, in_halves
-from kit.pretrained.loading import load_config, load_model, model_place, told_in_one_line
+from kit.pretrained.loading import load_config, load_model, one_line_errors, weights_dir
 from kit.pretrained.positions import position_limit
 from kit.tasks.families.seq2seq.inference import (
     CHARACTERS_AT_ONCE,
@@ -26,6 +26,9 @@ from kit.tasks.families.seq2seq.inference import (
     Output,
     take,
 )
+
+INSTRUCTIONS = "instructions"
+"""Field of the model's configuration with the prompt template of instruction tuning."""
 
 MAX_NEW_TOKENS = 60
 """How long completions are where neither the model nor the user says it."""
@@ -84,8 +87,8 @@ class Completer:
         """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
         self.model = load_model(AutoModelForCausalLM, name_or_path).eval()
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        with told_in_one_line(name_or_path):
-            self.tokenizer = AutoTokenizer.from_pretrained(model_place(name_or_path), trust_remote_code=False)
+        with one_line_errors(name_or_path):
+            self.tokenizer = AutoTokenizer.from_pretrained(weights_dir(name_or_path), trust_remote_code=False)
         if self.tokenizer.pad_token_id is None:
             self.tokenizer.pad_token = self.tokenizer.eos_token
         self.positions = position_limit(self.model.config)

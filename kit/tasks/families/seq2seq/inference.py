@@ -19,7 +19,7 @@ from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError, KitError
 from kit.prediction.bad_lines import FAILED, NOTHING, BadLines, Fault, in_halves, longer_than
 from kit.prediction.output import EMPTY, Output
-from kit.pretrained.loading import load_seq2seq, model_place
+from kit.pretrained.loading import load_seq2seq, weights_dir
 from kit.pretrained.positions import encode_within, position_limit
 
 LINES_AT_ONCE = 1024
@@ -61,7 +61,7 @@ class Translator:
         """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
         self.model = load_seq2seq(name_or_path).eval()
         self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.tokenizers = load_pretrained_tokenizers(model_place(name_or_path))
+        self.tokenizers = load_pretrained_tokenizers(weights_dir(name_or_path))
         self.positions = position_limit(self.model.config)
 
     def settings(self, **changes: object) -> GenerationSettings:
