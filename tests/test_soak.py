@@ -13,16 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import RunKit
-from support.process_recipes import (
-    METRICS,
-    NO_DROPOUT,
-    assert_same_weights,
-    go_back_to,
-    losses,
-    results,
-    weights,
-    write_recipe,
-)
+from support.process_recipes import METRICS, NO_DROPOUT, write_recipe
+from support.runs import assert_same_weights, losses, results, rewind, weights
 
 from kit.training.checkpoint import Checkpoints
 
@@ -163,7 +155,7 @@ def test_a_run_goes_on_with_another_number_of_processes(
     same = ["train.micro_batches=2", "train.dtype=float64", "train.save_total_limit=9"]
     unbroken = run(kind, 1, "unbroken", *same)
     run(kind, first, "moved", *same, *more)
-    go_back_to(unbroken.parent / "moved", 4)
+    rewind(unbroken.parent / "moved", 4)
     moved = run(kind, second, "moved", *same, "--resume")
     assert losses(moved) == pytest.approx(losses(unbroken), rel=1e-9)
     assert_same_weights(unbroken, moved, 1e-9)

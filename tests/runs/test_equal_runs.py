@@ -2,25 +2,19 @@
 
 import json
 import os
-import shutil
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from support.processes import in_processes
+from support.runs import losses, rewind, weights
 
 from kit import load_recipe, train
 
 
-def losses(run: Path) -> list[float]:
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
-
-
 def relative_distance(run: Path, other: Path) -> float:
     """Largest difference of any weight, relative to the largest weight of its tensor."""
-    mine, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (run, other))
+    mine, theirs = weights(run), weights(other)
     assert mine.keys() == theirs.keys()
     return max(float((mine[k] - theirs[k]).abs().max() / mine[k].abs().max().clamp(min=1e-30)) for k in mine)
 
@@ -36,7 +30,7 @@ def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path)
     four = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
     assert losses(four) == pytest.approx(losses(one), rel=1e-9)
     assert relative_distance(one, four) < 1e-9
-    assert load_file(one / "model" / "model.safetensors")["lm_head.weight"].dtype == torch.float64
+    assert weights(one)["lm_head.weight"].dtype == torch.float64
 
 
 def test_one_part_or_four_is_equal_in_float32_for_fifty_steps(tiny_recipe: Path, tmp_path: Path) -> None:
@@ -71,11 +65,7 @@ def test_a_run_started_in_two_processes_goes_on_in_one_and_back(tiny_recipe: Pat
     for first, second in ((2, 1), (1, 2)):
         moved = tmp_path / f"from_{first}_to_{second}"
         in_processes(first, train, recipe, moved)
-        (moved / "results.json").unlink()
-        for checkpoint in (moved / "checkpoints").glob("step-*"):  # as if it had been killed after step 4
-            if checkpoint.name != "step-4":
-                shutil.rmtree(checkpoint)
-        assert (moved / "checkpoints" / "step-4").is_dir()
+        rewind(moved, 4)
         in_processes(second, train, recipe, moved, True)
         assert losses(moved) == pytest.approx(losses(unbroken), rel=1e-5)
 

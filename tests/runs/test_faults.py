@@ -15,7 +15,7 @@ import psutil
 import pytest
 import torch
 from conftest import RunKit
-from support.process_recipes import weights
+from support.runs import weights
 
 from kit import load_recipe, train
 from kit.training.checkpoint import Checkpoints

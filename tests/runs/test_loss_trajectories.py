@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 from conftest import RunKit
-from support.process_recipes import OTHER_TASKS, RECIPES, losses, write_recipe
+from support.process_recipes import OTHER_TASKS, RECIPES, write_recipe
+from support.runs import losses
 
 from kit.tasks.registry import TASKS
 

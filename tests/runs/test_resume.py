@@ -11,19 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 from support.processes import ForkedKit
+from support.runs import weight_bytes
 
 STEPS = ["train.max_steps=40", "train.save_steps=3", "eval.steps=10", "train.seed=3"]
 
 
 def command(recipe: Path, output: Path, *more: str) -> list[str]:
     return [sys.executable, "-m", "kit", "train", str(recipe), *STEPS, "--output", str(output), *more]
-
-
-def weights(run: Path) -> dict[str, bytes]:
-    tensors = load_file(run / "model" / "model.safetensors")
-    return {name: tensor.numpy().tobytes() for name, tensor in tensors.items()}
 
 
 def kill_when(process: ForkedKit, ready: Callable[[], bool]) -> None:
@@ -66,7 +61,7 @@ def test_kill_and_resume_is_bit_identical(tiny_recipe: Path, tmp_path: Path) -> 
         assert process.returncode == -signal.SIGKILL, "the run was over before it could be killed"
     last = subprocess.run(command(tiny_recipe, broken, "--resume"), check=True, capture_output=True, text=True)
     assert "resuming at step" in last.stderr
-    assert weights(broken) == weights(unbroken)
+    assert weight_bytes(broken) == weight_bytes(unbroken)
     assert steps_logged(broken) == steps_logged(unbroken)
     assert not list(broken.rglob(".tmp-*"))
 
@@ -109,7 +104,7 @@ def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, k
     resumed = kit_here("train", tiny_recipe, "--output", broken, "--resume")
     assert resumed.returncode == 0, resumed.stderr
     assert "model.safetensors does not match its checksum" in resumed.stderr
-    assert weights(broken) == weights(unbroken)
+    assert weight_bytes(broken) == weight_bytes(unbroken)
 
 
 def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tiny_recipe: Path, kit_here) -> None:  # type: ignore[no-untyped-def]

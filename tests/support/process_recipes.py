@@ -1,11 +1,8 @@
-"""Recipes of every task that train in a moment, and how runs of them are compared."""
+"""Recipes of every task that train in a moment."""
 
-import json
 from pathlib import Path
 
-import torch
 from conftest import TINY
-from safetensors.torch import load_file
 
 CAUSAL = """\
 task: causal_lm
@@ -101,34 +98,3 @@ def write_recipe(folder: Path, kind: str) -> Path:
     path = folder / f"{kind}.yaml"
     path.write_text((RECIPES | OTHER_TASKS)[kind], encoding="utf-8")
     return path
-
-
-def losses(run: Path) -> list[float]:
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
-
-
-def results(run: Path) -> dict:
-    return json.loads((run / "results.json").read_text(encoding="utf-8"))
-
-
-def weights(run: Path) -> dict[str, torch.Tensor]:
-    return load_file(run / "model" / "model.safetensors")
-
-
-def assert_same_weights(run: Path, other: Path, tolerance: float) -> None:
-    mine, theirs = weights(run), weights(other)
-    assert mine.keys() == theirs.keys()
-    for name, tensor in mine.items():
-        torch.testing.assert_close(theirs[name], tensor, rtol=tolerance, atol=tolerance)
-
-
-def go_back_to(run: Path, step: int) -> None:
-    """Leave a run as if it had been killed after the checkpoint of a step."""
-    import shutil
-
-    (run / "results.json").unlink()
-    for checkpoint in (run / "checkpoints").glob("step-*"):
-        if int(checkpoint.name[5:]) > step:
-            shutil.rmtree(checkpoint)
-    assert (run / "checkpoints" / f"step-{step}").is_dir()

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.processes import in_processes
+from support.runs import losses
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from kit import DataError, RecipeError, load_recipe, register, train
@@ -55,15 +56,10 @@ def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
     return load_recipe(path, [*changes, *overrides])
 
 
-def logged(run: Path) -> list[float]:
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    return [entry["train_loss"] for entry in entries if "train_loss" in entry]
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tmp_path: Path) -> None:
     run = train(recipe_of(tmp_path, kind), tmp_path / "run")
-    assert logged(run.folder)[-1] < logged(run.folder)[0]
+    assert losses(run.folder)[-1] < losses(run.folder)[0]
     again = evaluate(run.folder, overrides=["eval.tokens_per_batch=64"])  # other batches, the same figures
     for name, value in again.figures.items():
         assert run.results["test"][name] == pytest.approx(value, rel=1e-5), name
@@ -189,7 +185,7 @@ def test_a_stream_is_read_once_an_epoch_and_resumed_where_it_was(kind: str, tmp_
     train(recipe, broken, resume=True)
     mine, theirs = (load_file(folder / "model" / "model.safetensors") for folder in (unbroken, broken))
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
-    assert logged(unbroken) == logged(broken)
+    assert losses(unbroken) == losses(broken)
 
 
 # ---- a state that is carried from block to block --------------------------------------------------------------------
@@ -236,9 +232,9 @@ def test_a_carried_state_is_part_of_the_checkpoint(tmp_path: Path) -> None:
     shutil.rmtree(broken / "checkpoints" / "step-6")
     assert (broken / "checkpoints" / "step-4" / "carried.safetensors").is_file()
     train(recipe, broken, resume=True)
-    assert logged(unbroken) == logged(broken)
+    assert losses(unbroken) == losses(broken)
     parts = train(recipe_of(tmp_path, "rnn", *CARRIED, "train.micro_batches=3"), tmp_path / "parts").folder
-    assert logged(parts) == pytest.approx(logged(unbroken), rel=1e-9)
+    assert losses(parts) == pytest.approx(losses(unbroken), rel=1e-9)
 
 
 def test_two_processes_carry_their_streams(tmp_path: Path) -> None:
@@ -246,7 +242,7 @@ def test_two_processes_carry_their_streams(tmp_path: Path) -> None:
     one, two = train(recipe, tmp_path / "one").folder, tmp_path / "two"
     in_processes(2, train, recipe, two)
     assert json.loads((two / "results.json").read_text(encoding="utf-8"))["train"]["processes"] == 2
-    assert logged(two) == pytest.approx(logged(one), rel=1e-9)
+    assert losses(two) == pytest.approx(losses(one), rel=1e-9)
     mine, theirs = (load_file(run / "checkpoints" / "step-6" / "carried.safetensors") for run in (one, two))
     for name, tensor in mine.items():
         torch.testing.assert_close(theirs[name], tensor, rtol=1e-9, atol=1e-12)

@@ -12,8 +12,9 @@ from accelerate import Accelerator
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from conftest import RunKit
-from support.process_recipes import assert_same_weights, go_back_to, losses, weights, write_recipe
+from support.process_recipes import write_recipe
 from support.processes import in_processes
+from support.runs import assert_same_weights, losses, rewind, weights
 from torch.distributed.tensor import DTensor
 from transformers import BertConfig, BertForMaskedLM
 
@@ -84,9 +85,9 @@ def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> 
     names = {path.name for path in (sharded / "model").iterdir()}
     assert names == {path.name for path in (whole / "model").iterdir()}
 
-    go_back_to(sharded, 4)
+    rewind(sharded, 4)
     train(recipe, sharded, resume=True)
-    go_back_to(whole, 8)
+    rewind(whole, 8)
     in_processes(2, train_sharded, recipe, whole, True)
     assert losses(sharded) == pytest.approx(losses(whole), rel=1e-9)
     assert_same_weights(whole, sharded, 1e-9)
