@@ -99,7 +99,7 @@ def test_sharding_trains_where_accelerate_turns_to_fsdp(tmp_path: Path) -> None:
     whole, sharded = train(recipe, tmp_path / "whole").folder, tmp_path / "sharded"
     in_processes(2, train_as_on_gpus, recipe, sharded)
     assert losses(sharded) == pytest.approx(losses(whole), rel=1e-9)
-    go_back_to(sharded, 4)
+    rewind(sharded, 4)
     in_processes(2, train_as_on_gpus, recipe, sharded, True)
     assert losses(sharded) == pytest.approx(losses(whole), rel=1e-9)
     assert_same_weights(whole, sharded, 1e-9)
