@@ -1,98 +1,38 @@
-"""Pretrained models are fine-tuned as their own classes mean it: languages, first tokens, prefixes, limits."""
+"""Pretrained encoder-decoders are fine-tuned as their classes require: first tokens, frozen parts, prefixes, limits."""
 
-import importlib.util
-import json
-import sys
-import types
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import yaml
 from accelerate import Accelerator
-from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.pretrained_models import CODES, FAMILIES, LETTERS, Family, mbart, nllb
-from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, NllbTokenizer
+from support.fine_tuning import PAIRS, fine_tuning, own_model, recipe_file, write_pairs, write_text
+from support.pretrained_models import FAMILIES
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
-from kit import Translator, evaluate, load_recipe, train
+from kit import Translator, load_recipe, train
 from kit.data.text.languages import set_language_codes
-from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
-from kit.decoding.settings import GenerationSettings
-from kit.errors import RecipeError, RunError
-from kit.evaluation.evaluator import Evaluator
+from kit.data.text.tokenizer import Tokenizers
+from kit.errors import RecipeError
 from kit.pretrained.loading import export_model
 from kit.pretrained.positions import position_limit
 from kit.recipe.inputs import Seq2SeqTokenizerSection
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.verify import verify
-from kit.tasks.families.seq2seq.evaluation import by_language, evaluate_split, predict
+from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.training.objective import Seq2SeqObjective
-
-PAIRS = [
-    ("der hund", "a dog"), ("die katze", "the cat"), ("das haus", "my home"), ("ein baum", "palm"),
-    ("kein geld", "no cash"), ("guten tag", "hi"), ("bis bald", "so long"), ("ja", "yes"), ("ach so", "i know"),
-]  # fmt: skip
-DIRECTIONS = ["de-en", "en-fr", "fr-de"]
-
-
-def write_text(folder: Path, pairs: list[tuple[str, str]], split: str = "train") -> None:
-    """Parallel text in three languages, of which the third repeats the first backwards."""
-    for suffix, lines in (
-        ("de", [source for source, _ in pairs]),
-        ("en", [target for _, target in pairs]),
-        ("fr", [source[::-1] for source, _ in pairs]),
-    ):
-        (folder / f"{split}.{suffix}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Text that a model can learn by heart, with the training pairs for validation too."""
-    folder = tmp_path_factory.mktemp("data")
-    for split in ("train", "val"):
-        write_text(folder, PAIRS, split)
-    return folder
-
-
-def recipe_file(folder: Path, data: Path, *parts: dict[str, Any]) -> Path:
-    """A recipe that learns the pairs by heart, with more keys for its sections; a key of None is left out."""
-    recipe: dict[str, Any] = {
-        "task": "translation",
-        "model": {},
-        "tokenizer": {},
-        "data": {"path": str(data), "source": "de", "target": "en"},
-        "train": {"max_steps": 60, "batch_size": 9, "learning_rate": 1e-2, "lr_scheduler_type": "constant"},
-        "eval": {"steps": 0, "metrics": ["exact_match"], "max_new_tokens": 16, "num_beams": 2, "examples": 0},
-    }
-    for part in parts:
-        for section, values in part.items():
-            recipe[section].update(values)
-    if "directions" in recipe["data"]:
-        recipe["data"].pop("source")
-        recipe["data"].pop("target")
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    return path
-
-
-def fine_tuning(folder: Path, data: Path, family: Family, *parts: dict[str, Any]) -> Path:
-    """A recipe for a model of this family, which is made here."""
-    pretrained = {"model": {"pretrained": str(family.save(folder / "pretrained"))}}
-    return recipe_file(folder, data, pretrained, *parts)
+    return write_pairs(tmp_path_factory.mktemp("data"))
 
 
 @pytest.fixture(params=FAMILIES)
 def prepared(request: pytest.FixtureRequest, tmp_path: Path, data: Path) -> Prepared:
     family = FAMILIES[request.param]()
     return prepare(load_recipe(fine_tuning(tmp_path, data, family, family.recipe)))
-
-
-# ---- training ----------------------------------------------------------------------------------------------------
 
 
 def test_loss_is_that_of_the_model_itself(prepared: Prepared) -> None:
@@ -186,310 +126,6 @@ def test_prefix_is_part_of_every_source_and_is_handed_on(tmp_path: Path, data: P
     path = recipe_file(tmp_path, data, {"model": {"pretrained": str(saved)}})
     assert prepare(load_recipe(path)).tokenizers.prefix == "turn: "
     assert prepare(load_recipe(path, ['data.source_prefix=""'])).tokenizers.prefix == ""
-
-
-# ---- language codes ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "tokenizer", "message"),
-    [
-        ("nllb", {}, r"tokenizer\.source_language is missing: .*NllbTokenizer.* codes \(deu_Latn"),
-        ("nllb", {"source_language": "deu_Latn"}, r"tokenizer\.target_language is missing"),
-        ("nllb", {"target_language": "eng_Latn"}, r"tokenizer\.source_language is missing"),
-        (
-            "nllb",
-            {"source_language": "deu_Latin", "target_language": "eng_Latn"},
-            r'tokenizer\.source_language: .* has no code "deu_Latin".* Did you mean "deu_Latn"\?',
-        ),
-        (
-            "nllb",
-            {"source_language": "deu_Latn", "target_language": "en"},
-            r'tokenizer\.target_language: .* has no code "en".* Did you mean "eng_Latn"\?',
-        ),
-        ("t5", {"target_language": "en"}, r"tokenizer\.target_language: .*T5Tokenizer.* no language codes.*prefix"),
-    ],
-)
-def test_codes_that_are_missing_unknown_or_needless_are_refused(
-    name: str, tokenizer: dict[str, str], message: str, tmp_path: Path, data: Path
-) -> None:
-    path = fine_tuning(tmp_path, data, FAMILIES[name](), {"tokenizer": tokenizer})
-    with pytest.raises(RecipeError, match=message):
-        prepare(load_recipe(path))
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        (
-            {"model": {"type": "rnn_seq2seq"}, "tokenizer": {"source_language": "de"}},
-            "newly trained tokenizer has no language",
-        ),
-        (
-            {"model": {"pretrained": "x"}, "tokenizer": {"target_language": "en"}, "data": {"directions": DIRECTIONS}},
-            r"tokenizer\.target_language: it has no effect with data\.directions",
-        ),
-        (
-            {"model": {"pretrained": "x"}, "tokenizer": {"language_codes": {"de": "de_DE"}}},
-            r"tokenizer\.language_codes: it has no effect without data\.directions",
-        ),
-        (
-            {
-                "model": {"pretrained": "x"},
-                "tokenizer": {"language_codes": {"dee": "de_DE"}},
-                "data": {"directions": DIRECTIONS},
-            },
-            r'language_codes\.dee: it is not a language of data\.directions\. Did you mean "de"\?',
-        ),
-        (
-            {"model": {"pretrained": "x"}, "tokenizer": {"vocab_size": 100}},
-            r"tokenizer\.vocab_size: it has no effect on the tokenizer of model\.pretrained",
-        ),
-    ],
-)
-def test_contradictions_are_refused_when_the_recipe_is_read(
-    parts: dict[str, Any], message: str, tmp_path: Path, data: Path
-) -> None:
-    with pytest.raises(RecipeError, match=message):
-        load_recipe(recipe_file(tmp_path, data, parts))
-
-
-@pytest.mark.parametrize("build", [mbart, nllb])
-def test_codes_behind_the_text_are_rejected(
-    build: Callable[[], Family], tmp_path: Path, data: Path, kit_here: RunKit
-) -> None:
-    family = build()
-    path = fine_tuning(tmp_path, data, family, family.recipe)
-    folder = tmp_path / "pretrained"
-    if build is nllb:
-        config = folder / "tokenizer_config.json"
-        config.write_text(json.dumps({**json.loads(config.read_text()), "legacy_behaviour": True}))
-    message = "puts the language code after the text, as in first-generation mBART"
-    remedy = r"Use mBART-50, NLLB or M2M-100 \(NLLB without legacy_behaviour"
-    with pytest.raises(RecipeError, match=f"^tokenizer: .*{message}.* {remedy}"):
-        prepare(load_recipe(path))
-    for keys in ({}, {"data": {"directions": DIRECTIONS}}):  # also where language codes are missing
-        path = recipe_file(tmp_path, data, {"model": {"pretrained": str(folder)}}, keys)
-        with pytest.raises(RecipeError, match=message):
-            prepare(load_recipe(path))
-    (tmp_path / "in.txt").write_text("ja\n")
-    for command in (("generate", folder, "in.txt"), ("plot", folder, "--sentence", "ja")):
-        done = kit_here(*command)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert message in done.stderr
-        assert len(done.stderr.splitlines()) == 1
-
-
-def test_codes_that_kit_does_not_know_are_rejected(tmp_path: Path, data: Path) -> None:
-    words = ["<s>", "<pad>", "</s>", "<unk>", "▁", *LETTERS]
-    vocabulary = {word: number for number, word in enumerate(words)}
-    family = nllb()
-    family = Family(family.config, NllbTokenizer(vocab=vocabulary, extra_special_tokens=["__java__"]))
-    message = r"NllbTokenizer\) has language codes that kit does not know\. Use mBART-50"
-    with pytest.raises(RecipeError, match=message):
-        prepare(load_recipe(fine_tuning(tmp_path, data, family, {"tokenizer": {"target_language": "__java__"}})))
-    with pytest.raises(RunError, match=message):
-        Translator(tmp_path / "pretrained").translate(["ja"])
-
-
-@pytest.mark.parametrize(
-    ("name", "codes"),
-    [
-        ("nllb", dict(zip(("de", "en", "fr"), CODES["nllb"], strict=True))),
-        ("mbart50", dict(zip(("de", "en", "fr"), CODES["mbart50"], strict=True))),
-    ],
-)
-def test_every_example_has_the_languages_of_its_direction(
-    name: str, codes: dict[str, str], tmp_path: Path, data: Path
-) -> None:
-    keys = {"tokenizer": {"language_codes": codes}, "data": {"directions": DIRECTIONS}}
-    prepared = prepare(load_recipe(fine_tuning(tmp_path, data, FAMILIES[name](), keys)))
-    tokenizers, tokenizer, model = prepared.tokenizers, prepared.tokenizers.source, prepared.model.double().eval()
-    examples, texts = prepared.encoded.splits["validation"], prepared.splits.datasets["validation"]
-    plan = GenerationSettings(num_beams=2, max_new_tokens=6)
-    # small batches, so that each language has several
-    evaluator = Evaluator(60, Accelerator())
-    found = predict(
-        Seq2SeqObjective(model), examples, tokenizer.pad_token_id,
-        by_language(plan, examples, tokenizers), evaluator,
-    )  # fmt: skip
-    for row, text in enumerate(texts):
-        tokenizer.src_lang, tokenizer.tgt_lang = codes[text["source_language"]], codes[text["target_language"]]
-        stock = tokenizer(text["source"], text_target=text["target"], return_tensors="pt")
-        assert examples.source[row].tolist() == stock["input_ids"][0].tolist()
-        assert examples.target[row].tolist() == stock["labels"][0].tolist()
-        if row % 4:  # searching again takes most of the time, and the rows of a direction follow each other
-            continue
-        first = tokenizer.convert_tokens_to_ids(codes[text["target_language"]])
-        written = model.generate(
-            input_ids=stock["input_ids"], attention_mask=stock["attention_mask"],
-            num_beams=2, max_new_tokens=6, forced_bos_token_id=first,
-        )  # fmt: skip
-        tokens = written[0, 1:].tolist()
-        assert found[row].tokens == tokens[: len(found[row].tokens)]
-        assert tokens[0] == first
-
-    # the saved tokenizer knows the names, and must be told which
-    tokenizers.save(tmp_path / "saved")
-    loaded = Tokenizers.load(tmp_path / "saved")
-    assert loaded.target_languages == ["de", "en", "fr"]
-    for language in ("fr", codes["fr"]):
-        assert loaded.encode_source(["ja"], language, "en") == tokenizers.encode_source(["ja"], "fr", "en")
-        assert (
-            loaded.generation_tokens(language)
-            == tokenizers.generation_tokens("fr")
-            != tokenizers.generation_tokens("en")
-        )
-    with pytest.raises(RunError, match="needs to know which language to read"):
-        loaded.encode_source(["ja"], target_language="en")
-    with pytest.raises(RunError, match='no target language "ro"'):
-        loaded.encode_source(["ja"], "de", "ro")
-
-
-class Pieces:
-    """What the M2M tokenizer needs of the sentencepiece package: cutting at spaces."""
-
-    def Load(self, path: str) -> None:
-        pass
-
-    def encode(self, text: str, out_type: type) -> list[str]:
-        return [f"▁{word}" for word in text.split()]
-
-    def decode(self, pieces: list[str]) -> str:
-        return "".join(pieces).replace("▁", " ").strip()
-
-
-def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokenizer has other names for codes and tokens than all the others."""
-    stand_in = types.ModuleType("sentencepiece")
-    stand_in.SentencePieceProcessor = Pieces  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "sentencepiece", stand_in)
-    module = "transformers.models.m2m_100.tokenization_m2m_100"
-    monkeypatch.delitem(sys.modules, module, raising=False)
-    tokenizer_class = importlib.import_module(module).M2M100Tokenizer
-    monkeypatch.delitem(sys.modules, module)
-    words = ["<s>", "<pad>", "</s>", "<unk>", "▁ein", "▁hund", "▁a", "▁dog"]
-    (tmp_path / "vocab.json").write_text(json.dumps({word: number for number, word in enumerate(words)}))
-    tokenizer = tokenizer_class(str(tmp_path / "vocab.json"), str(tmp_path / "model"))
-    with pytest.raises(RecipeError, match="source_language is missing"):
-        set_language_codes(tokenizer, Seq2SeqTokenizerSection(), [])
-    with pytest.raises(RecipeError, match='no code "deu_Latn"'):
-        set_language_codes(tokenizer, Seq2SeqTokenizerSection(source_language="deu_Latn", target_language="en"), [])
-    set_language_codes(tokenizer, Seq2SeqTokenizerSection(source_language="de", target_language="en"), [])
-    tokenizers = Tokenizers(tokenizer, tokenizer)
-    german, english, french = (tokenizer.get_lang_id(code) for code in ("de", "en", "fr"))
-    assert tokenizers.encode_source(["ein hund"]) == [[german, 4, 5, 2]]
-    assert tokenizers.encode_target(["a dog"]) == [[english, 6, 7, 2]]
-    assert tokenizers.encode_target(["a dog"], "fr") == [[french, 6, 7, 2]]
-    assert tokenizers.generation_tokens() == {"forced_bos_token_id": english}
-    assert tokenizers.generation_tokens("fr") == {"forced_bos_token_id": french}
-    assert tokenizers.decode([[english, 6, 7, 2, 1]]) == ["a dog"]
-    assert len(tokenizers.target_languages) == 100
-
-
-@pytest.mark.skipif(importlib.util.find_spec("sentencepiece") is not None, reason="the package is there")
-def test_a_tokenizer_that_needs_another_package_says_so(tmp_path: Path) -> None:
-    FAMILIES["marian"]().config.save_pretrained(tmp_path)
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MarianTokenizer"}')
-    for file in ("vocab.json", "source.spm", "target.spm"):
-        (tmp_path / file).write_text("{}")
-    with pytest.raises(RecipeError, match=r"MarianTokenizer requires .*pip install sentencepiece"):
-        load_pretrained_tokenizers(str(tmp_path))
-
-
-# ---- tags of models trained here ---------------------------------------------------------------------------------
-
-
-def own_model(folder: Path, data: Path, *parts: dict[str, Any]) -> Prepared:
-    """A new model for several directions."""
-    model = {"type": "transformer_seq2seq", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
-    keys = {"model": model, "tokenizer": {"min_frequency": 1}, "data": {"directions": DIRECTIONS}}
-    return prepare(load_recipe(recipe_file(folder, data, keys, *parts)))
-
-
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: Path, data: Path) -> None:
-    parts = {"tokenizer": {"shared": shared}, "model": {"share_encoder_decoder_embeddings": shared}}
-    prepared = own_model(tmp_path, data, parts)
-    tokenizers, tokenizer = prepared.tokenizers, prepared.tokenizers.source
-    examples, texts = prepared.encoded.splits["train"], prepared.splits.datasets["train"]
-    for row, text in enumerate(texts):
-        tag = tokenizer.convert_tokens_to_ids(f"<2{text['target_language']}>")
-        assert examples.source[row].tolist() == [tag, *tokenizer(text["source"])["input_ids"]]
-        assert examples.target[row].tolist() == tokenizers.target(text["target"])["input_ids"]
-    assert prepared.model.get_input_embeddings().num_embeddings == len(tokenizer)
-    # what a text says is never taken for a tag
-    assert not {tokenizer.convert_tokens_to_ids("<2fr>")} & set(tokenizers.encode_source(["<2fr> ja"], None, "en")[0])
-    # tags need no search of their own, so that languages share batches
-    assert list(by_language(GenerationSettings(), examples, tokenizers)) == [None]
-
-    tokenizers.save(tmp_path / "saved")
-    loaded, stock = Tokenizers.load(tmp_path / "saved"), AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert loaded.target_languages == ["en", "fr", "de"]
-    assert {"<2en>", "<2fr>", "<2de>"} <= set(stock.all_special_tokens)
-    assert loaded.encode_source(["ja"], None, "fr") == tokenizers.encode_source(["ja"], "de", "fr")
-    with pytest.raises(RunError, match=r"needs to know which language to write.* en, fr, de"):
-        loaded.encode_source(["ja"])
-    with pytest.raises(RunError, match=r'no target language "fra".* Did you mean "fr"'):
-        loaded.encode_source(["ja"], None, "fra")
-
-
-def test_a_model_with_one_target_need_not_be_told(tmp_path: Path, data: Path) -> None:
-    tokenizers = own_model(tmp_path, data, {"data": {"directions": ["de-en", "fr-en"]}}).tokenizers
-    assert tokenizers.default_target_language == "en"
-    assert tokenizers.encode_source(["ja"]) == tokenizers.encode_source(["ja"], "fr", "en")
-
-
-def test_a_model_with_one_direction_cannot_be_told(prepared: Prepared) -> None:
-    if prepared.tokenizers.target_languages:
-        assert prepared.tokenizers.default_target_language is not None
-        return
-    with pytest.raises(RunError, match="it has a single direction"):
-        prepared.tokenizers.encode_source(["ja"], target_language="en")
-    with pytest.raises(RunError, match="it has a single direction"):
-        prepared.tokenizers.encode_source(["ja"], source_language="de")
-
-
-@pytest.mark.parametrize("name", ["own", "bart", "t5"])
-def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
-    """The vectors that it has stay as they are."""
-    if name == "own":
-        first = own_model(tmp_path, data, {"data": {"directions": ["de-en", "en-de"]}})
-        export_model(tmp_path / "first", first.model, first.tokenizers, first.model.generation_config, ())
-        path = recipe_file(tmp_path, data, {"model": {"pretrained": str(tmp_path / "first")}})
-        with pytest.raises(RecipeError, match=r"data\.directions is missing: .* \(en, de\)"):
-            prepare(load_recipe(path))
-        path = recipe_file(
-            tmp_path, data, {"model": {"pretrained": str(tmp_path / "first")}, "data": {"directions": ["de-fr"]}}
-        )
-        expected = ["en", "de", "fr"]
-    else:
-        path = fine_tuning(tmp_path, data, FAMILIES[name](), {"data": {"directions": DIRECTIONS}})
-        expected = ["en", "fr", "de"]
-    before = AutoModelForSeq2SeqLM.from_pretrained(load_recipe(path).model.pretrained).get_input_embeddings().weight
-    prepared = prepare(load_recipe(path))
-    after = prepared.model.get_input_embeddings().weight
-    assert prepared.tokenizers.target_languages == expected
-    assert len(after) == max(len(before), len(prepared.tokenizers.source))
-    assert torch.equal(after[: len(before)], before)
-    found = evaluate_split(
-        Seq2SeqObjective(prepared.model), prepared.encoded.splits["validation"],
-        prepared.splits.datasets["validation"], prepared.tokenizers, prepared.recipe.eval, 2,
-        prepared.evaluator(Accelerator()),
-    )  # fmt: skip
-    assert np.isfinite(found.figures["loss"])
-    assert len(found.rows) == len(PAIRS) * len(prepared.recipe.data.directions or ())
-
-
-def test_a_direction_that_was_never_trained_can_be_evaluated(multilingual: Path) -> None:
-    found = evaluate(multilingual, "test", ["data.directions=[de-fr]", "eval.metrics=[]", "eval.examples=1"])
-    assert {(row["source_language"], row["target_language"]) for row in found.rows} == {("de", "fr")}
-    sources = [row["source"] for row in found.rows]
-    again = Translator(multilingual).translate(sources, source_language="de", target_language="fr")
-    assert [best[0].text for best in again] == [row["prediction"] for row in found.rows]
-
-
-# ---- limits --------------------------------------------------------------------------------------------------------
 
 
 @given(st.lists(st.text("abc ", max_size=30), min_size=1, max_size=5), st.integers(8, 20))

@@ -1,0 +1,35 @@
+"""Pushes to the Hub of the tests, and the files of its repositories."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from kit.hub.upload import Destination, upload
+from support.hub_server import HubServer
+
+NAME = "tester/dates"
+
+
+def write_folder(folder: Path) -> Path:
+    """Write two large files and two small ones into a new folder."""
+    folder.mkdir()
+    for number, name in enumerate(("model.safetensors", "extra.safetensors")):
+        save_file({"weights": np.full(5000, number, np.float32)}, folder / name)
+    (folder / "README.md").write_text("---\nlicense: mit\n---\n\n# A card\n", encoding="utf-8")
+    (folder / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    return folder
+
+
+def push_folder(folder: Path, to: Destination | None = None) -> Any:
+    return upload(folder, to or Destination(NAME), "a message", lambda line: None)
+
+
+def repo_files(hub: HubServer, name: str = NAME, kind: str = "model") -> dict[str, bytes]:
+    files = hub.repos[kind, name].head.files
+    return {path: blob.content for path, blob in files.items() if path != ".gitattributes"}
+
+
+def folder_files(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
