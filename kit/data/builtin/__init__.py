@@ -4,24 +4,43 @@ They come from what every installation has (the CLDR tables of Babel, the standa
 exactly one right answer per example and disjoint splits, so that a score means what it seems to mean.
 """
 
+import inspect
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-DATE_TASKS = ("date_language", "date_pairs", "date_tags", "date_questions")
-WITH_LANGUAGES = ("dates", *DATE_TASKS, "date_instructions")
-MODULES = {
-    "dates": "dates",
-    **dict.fromkeys(DATE_TASKS, "date_tasks"),
-    **{name: name for name in ("date_instructions", "docstrings", "pydocs", "shapes", "dialogues", "pendulum")},
+DATASETS = {
+    "dates": "kit.data.builtin.dates:generate",
+    "date_language": "kit.data.builtin.date_tasks:date_language",
+    "date_pairs": "kit.data.builtin.date_tasks:date_pairs",
+    "date_tags": "kit.data.builtin.date_tasks:date_tags",
+    "date_questions": "kit.data.builtin.date_tasks:date_questions",
+    "date_instructions": "kit.data.builtin.date_instructions:generate",
+    "docstrings": "kit.data.builtin.docstrings:generate",
+    "pydocs": "kit.data.builtin.pydocs:generate",
+    "shapes": "kit.data.builtin.shapes:generate",
+    "dialogues": "kit.data.builtin.dialogues:generate",
+    "pendulum": "kit.data.builtin.pendulum:generate",
 }
-"""Names of the sets, and the modules of this package that generate them."""
+"""Module and function of each data set. A module is imported when its set is loaded: only some need Babel or Pillow."""
 SPLITS = ("train", "validation", "test")
+
+
+def register_dataset(name: str, location: str) -> None:
+    """Add a built-in data set to this process: `register_dataset("words", "my_package.words:generate")`.
+
+    The function receives `sizes`, the requested rows of some splits or None, and `seed`; also `languages` and
+    `columns`, the columns that will be used, if it has parameters of these names. It returns a `pyarrow.Table` for each
+    split, and equal rows for equal arguments.
+    """
+    if DATASETS.get(name, location) != location:
+        raise ValueError(f"data set {name!r} is already registered, as {DATASETS[name]}")
+    DATASETS[name] = location
 
 
 def load_builtin(
@@ -37,10 +56,10 @@ def load_builtin(
     lack them are not generated. Raises DataError if the name, a language or a split is unknown, or if a size cannot be
     reached.
     """
-    if name not in MODULES:
+    if name not in DATASETS:
         raise DataError(
-            f'data.path: there is no built-in data set "{name}".{did_you_mean(name, MODULES)} '
-            f"Available: {', '.join(f'builtin:{known}' for known in MODULES)}."
+            f'data.path: there is no built-in data set "{name}".{did_you_mean(name, DATASETS)} '
+            f"Available: {', '.join(f'builtin:{known}' for known in DATASETS)}."
         )
     for split, size in (sizes or {}).items():
         if split not in SPLITS:
@@ -50,14 +69,10 @@ def load_builtin(
             )
         if size < 1:
             raise DataError(f"data.sizes.{split}: expected at least 1 row, got {size}.")
-    arguments: dict[str, Any] = {"sizes": sizes, "seed": seed}
-    if name in WITH_LANGUAGES:
-        arguments["languages"] = languages
-    elif languages is not None:
+    module, _, function = DATASETS[name].partition(":")
+    generate = getattr(import_module(module), function)
+    parameters = inspect.signature(generate).parameters
+    if languages is not None and "languages" not in parameters:
         raise DataError(f"data.languages: builtin:{name} has no languages to choose from. Remove it.")
-    if name in DATE_TASKS:
-        arguments["name"] = name
-    if name == "docstrings":
-        arguments["columns"] = columns
-    # imported on demand: Babel and Pillow load only for the sets that need them
-    return import_module(f"{__name__}.{MODULES[name]}").generate(**arguments)
+    optional = {"languages": languages, "columns": columns}
+    return generate(sizes=sizes, seed=seed, **{key: optional[key] for key in optional.keys() & parameters.keys()})

@@ -18,7 +18,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from datetime import date
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
@@ -193,6 +193,12 @@ def generate(
             rows = [{"id": f"{split}-{number}", **row} for number, row in enumerate(rows)]
         tables[split] = pa.Table.from_pylist(rows)
     return tables
+
+
+date_language = partial(generate, "date_language")
+date_pairs = partial(generate, "date_pairs")
+date_tags = partial(generate, "date_tags")
+date_questions = partial(generate, "date_questions")
 
 
 def fill(make: Callable[[int], Row | None], size: int, name: str, split: str) -> list[Row]:
