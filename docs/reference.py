@@ -15,8 +15,9 @@ import typer
 import kit
 from kit.cli import app
 from kit.models import MODELS
-from kit.recipe.base import sections_of
-from kit.recipe.model_settings import describe, model_fields, show
+from kit.recipe.keys import KeyVariant, key_variants, name_tasks
+from kit.recipe.messages import describe, show
+from kit.recipe.model_settings import model_fields
 from kit.tasks.registry import recipe_classes
 
 RECIPES = recipe_classes()
@@ -113,7 +114,7 @@ def recipe_keys_page() -> str:
         "|---|---|",
         *(f"| `{name}` | {_cell(text)} |" for name, text in tasks.items()),
     ]
-    for section, keys in _sections().items():
+    for section, keys in key_variants(RECIPES).items():
         lines += ["", f"## {section}", "", *_key_table(section, keys)]
         if section == "model":
             lines += [
@@ -122,50 +123,24 @@ def recipe_keys_page() -> str:
             ]
             lines[-1] += "with a model type of transformers, use the fields of its own config class."
             for model_type in MODELS:
-                fields = {name: [(field, [])] for name, field in model_fields(model_type).items()}
+                fields = {name: [KeyVariant(field, [*RECIPES])] for name, field in model_fields(model_type).items()}
                 lines += ["", f"### model.type: {model_type}", "", *_key_table("model", fields)]
     return "\n".join(lines) + "\n"
 
 
-def _sections() -> dict[str, dict[str, list[tuple[Any, list[str]]]]]:
-    """For each section and key its variants, each with the tasks that have it; no tasks means all."""
-    sections: dict[str, dict[str, list[tuple[Any, list[str]]]]] = {}
-    for task, recipe in RECIPES.items():
-        for section, model in sections_of(recipe).items():
-            for name, field in model.model_fields.items():
-                variants = sections.setdefault(section, {}).setdefault(name, [])
-                same = next((tasks for known, tasks in variants if _alike(known, field)), None)
-                if same is None:
-                    variants.append((field, [task]))
-                else:
-                    same.append(task)
-    for keys in sections.values():
-        for variants in keys.values():
-            if len(variants) == 1 and len(variants[0][1]) == len(RECIPES):
-                variants[0][1].clear()
-    return sections
-
-
-def _alike(first: Any, second: Any) -> bool:
-    return all(getattr(first, part) == getattr(second, part) for part in ("annotation", "default", "description"))
-
-
-def _key_table(section: str, keys: dict[str, list[tuple[Any, list[str]]]]) -> Iterator[str]:
+def _key_table(section: str, keys: dict[str, list[KeyVariant]]) -> Iterator[str]:
     yield "| key | expects | default | meaning |"
     yield "|---|---|---|---|"
     for name, variants in keys.items():
-        for field, tasks in variants:
-            expects = _cell(describe(field.annotation, field.metadata))
-            meaning = _cell(field.description) + _only_for(tasks)
-            yield f"| `{section}.{name}` | {expects} | {_field_default(field)} | {meaning} |"
+        for variant in variants:
+            expects = _cell(describe(variant.field.annotation, variant.field.metadata))
+            meaning = _cell(variant.field.description) + _only_for(variant.tasks)
+            yield f"| `{section}.{name}` | {expects} | {_field_default(variant.field)} | {meaning} |"
 
 
 def _only_for(tasks: list[str]) -> str:
     """Which tasks have a key, unless all have it."""
-    others = [task for task in RECIPES if task not in tasks]
-    if not tasks or not others:
-        return ""
-    return f" *All tasks but {', '.join(others)}.*" if len(others) < len(tasks) else f" *Tasks: {', '.join(tasks)}.*"
+    return f" *Tasks: {name_tasks(tasks, RECIPES)}.*" if len(tasks) < len(RECIPES) else ""
 
 
 def _field_default(field: Any) -> str:

@@ -17,7 +17,7 @@ from kit.errors import DataError
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
-    from kit.recipe.inputs import DataSection
+    from kit.recipe.data import DataSection
 
 
 @dataclass(frozen=True)

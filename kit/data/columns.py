@@ -16,7 +16,7 @@ from kit.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe.inputs import DataSection
+    from kit.recipe.data import DataSection
 
 PARAGRAPHS = "\n\n"
 """What stands between the paragraphs of a document."""

@@ -15,12 +15,12 @@ from kit.data.steps import RowSteps
 from kit.errors import DataError, NetworkError, did_you_mean
 from kit.hub.names import looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
-from kit.recipe.inputs import TEXT_FILE_KEYS
+from kit.recipe.data import TEXT_FILE_KEYS
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe.inputs import DataSection
+    from kit.recipe.data import DataSection
 
 BUILTIN = "builtin:"
 SPLITS = ("train", "validation", "test")
@@ -58,7 +58,7 @@ def kind_of(data: "DataSection") -> str:
     path = Path(data.path).expanduser()
     kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
     for name in UNUSED[kind]:
-        if getattr(data, name) != type(data).model_fields[name].default:
+        if data.is_set(name):
             raise DataError(f"data.{name} has no meaning for {kind} data ({data.path}). Remove it.")
     return kind
 

@@ -19,7 +19,7 @@ from kit.data.streamed import load_streamed
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe.inputs import DataSection
+    from kit.recipe.data import DataSection
 
 
 def load_splits(data: "DataSection", steps: RowSteps | None = None) -> Splits:

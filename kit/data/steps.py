@@ -12,7 +12,7 @@ from kit.data.rows import row_digests
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe.inputs import DataSection
+    from kit.recipe.data import DataSection
 
 
 class RowSteps:

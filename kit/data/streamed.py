@@ -33,7 +33,7 @@ from kit.hub.names import one_line
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.recipe.inputs import DataSection
+    from kit.recipe.data import DataSection
 
 
 def load_streamed(data: "DataSection", steps: RowSteps) -> Splits:

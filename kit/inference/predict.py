@@ -23,12 +23,12 @@ from kit.data.sources import layout_of
 from kit.errors import DataError, KitError, RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.prediction.files import ignoring_rest, writing
+from kit.recipe.data import DataSection
 from kit.recipe.document import parse_override, write_override
-from kit.recipe.inputs import DataSection
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.system.console import Reporter
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
+from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe
 from kit.tasks.families.labeling.task import FineTuning
 from kit.tasks.registry import create_task, load_recipe
 from kit.tasks.tagging.recipe import TaggingData
@@ -49,7 +49,7 @@ class Labeller:
         if "data.path" in self.given:
             raise RecipeError(f"on the command line: data.path has no effect, as the rows are those of {file}.")
         ran = folder.recipe()
-        if not isinstance(ran, FineTuningRecipe):
+        if not isinstance(ran, LabelingRecipe):
             raise RunError(
                 f"{run} is a run of the task {ran.task}: rows are labeled by classification, tagging and "
                 "question_answering, series go on by forecasting. Texts are written by `kit generate`"

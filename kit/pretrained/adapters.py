@@ -22,7 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from kit.errors import RecipeError, RunError, did_you_mean
-from kit.recipe.training import PeftSection
+from kit.recipe.model import PeftSection
 from kit.system.files import read_json
 
 MODEL_CONFIG = "model_config.json"

@@ -1,16 +1,20 @@
-"""The recipe and its sections, checked as a whole; each task has a subclass with its additional keys."""
+"""The base class of recipes: the sections that every task has, and the checks across sections."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+from kit.recipe.data import DataSection
 from kit.recipe.document import write_yaml
-from kit.recipe.inputs import DataSection, ModelSection, TokenizerSection
-from kit.recipe.section import Section
-from kit.recipe.training import EvalSection, HubSection, PeftSection, TrainSection
+from kit.recipe.model import ModelSection, PeftSection, TokenizerSection
+from kit.recipe.section import Section, absent
+from kit.recipe.training import EvalSection, HubSection, TrainSection
 
 
 class Recipe(Section):
-    """A recipe: the task, and one section for each part of a run. Each task has a subclass with its own sections."""
+    """A recipe: the task, and one section for each part of a run.
+
+    Each task has a subclass, whose sections have the keys that the task supports.
+    """
 
     kit_types: ClassVar[tuple[str, ...]] = ()
     """kit's model types that the task supports."""
@@ -36,8 +40,7 @@ class Recipe(Section):
     model: ModelSection
     """Model type and settings of a new model, or a pretrained model to start from."""
 
-    tokenizer: TokenizerSection = TokenizerSection()
-    """Tokenizer to train on the training data, or an existing one to use."""
+    tokenizer: ClassVar[TokenizerSection] = absent(TokenizerSection())
 
     data: DataSection
     """Location, splits and filters of the data."""
@@ -45,10 +48,9 @@ class Recipe(Section):
     train: TrainSection
     """Duration, batch size, optimizer and learning rate of training."""
 
-    peft: PeftSection = PeftSection()
-    """Adapter to train on top of a frozen pretrained model."""
+    peft: ClassVar[PeftSection] = absent(PeftSection())
 
-    eval: EvalSection = EvalSection()
+    eval: EvalSection[Any] = EvalSection[Any]()
     """Frequency and metrics of evaluation."""
 
     hub: HubSection = HubSection()
@@ -65,47 +67,31 @@ class Recipe(Section):
                 "it counts evaluations, but with eval.steps: 0 only the final one takes place.",
             )
         if self.model.pretrained is not None and self.tokenizer.pretrained is None:
-            for name in self.tokenizer.training_keys:
-                if getattr(self.tokenizer, name) != type(self.tokenizer).model_fields[name].default:
-                    yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
-        yield from self._pretrained_contradictions()
-        for name in ("sampling_start", "sampling_steps"):
-            if getattr(self.train, name) and not self.model.settings.get("scheduled_sampling"):
-                yield f"train.{name}", "it has no effect without model.scheduled_sampling. Leave it out."
-        if self.data.streaming:
-            yield from self.streaming_contradictions()
-        if self.measured and "none" in self.measured and len(self.measured) > 1:
-            yield "measured.none", "there are figures in addition to the reason for having none. Keep one or the other."
-
-    def _pretrained_contradictions(self) -> Iterator[tuple[str, str]]:
-        """Mistakes in keys that need a pretrained model, or that conflict with adapters."""
-        method = self.peft.method
-        if method is not None and self.peft_task_type is None:
-            yield "peft.method", f"task: {self.task} does not support {method}. Leave out the section peft."
-        keys = {"peft.method": method, "train.freeze": self.train.freeze, "train.layer_decay": self.train.layer_decay}
-        for key, value in keys.items():
-            if value is not None and self.model.pretrained is None:
-                yield (
-                    key,
-                    "it applies only to a pretrained model (model.pretrained); this one is new. Leave it out.",
-                )
-        if method is not None and self.train.freeze is not None:
+            for name in filter(self.tokenizer.is_set, self.tokenizer.training_keys):
+                yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
+        if self.model.pretrained is None:
+            given = [f"train.{name}" for name in ("freeze", "layer_decay") if self.train.is_set(name)]
+            for key in ["peft.method"] * (self.peft.method is not None) + given:
+                yield key, "it applies only to a pretrained model (model.pretrained); this one is new. Leave it out."
+        if self.peft.method is not None and self.train.freeze is not None:
             yield "train.freeze", "peft.method already freezes the whole pretrained model. Leave it out."
-
-    def streaming_contradictions(self) -> Iterator[tuple[str, str]]:
-        """Mistakes in keys that need all training data before the first step."""
-        if self.train.num_train_epochs is not None:
+        if not self.model.settings.get("scheduled_sampling"):
+            for name in filter(self.train.is_set, ("sampling_start", "sampling_steps")):
+                yield f"train.{name}", "it has no effect without model.scheduled_sampling. Leave it out."
+        if self.data.streaming and self.train.num_train_epochs is not None:
             yield (
                 "train.num_train_epochs",
                 "with data.streaming, the number of steps in an epoch is unknown. Set train.max_steps instead.",
             )
+        if self.measured and "none" in self.measured and len(self.measured) > 1:
+            yield "measured.none", "there are figures in addition to the reason for having none. Keep one or the other."
 
     def to_yaml(self) -> str:
         """The whole recipe, including defaults, as YAML that `load_recipe` reads back as an equal recipe."""
         sections = {name: getattr(self, name) for name in type(self).model_fields}
         values = {name: part.values() if isinstance(part, Section) else part for name, part in sections.items()}
         if self.peft.method is None:
-            del values["peft"]
+            values.pop("peft", None)
         return "".join(write_yaml({name: part}) for name, part in values.items() if part is not None)
 
     def differences(self, other: "Recipe") -> list[str]:
@@ -130,11 +116,21 @@ class Recipe(Section):
         return values
 
 
+class UsesTokenizer(Section):
+    """The section of tasks whose models read text."""
+
+    tokenizer: TokenizerSection = TokenizerSection()
+    """Tokenizer to train on the training data, or an existing one to use."""
+
+
+class SupportsAdapters(Section):
+    """The section of tasks whose pretrained models can be trained through adapters."""
+
+    peft: PeftSection = PeftSection()
+    """Adapter to train on top of a frozen pretrained model."""
+
+
 def sections_of(recipe_class: type[Recipe]) -> dict[str, type[Section]]:
     """The section class of each section of a recipe class."""
     annotations = {name: field.annotation for name, field in recipe_class.model_fields.items()}
     return {name: kind for name, kind in annotations.items() if isinstance(kind, type) and issubclass(kind, Section)}
-
-
-SECTIONS = sections_of(Recipe)
-"""The sections that every recipe has; the sections of a task have additional keys."""

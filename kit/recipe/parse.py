@@ -1,6 +1,7 @@
 """Load a recipe: from YAML and `key=value` overrides to a validated `Recipe`, or one error that lists every mistake."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -8,23 +9,19 @@ from pydantic import ValidationError
 
 from kit.errors import RecipeError, did_you_mean
 from kit.recipe import model_settings
-from kit.recipe.base import SECTIONS, Recipe
+from kit.recipe.base import Recipe, sections_of
 from kit.recipe.catalog import find_recipe
 from kit.recipe.document import parse_override, printable, read_text, read_yaml
-from kit.recipe.inputs import ModelSection
-from kit.recipe.model_settings import Problem, field_problems, show
+from kit.recipe.keys import Recipes, unknown_key
+from kit.recipe.messages import Problem, field_problems, show
+from kit.recipe.model import ModelSection
 from kit.recipe.section import SAVED
 
 
-def parse_recipe(
-    path_or_name: str | Path,
-    overrides: Sequence[str],
-    recipe_classes: Mapping[str, type[Recipe]],
-    saved: bool = False,
-) -> Recipe:
+def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Recipes, saved: bool = False) -> Recipe:
     """Load a recipe file, or a shipped recipe by name, and apply `key=value` overrides, which take precedence.
 
-    `recipe_classes` maps each task to its recipe class. `saved` accepts names that are not registered in this process,
+    `recipes` maps each task to its recipe class. `saved` accepts names that are not registered in this process,
     for the recipe of a run. Raises one RecipeError that lists every mistake, one per line. Checking the settings of a
     model imports transformers.
     """
@@ -38,15 +35,16 @@ def parse_recipe(
         )
     for argument in overrides:
         document.override(argument)
+    task, kind, problems = _recipe_class(document.value, recipes)
     # a section whose lines are all commented out is read as null
-    value = {name: {} if part is None and name in SECTIONS else part for name, part in document.value.items()}
-
-    kind, problems = _recipe_class(value, recipe_classes)
+    sections = sections_of(kind)
+    value = {name: {} if part is None and name in sections else part for name, part in document.value.items()}
     recipe = None
     try:
         recipe = kind.model_validate(value, context=SAVED if saved else None)
     except ValidationError as error:
-        problems += [problem for problem in field_problems(error, kind, value) if problem[0] != ("task",)]
+        wrong = field_problems(error, kind, value, partial(unknown_key, kind, task, recipes))
+        problems += [problem for problem in wrong if problem[0] != ("task",)]
     settings: dict[str, Any] = {}
     if isinstance(value.get("model"), dict):
         settings, setting_problems = _model_settings(value["model"], kind)
@@ -73,26 +71,19 @@ def check_sections(overrides: Sequence[str], *sections: str, example: str) -> No
             )
 
 
-def _recipe_class(
-    value: dict[str, Any], recipe_classes: Mapping[str, type[Recipe]]
-) -> tuple[type[Recipe], list[Problem]]:
-    """The recipe class of the task, and any mistake in `task`.
+def _recipe_class(value: dict[str, Any], recipes: Recipes) -> tuple[str | None, type[Recipe], list[Problem]]:
+    """The task, its recipe class, and any mistake in `task`.
 
-    For an unknown task, returns the first class, so that the other mistakes are reported too.
+    For an unknown task, returns None and the first class, so that the other mistakes are reported too.
     """
     task = value.get("task")
-    if isinstance(task, str) and task in recipe_classes:
-        return recipe_classes[task], []
-    expected = (
-        f"expected one of {', '.join(recipe_classes)}"
-        if len(recipe_classes) > 1
-        else f"expected {next(iter(recipe_classes))}"
-    )
+    if isinstance(task, str) and task in recipes:
+        return task, recipes[task], []
+    expected = f"expected {'one of ' * (len(recipes) > 1)}{', '.join(recipes)}"
+    problem = f"task: {expected}, got {show(task)}.{did_you_mean(str(task), recipes)}"
     if "task" not in value:
         problem = f"task is missing: {expected}."
-    else:
-        problem = f"task: {expected}, got {show(task)}.{did_you_mean(str(task), recipe_classes)}"
-    return next(iter(recipe_classes.values())), [(("task",), problem)]
+    return None, next(iter(recipes.values())), [(("task",), problem)]
 
 
 def _model_settings(section: dict[str, Any], kind: type[Recipe]) -> tuple[dict[str, Any], list[Problem]]:

@@ -1,14 +1,14 @@
 """The JSON schema of recipes, for validation and completion in editors."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from kit.models import MODELS
 from kit.recipe import model_settings
 from kit.recipe.base import Recipe
+from kit.recipe.keys import Recipes
 
 
-def recipe_schema(recipes: Mapping[str, type[Recipe]]) -> dict[str, Any]:
+def recipe_schema(recipes: Recipes) -> dict[str, Any]:
     """The JSON schema of recipes, including the settings of kit's model types."""
     schema: dict[str, Any] = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -1,15 +1,23 @@
-"""The base class of recipe sections: typed fields with descriptions, validated one by one and against each other."""
+"""The base class of recipe sections: typed fields with descriptions, validated one by one and against each other.
+
+A section is composed of key groups. A group is a `Section` with a few related keys and their checks; the section of a
+task inherits the groups that the task supports, so that any other key is unknown to it. For shared code, the base section
+declares the value of a key that a task does not have: `streaming: ClassVar[bool] = absent(False)`.
+"""
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar, cast
 
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Gt, Lt
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+T = TypeVar("T")
+
 Seed = Annotated[int, Ge(0), Lt(2**32)]
 Fraction = Annotated[float, Ge(0), Lt(1)]
+Share = Annotated[float, Gt(0), Lt(1)]
 
 SAVED = {"saved": True}
 """Validation context for the recipe of a run: names that were registered in that process may be unknown in this one."""
@@ -37,8 +45,31 @@ class Extensible:
         return validate(value)
 
 
+class _Absent:
+    """The value of a key on the instances of a section that lacks it.
+
+    On the class it does not exist: pydantic would take it for the default of the field in subclasses that have the key.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __get__(self, section: "Section | None", owner: type["Section"]) -> Any:
+        if section is None:
+            raise AttributeError("a class has no values of keys")
+        return self.value
+
+
+def absent(value: T) -> T:
+    """The value that a key has in sections without it; a subclass or a key group may have a field of the same name."""
+    return cast(T, _Absent(value))
+
+
 class Section(BaseModel):
-    """A section of a recipe; its fields are validated one by one, then checked for contradictions."""
+    """A section of a recipe, or a group of keys: its fields are validated one by one, then checked together.
+
+    `without_effect` and `contradictions` of a group extend those of `super()`.
+    """
 
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -52,11 +83,16 @@ class Section(BaseModel):
         """Yields the key (or "" for the whole section) and the message of each mistake that involves several fields."""
         yield from ()
 
+    def is_set(self, key: str) -> bool:
+        """Whether the section has this key, with a value other than its default."""
+        field = type(self).model_fields.get(key)
+        return field is not None and getattr(self, key) != field.get_default(call_default_factory=True)
+
     @model_validator(mode="after")
     def _check_fields_together(self) -> Self:
         problems = list(self.contradictions())
         for name, reason in self.without_effect().items():
-            if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True):
+            if self.is_set(name):
                 problems.append((name, f"it has no effect {reason}. Leave it out."))
         if problems:
             raise PydanticCustomError("contradictions", "fields contradict each other", {"problems": problems})
@@ -73,14 +109,18 @@ class Section(BaseModel):
         }
 
 
-def exactly_one(section: Section, name: str, first: str, second: str) -> Iterator[tuple[str, str]]:
-    """The mistake, if any, of setting neither or both of two keys."""
-    keys_set = [key for key in (first, second) if getattr(section, key) is not None]
-    if not keys_set:
-        yield "", f"set {name}.{first} or {name}.{second}."
-    elif len(keys_set) == 2:
+def at_most_one(section: Section, name: str, first: str, second: str) -> Iterator[tuple[str, str]]:
+    """The mistake, if any, of setting both of two keys; `name` is the name of the section."""
+    if getattr(section, first) is not None and getattr(section, second) is not None:
         yield (
             second,
             f"it cannot be combined with {name}.{first}. "
             f"Remove one of them (on the command line: {name}.{first}=null).",
         )
+
+
+def exactly_one(section: Section, name: str, first: str, second: str) -> Iterator[tuple[str, str]]:
+    """The mistake, if any, of setting neither or both of two keys; `name` is the name of the section."""
+    if getattr(section, first) is None and getattr(section, second) is None:
+        yield "", f"set {name}.{first} or {name}.{second}."
+    yield from at_most_one(section, name, first, second)

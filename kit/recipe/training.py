@@ -1,12 +1,53 @@
-"""The recipe sections that describe a run and its result: `train`, `peft`, `eval` and `hub`."""
+"""The recipe sections that describe a run and its result: `train`, `eval` and `hub`, with their key groups."""
 
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
-from annotated_types import Ge, Gt, Le, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from kit.recipe.section import Fraction, Section, Seed, exactly_one
+from kit.recipe.section import Fraction, Section, Seed, absent, exactly_one
+
+Metric = TypeVar("Metric")
+
+
+class LabelSmoothingKey(Section):
+    """Label smoothing, for tasks whose loss is a cross-entropy over target tokens or labels."""
+
+    label_smoothing_factor: Fraction = 0.0
+    """Label smoothing: share of the target probability spread over all tokens or labels. 0.1 is common for
+    translation."""
+
+
+class NormalizationKey(Section):
+    """Normalization of the loss, for tasks whose models generate a target sequence."""
+
+    normalize_by: Literal["tokens", "sequences"] = "tokens"
+    """Divide the summed loss of a step by its number of target tokens, or by its number of sequences."""
+
+
+class ScheduledSamplingKeys(Section):
+    """Schedule of `model.scheduled_sampling`, for tasks with recurrent decoders."""
+
+    sampling_start: NonNegativeInt = 0
+    """Number of steps of pure teacher forcing before model.scheduled_sampling begins."""
+
+    sampling_steps: NonNegativeInt = 0
+    """Number of steps after sampling_start over which the probability of feeding the model its own predictions rises
+    from zero to model.scheduled_sampling; 0 applies the full probability at once."""
+
+
+class LayerwiseKeys(Section):
+    """Freezing and learning rates by layer, for tasks whose models are one stack of layers."""
+
+    freeze: Literal["embeddings"] | PositiveInt | None = None
+    """Part of a pretrained model to freeze: embeddings, or a number n for the embeddings and the n layers above them.
+    Frozen weights need no gradients, which saves time and memory."""
+
+    layer_decay: Annotated[float, Gt(0), Le(1)] | None = None
+    """Layer-wise learning rate decay for pretrained models: each layer learns at this fraction of the rate of the layer
+    above it. With 0.9, the second layer from the top gets 0.9 of the learning rate, the third 0.81, down to the
+    embeddings; heads get the full rate."""
 
 
 class TrainSection(Section):
@@ -64,20 +105,6 @@ class TrainSection(Section):
     warmup_steps: NonNegativeInt = 0
     """Number of steps over which the learning rate rises linearly from zero to learning_rate."""
 
-    label_smoothing_factor: Fraction = 0.0
-    """Label smoothing: share of the target probability spread over all tokens or labels. 0.1 is common for
-    translation."""
-
-    normalize_by: Literal["tokens", "sequences"] = "tokens"
-    """Divide the summed loss of a step by its number of target tokens, or by its number of sequences."""
-
-    sampling_start: NonNegativeInt = 0
-    """Number of steps of pure teacher forcing before model.scheduled_sampling begins."""
-
-    sampling_steps: NonNegativeInt = 0
-    """Number of steps after sampling_start over which the probability of feeding the model its own predictions rises
-    from zero to model.scheduled_sampling; 0 applies the full probability at once."""
-
     max_grad_norm: PositiveFloat | None = 1.0
     """Clip gradients to this norm; null disables clipping. Recurrent models need it."""
 
@@ -110,17 +137,11 @@ class TrainSection(Section):
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = []  # noqa: RUF012 (pydantic copies it)
     """Trackers that receive the metrics too; each must be installed."""
 
-    freeze: Literal["embeddings"] | PositiveInt | None = None
-    """Part of a pretrained model to freeze: embeddings, or a number n for the embeddings and the n layers above them.
-    Frozen weights need no gradients, which saves time and memory."""
-
-    layer_decay: Annotated[float, Gt(0), Le(1)] | None = None
-    """Layer-wise learning rate decay for pretrained models: each layer learns at this fraction of the rate of the layer
-    above it. With 0.9, the second layer from the top gets 0.9 of the learning rate, the third 0.81, down to the
-    embeddings; heads get the full rate."""
+    freeze: ClassVar[Literal["embeddings"] | int | None] = absent(None)
+    layer_decay: ClassVar[float | None] = absent(None)
 
     def without_effect(self) -> dict[str, str]:
-        ineffective = {}
+        ineffective = super().without_effect()
         if self.optimizer != "sgd":
             ineffective["momentum"] = f"with train.optimizer: {self.optimizer} (only sgd uses it)"
         if self.optimizer not in ("adam", "adamw"):
@@ -132,6 +153,7 @@ class TrainSection(Section):
         return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions()
         yield from exactly_one(self, "train", "max_steps", "num_train_epochs")
         yield from exactly_one(self, "train", "tokens_per_batch", "batch_size")
         for name in ("tokens_per_batch", "batch_size"):
@@ -142,56 +164,16 @@ class TrainSection(Section):
             yield "mixed_precision", f"{self.mixed_precision} cannot be combined with train.dtype: float64."
 
 
-class PeftSection(Section):
-    """Adapter to train on top of a frozen pretrained model: a few new weights, and only those are saved."""
-
-    method: Literal["lora", "dora", "ia3"] | None = None
-    """Adapter method: lora adds a low-rank update to each layer, dora also learns the magnitude of the weights, ia3
-    rescales activations and has the fewest parameters. null trains the model itself."""
-
-    target_modules: Literal["all-linear"] | Annotated[list[str], MinLen(1)] = "all-linear"
-    """Layers that get an adapter, by the end of their names ([query, value]); all-linear selects every linear layer
-    except the output layer and the heads."""
-
-    rank: PositiveInt = 8
-    """Rank of the low-rank matrices; a higher rank can learn more but makes the adapter larger. lora and dora only."""
-
-    alpha: PositiveFloat = 16
-    """Scaling: the low-rank update is multiplied by alpha / rank. Twice the rank is common. lora and dora only."""
-
-    dropout: Fraction = 0.0
-    """Dropout probability on the inputs of the adapters. lora and dora only."""
-
-    feedforward_modules: Annotated[list[str], MinLen(1)] | None = None
-    """Those of target_modules whose input is scaled instead of their output; the ia3 paper does so for the second layer
-    of feed-forward networks. ia3 only."""
-
-    modules_to_save: list[str] = []  # noqa: RUF012
-    """Modules that are trained in full and saved with the adapter, by the end of their names. Heads, and any other
-    module without pretrained weights, are always included."""
-
-    def without_effect(self) -> dict[str, str]:
-        of_method: dict[str | None, tuple[str, ...]] = {
-            "lora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
-            "dora": ("target_modules", "rank", "alpha", "dropout", "modules_to_save"),
-            "ia3": ("target_modules", "feedforward_modules", "modules_to_save"),
-            None: (),
-        }
-        reason = "without peft.method" if self.method is None else f"with peft.method: {self.method}"
-        used = ("method", *of_method[self.method])
-        return {name: reason for name in type(self).model_fields if name not in used}
-
-
-class EvalSection(Section):
-    """Frequency and metrics of evaluation."""
+class EvalSection(Section, Generic[Metric]):
+    """Frequency and metrics of evaluation; `Metric` is the type of the names of metrics."""
 
     steps: NonNegativeInt = 500
     """Number of steps between evaluations on the validation split; 0 evaluates only at the end."""
 
-    metrics: list[str] = []  # noqa: RUF012
+    metrics: list[Metric] = []  # noqa: RUF012
     """Metrics computed on the decoded output, in addition to loss and perplexity."""
 
-    select_by: str = "loss"
+    select_by: Metric | Literal["loss"] = "loss"
     """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     average: Annotated[int, Ge(2)] | None = None
@@ -206,6 +188,7 @@ class EvalSection(Section):
     """Number of decoded examples to print at each evaluation."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
+        yield from super().contradictions()
         if self.select_by != "loss" and self.select_by not in self.metrics:
             yield "select_by", f'"{self.select_by}" is not computed: add it to eval.metrics, or choose loss.'
 

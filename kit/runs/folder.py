@@ -11,7 +11,7 @@ from filelock import FileLock, Timeout
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.recipe.base import Recipe
-from kit.recipe.model_settings import show
+from kit.recipe.messages import show
 from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder, write_text
 from kit.system.version import __version__
 from kit.tasks.registry import load_recipe

@@ -124,12 +124,11 @@ def in_enough_parts(recipe: Recipe, folder: RunFolder, resume: bool, processes: 
 
 def in_more_parts(before: Recipe, parts: int, folder: RunFolder, reporter: Reporter) -> int:
     """The number of parts for the rest of a run, where that changes nothing but the memory a step takes."""
-    for key in ("streaming", "carry_state"):
-        if getattr(before.data, key, False):
-            raise RunError(
-                f"{folder.path}: train.micro_batches was {before.train.micro_batches}, now {parts}. With data.{key} "
-                "it cannot change within a run"
-            )
+    if key := before.data.fixes_micro_batches:
+        raise RunError(
+            f"{folder.path}: train.micro_batches was {before.train.micro_batches}, now {parts}. With data.{key} "
+            "it cannot change within a run"
+        )
     reporter.print(
         f"each step is computed in {parts} parts from here on, before in {before.train.micro_batches}: the same "
         "batches, only dropout falls otherwise"

@@ -14,7 +14,8 @@ from transformers import PreTrainedModel
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.decoding.inputs import Batch, source_of
 from kit.models.recurrent import shift_right
-from kit.recipe.base import Recipe
+from kit.recipe.model import ModelSection
+from kit.recipe.training import ScheduledSamplingKeys
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,9 @@ class SamplingSchedule:
     steps: int
 
     @classmethod
-    def of(cls, recipe: Recipe) -> "SamplingSchedule | None":
-        """The schedule that a recipe asks for; None where the model's own probability holds from the first step."""
-        full, train = recipe.model.settings.get("scheduled_sampling", 0.0), recipe.train
+    def of(cls, model: ModelSection, train: ScheduledSamplingKeys) -> "SamplingSchedule | None":
+        """The schedule of a recipe with these sections; None if the full probability applies from the first step."""
+        full = model.settings.get("scheduled_sampling", 0.0)
         if not full or not (train.sampling_start or train.sampling_steps):
             return None
         return cls(full, train.sampling_start, train.sampling_steps)

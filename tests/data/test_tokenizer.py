@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from kit.data.builtin import load_builtin
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
 from kit.errors import DataError, RecipeError, RunError
-from kit.recipe.inputs import Seq2SeqTokenizerSection
+from kit.recipe.model import Seq2SeqTokenizerSection
 
 KINDS = ("word", "char", "bpe", "wordpiece", "unigram")
 LETTERS = "ab ▁çé中日ñ.,!?'\"()<>/#_-€s\tunkpd\u3000\u2028İＡ1"
@@ -154,7 +154,7 @@ def test_separate_vocabularies_know_only_their_side(kind):
 def test_training_is_the_same_in_every_process():
     code = (
         "import hashlib, sys; from kit.data.builtin import load_builtin; "
-        "from kit.recipe.inputs import Seq2SeqTokenizerSection; "
+        "from kit.recipe.model import Seq2SeqTokenizerSection; "
         "from kit.data.text.vocabulary import train_vocabulary; "
         "texts = load_builtin('dates', sizes={'train': 4000})['train']['source'].to_pylist(); "
         "sections = [Seq2SeqTokenizerSection(train=kind, vocab_size=1500) for kind in sys.argv[1:]]; "

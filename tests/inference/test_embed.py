@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTra
 from kit import RunError
 from kit.data.text.tokenizer import train_tokenizer
 from kit.inference.embed import Embedder
-from kit.recipe.inputs import TokenizerSection
+from kit.recipe.model import TokenizerSection
 
 TEXTS = ["one two three", "", "two", "three three one two two one", "one two", "two " * 40]
 

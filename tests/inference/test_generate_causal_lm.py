@@ -14,7 +14,7 @@ from kit import KitError, register
 from kit.data.text.tokenizer import train_tokenizer
 from kit.models import RNNLMConfig, RNNLMForCausalLM
 from kit.prediction.bad_lines import BadLines
-from kit.recipe.inputs import TokenizerSection
+from kit.recipe.model import TokenizerSection
 from kit.tasks.families.language_modeling.inference import Completer, Writing
 
 TEXT = ["the cat sat on the mat and saw a dog", "a dog ran to the cat", "no cat ran"] * 3

@@ -11,7 +11,7 @@ from transformers import DataCollatorForSeq2Seq, Seq2SeqTrainer, Seq2SeqTraining
 
 from kit.data.text.tokenizer import Tokenizers, train_tokenizers
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration
-from kit.recipe.inputs import Seq2SeqTokenizerSection
+from kit.recipe.model import Seq2SeqTokenizerSection
 
 NAMES = ("zero", "one", "two", "three", "four", "five", "six", "seven")
 

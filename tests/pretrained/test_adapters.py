@@ -22,7 +22,7 @@ from kit.hub.upload import Destination
 from kit.pretrained.adapters import add_adapter, parameter_counts
 from kit.pretrained.loading import load_model
 from kit.recipe.base import Recipe
-from kit.recipe.training import PeftSection
+from kit.recipe.model import PeftSection
 from kit.runs.merge import merge
 from kit.runs.prepare import prepare
 from kit.sharing.push import build_and_check

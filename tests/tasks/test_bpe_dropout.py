@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.text.tokenizer import Tokenizers, train_tokenizers
-from kit.recipe.inputs import Seq2SeqTokenizerSection
+from kit.recipe.model import Seq2SeqTokenizerSection
 from kit.tasks.translation.bpe_dropout import CutAnew, Segmenter
 
 TEXTS = ["the lower and the lowest of the widest", "a newer, newest (new) widening", "Löwe und Löwin, wider"] * 4

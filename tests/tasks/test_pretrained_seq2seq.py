@@ -17,7 +17,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
 from kit.pretrained.loading import export_model
 from kit.pretrained.positions import position_limit
-from kit.recipe.inputs import Seq2SeqTokenizerSection
+from kit.recipe.model import Seq2SeqTokenizerSection
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.verify import verify
 from kit.tasks.families.seq2seq.evaluation import evaluate_split

@@ -17,7 +17,7 @@ from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, reg
 from kit.models.attention import AdditiveAttention
 from kit.models.recurrent import RecurrentCache, RecurrentCacheLayer
 from kit.models.rnn_decoder import RNNDecoder
-from kit.recipe.inputs import Seq2SeqTokenizerSection
+from kit.recipe.model import Seq2SeqTokenizerSection
 from kit.runs.verify import verify
 from kit.tasks.registry import load_recipe
 from kit.training.objective import Batch, Seq2SeqObjective

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.recipe.inputs import TABULAR_KEYS
+from kit.recipe.data import TABULAR_KEYS
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from kit.errors import RecipeError, RunError, did_you_mean
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kit.recipe.inputs import Seq2SeqTokenizerSection
+    from kit.recipe.model import Seq2SeqTokenizerSection
 
 TAGS_KEY = "target_languages"
 """Key of tokenizers that kit trained: the languages that have a tag."""

@@ -24,7 +24,7 @@ from kit.system.redaction import redact
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from kit.recipe.inputs import Seq2SeqTokenizerSection, TokenizerSection
+    from kit.recipe.model import Seq2SeqTokenizerSection, TokenizerSection
 
 TARGET_FOLDER = "target_tokenizer"
 GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")

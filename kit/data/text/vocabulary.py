@@ -15,7 +15,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from kit.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
-    from kit.recipe.inputs import TokenizerSection
+    from kit.recipe.model import TokenizerSection
 
 BOS, PAD, EOS, UNK = "<s>", "<pad>", "</s>", "<unk>"
 SPECIAL_TOKENS = (BOS, PAD, EOS, UNK)

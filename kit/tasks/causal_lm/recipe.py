@@ -5,12 +5,15 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Gt, Le
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
+from kit.recipe.base import SupportsAdapters
 from kit.recipe.training import EvalSection
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, TextData
 
 
 class CausalData(TextData):
     """Location, documents and blocks of the text."""
+
+    in_memory_keys: ClassVar[tuple[str, ...]] = (*TextData.in_memory_keys, "carry_state")
 
     separate_documents: bool = False
     """Restrict attention to the document of each token when a block holds several; false lets tokens attend across the
@@ -20,18 +23,16 @@ class CausalData(TextData):
     """Read the text in order and carry the recurrent state from block to block (truncated backpropagation through
     time), so that the model remembers more than one block. A step reads as many parallel streams as it has blocks."""
 
-    def in_memory_keys(self) -> list[str]:
-        return super().in_memory_keys() + ["carry_state"] * self.carry_state
+    @property
+    def fixes_micro_batches(self) -> str | None:
+        return "carry_state" if self.carry_state else super().fixes_micro_batches
 
 
-class CausalEval(EvalSection):
+class CausalEval(EvalSection[Literal["bits_per_byte"]]):
     """Frequency and samples of evaluation. Loss and perplexity are always reported."""
 
-    metrics: list[Literal["bits_per_byte"]] = []  # type: ignore[assignment]  # noqa: RUF012
+    metrics: list[Literal["bits_per_byte"]] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""
-
-    select_by: Literal["loss", "bits_per_byte"] = "loss"
-    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     prompt_tokens: NonNegativeInt = 8
     """Length of the prompts of the samples, in tokens: the beginnings of validation blocks. 0 samples without a
@@ -47,7 +48,7 @@ class CausalEval(EvalSection):
     """Nucleus sampling: keep only the most probable tokens, up to this total probability."""
 
 
-class CausalLMRecipe(LanguageModelRecipe):
+class CausalLMRecipe(SupportsAdapters, LanguageModelRecipe):
     """Causal language modeling: predict the next token, as GPT does."""
 
     kit_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)

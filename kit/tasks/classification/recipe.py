@@ -9,7 +9,7 @@ from pydantic import PositiveFloat
 from kit.evaluation.metrics import METRICS
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
+from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe, TruncationKey
 
 LabelMetric = Annotated[
     Literal[
@@ -24,8 +24,11 @@ SINGLE_LABEL_METRICS = ("f1", "precision", "recall", "matthews")
 """Metrics that are not defined for examples with several labels."""
 
 
-class ClassificationData(LabelingData):
+class ClassificationData(TruncationKey, LabelingData):
     """Location, columns and labels of the data."""
+
+    text_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")
+    value_keys: ClassVar[tuple[str, ...]] = ("label",)
 
     text: str = "text"
     """Column of the text."""
@@ -54,19 +57,6 @@ class ClassificationData(LabelingData):
     """Weight of each label in the loss, such as {spam: 5.0}; labels that are not listed have weight 1. balanced weights
     all labels equally, however rare they are. Reported losses are unweighted."""
 
-    @property
-    def text_columns(self) -> dict[str, str]:
-        pair = {} if self.text_pair is None else {self.text_pair: "text_pair"}
-        return {self.text: "text", **pair}
-
-    @property
-    def value_columns(self) -> dict[str, str]:
-        return {self.label: "label"}
-
-    @property
-    def learned_columns(self) -> tuple[str, ...]:
-        return (self.label,)
-
     def without_effect(self) -> dict[str, str]:
         ineffective = super().without_effect()
         if self.problem_type != "multi_label_classification":
@@ -79,10 +69,6 @@ class ClassificationData(LabelingData):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        if self.text == self.text_pair:
-            yield "text_pair", f'text and text_pair are both "{self.text}": a pair needs two columns.'
-        if self.label in (self.text, self.text_pair):
-            yield "label", f'"{self.label}" is already the column of a text: the label would be part of the input.'
         if self.text_pair is None and self.truncation == "only_second":
             yield "truncation", "there is no second text without data.text_pair. Leave it out."
         names = self.label_names or []
@@ -93,20 +79,17 @@ class ClassificationData(LabelingData):
                 yield "class_weights", f'"{name}" is not among data.label_names.'
 
 
-class ClassificationEval(EvalSection):
+class ClassificationEval(EvalSection[LabelMetric]):
     """Frequency and metrics of evaluation."""
 
-    metrics: list[LabelMetric] = []  # type: ignore[assignment]  # noqa: RUF012
+    metrics: list[LabelMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the predicted labels, in addition to the loss."""
-
-    select_by: str = "loss"
-    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     positive_label: str | None = None
     """Positive label for f1, precision, recall and roc_auc with two labels; by default the second."""
 
 
-class ClassificationRecipe(FineTuningRecipe):
+class ClassificationRecipe(LabelingRecipe):
     """Text classification: one label, several labels, or a number per text or text pair."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES"

@@ -6,10 +6,10 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.inputs import DataSection
+from kit.recipe.data import DataSection
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
-Metric = Annotated[
+ReplyMetric = Annotated[
     Literal["bleu", "chrf", "rougeL", "exact_match", "token_accuracy", "distinct_1", "distinct_2"],
     or_registered("text", "variety"),
 ]
@@ -17,6 +17,9 @@ Metric = Annotated[
 
 class DialogueData(DataSection):
     """Location of the dialogues, format of their turns, and which turns are replies to learn."""
+
+    text_keys: ClassVar[tuple[str, ...]] = ("target", "answer")
+    value_keys: ClassVar[tuple[str, ...]] = ("turns",)
 
     turns: str = "turns"
     """Column of the turns of a dialogue: a list of texts, of [speaker, text] pairs, or of objects that hold both."""
@@ -46,27 +49,6 @@ class DialogueData(DataSection):
     """Column of the part of the reply that matters: evaluation reports how often the output contains it, next to how
     often the most frequent answer would be right. Only with data.target."""
 
-    validation_size: PositiveInt | None = None
-    """Number of training dialogues to hold out for validation if the data has no validation split."""
-
-    test_size: PositiveInt | None = None
-    """Number of training dialogues to hold out for testing if the data has no test split."""
-
-    drop_duplicates: bool = False
-    """Drop training dialogues that already occurred in the training data."""
-
-    max_examples: PositiveInt | None = None
-    """Maximum number of training dialogues, for a quick trial or to study the effect of data size."""
-
-    @property
-    def text_columns(self) -> dict[str, str]:
-        named = {self.target: "target", self.answer: "answer"}
-        return {column: key for column, key in named.items() if column is not None}
-
-    @property
-    def value_columns(self) -> dict[str, str]:
-        return {self.turns: "turns"}
-
     @property
     def roles(self) -> tuple[str, ...]:
         return ("turns", *self.text_columns.values())
@@ -81,24 +63,16 @@ class DialogueData(DataSection):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        named = [name for name in (self.turns, self.target, self.answer) if name is not None]
-        if len(set(named)) < len(named):
-            yield "", "turns, target and answer must be different columns."
         if self.turn_text == self.turn_speaker:
             yield "turn_speaker", f'turn_text and turn_speaker are both "{self.turn_text}".'
-        if self.streaming:
-            yield "streaming", "dialogues are split into examples in memory. Leave it out."
 
 
-class DialogueEval(Seq2SeqEval):
+class DialogueEval(Seq2SeqEval[ReplyMetric]):
     """Frequency and metrics of evaluation, and beam search."""
 
-    metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
+    metrics: list[ReplyMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the generated replies, in addition to loss and perplexity. distinct_1 and distinct_2 measure
     variety: the fraction of distinct words, or pairs of words, among all."""
-
-    select_by: Metric | Literal["loss"] = "loss"  # type: ignore[assignment]
-    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     group_by: list[str] = []  # noqa: RUF012
     """Also report metrics by group: by a column of the data, or by "length" (of all turns before the reply)."""
@@ -121,6 +95,3 @@ class DialogueRecipe(Seq2SeqRecipe):
 
     eval: DialogueEval = DialogueEval()
     """Frequency and metrics of evaluation, and beam search."""
-
-
-__all__ = ["DialogueRecipe"]

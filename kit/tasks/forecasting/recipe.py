@@ -7,17 +7,11 @@ from annotated_types import MinLen
 from pydantic import PositiveInt
 
 from kit.recipe.base import Recipe
-from kit.recipe.inputs import DataSection, TokenizerSection
-from kit.recipe.training import EvalSection
+from kit.recipe.data import DataSection
+from kit.recipe.section import at_most_one
+from kit.recipe.training import EvalSection, ScheduledSamplingKeys, TrainSection
 
-Metric = Literal["mse", "mae"]
-
-
-class NoTokenizer(TokenizerSection):
-    """Forecasting has no text and needs no tokenizer: leave this section out."""
-
-    def without_effect(self) -> dict[str, str]:
-        return dict.fromkeys(type(self).model_fields, "on forecasting, which needs no tokenizer")
+ErrorMetric = Literal["mse", "mae"]
 
 
 class ForecastingData(DataSection):
@@ -54,22 +48,6 @@ class ForecastingData(DataSection):
     test_steps: PositiveInt | None = None
     """Number of steps at the end of every training series to hold out for testing."""
 
-    validation_size: PositiveInt | None = None
-    """Number of training series to hold out for validation if the data has no validation split."""
-
-    test_size: PositiveInt | None = None
-    """Number of training series to hold out for testing if the data has no test split."""
-
-    drop_duplicates: bool = False
-    """Drop training series that already occurred in the training data."""
-
-    max_examples: PositiveInt | None = None
-    """Maximum number of training series, for a quick trial or to study the effect of data size."""
-
-    @property
-    def text_columns(self) -> dict[str, str]:
-        return {}
-
     @property
     def value_columns(self) -> dict[str, str]:
         known = dict.fromkeys(self.targets, "targets") | dict.fromkeys(self.context, "context")
@@ -85,20 +63,21 @@ class ForecastingData(DataSection):
         for name in dict.fromkeys(named):
             if named.count(name) > 1:
                 yield "targets", f'"{name}" occurs twice among targets, context and series.'
-        if self.streaming:
-            yield "streaming", "series are cut into windows in memory. Leave it out."
         for split in ("validation", "test"):
-            if getattr(self, f"{split}_steps") is not None and getattr(self, f"{split}_size") is not None:
-                yield f"{split}_steps", f"it cannot be combined with data.{split}_size. Remove one of them."
+            yield from at_most_one(self, "data", f"{split}_size", f"{split}_steps")
 
 
-class ForecastingEval(EvalSection):
+class ForecastingTrain(ScheduledSamplingKeys, TrainSection):
+    """Duration, batch size, optimizer and learning rate of training."""
+
+
+class ForecastingEval(EvalSection[ErrorMetric]):
     """Frequency and error metrics of evaluation, over the whole horizon."""
 
-    metrics: Annotated[list[Metric], MinLen(1)] = ["mse", "mae"]  # type: ignore[assignment]  # noqa: RUF012
+    metrics: Annotated[list[ErrorMetric], MinLen(1)] = ["mse", "mae"]  # noqa: RUF012
     """Mean squared error and mean absolute error over all steps of the horizon, in the units of the data."""
 
-    select_by: Metric | Literal["loss"] = "mse"
+    select_by: ErrorMetric | Literal["loss"] = "mse"
     """Metric that selects the best checkpoint: one of eval.metrics, or the training loss (one-step predictions from
     true values, on standardized data)."""
 
@@ -113,20 +92,11 @@ class ForecastingRecipe(Recipe):
     task: Literal["forecasting"]
     """Forecast time series, optionally with known covariates."""
 
-    tokenizer: NoTokenizer = NoTokenizer()
-    """Forecasting has no text: leave this section out."""
-
     data: ForecastingData
     """Location, columns, history and horizon of the time series."""
 
+    train: ForecastingTrain
+    """Duration, batch size, optimizer and learning rate of training."""
+
     eval: ForecastingEval = ForecastingEval()
     """Frequency and error metrics of evaluation."""
-
-    def contradictions(self) -> Iterator[tuple[str, str]]:
-        yield from super().contradictions()
-        for name in ("label_smoothing_factor", "normalize_by"):
-            if getattr(self.train, name) != type(self.train).model_fields[name].default:
-                yield f"train.{name}", "it applies only to tasks that generate text. Leave it out."
-
-
-__all__ = ["ForecastingRecipe"]

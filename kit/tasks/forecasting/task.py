@@ -184,7 +184,7 @@ class Forecasting(Task[Windows]):
         return load_model(AutoModelForTimeSeriesPrediction, place)
 
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> ForecastObjective:
-        return ForecastObjective(model, SamplingSchedule.of(self.recipe))
+        return ForecastObjective(model, SamplingSchedule.of(self.recipe.model, self.recipe.train))
 
     # ---- evaluation and what is left behind --------------------------------------------------------------------------
 

@@ -7,9 +7,10 @@ from annotated_types import Gt
 from pydantic import PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.base import Recipe
-from kit.recipe.inputs import DataSection
+from kit.recipe.base import Recipe, SupportsAdapters, UsesTokenizer
+from kit.recipe.data import DataSection, LanguagesKey
 from kit.recipe.training import EvalSection
+from kit.tasks.families.language_modeling.recipe import LanguageModelTrain
 
 PLACEHOLDER = "{prompt}"
 AnswerMetric = Annotated[
@@ -17,8 +18,10 @@ AnswerMetric = Annotated[
 ]
 
 
-class InstructionData(DataSection):
+class InstructionData(LanguagesKey, DataSection):
     """Location, columns and prompt template of the data."""
+
+    text_keys: ClassVar[tuple[str, ...]] = ("prompt", "answer")
 
     prompt: str = "prompt"
     """Column of the prompt."""
@@ -34,28 +37,20 @@ class InstructionData(DataSection):
     """Drop training examples with more tokens than this, prompt and answer together; they are counted. By default the
     number of positions of the model. In evaluation, prompts that are too long lose their beginning."""
 
-    @property
-    def text_columns(self) -> dict[str, str]:
-        return {self.prompt: "prompt", self.answer: "answer"}
-
     def written(self, prompt: str) -> str:
         """The prompt in the template, as the model reads it."""
         return self.template.replace(PLACEHOLDER, prompt)
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        if self.prompt == self.answer:
-            yield "answer", f'prompt and answer are both "{self.answer}".'
         if self.template.count(PLACEHOLDER) != 1:
             yield "template", f"expected exactly one {PLACEHOLDER}, where the prompt goes."
-        if self.streaming:
-            yield "streaming", "instructions are read into memory. Leave it out."
 
 
-class InstructionEval(EvalSection):
+class InstructionEval(EvalSection[AnswerMetric]):
     """Frequency and metrics of evaluation, and length of the answers."""
 
-    metrics: list[AnswerMetric] = []  # type: ignore[assignment]  # noqa: RUF012
+    metrics: list[AnswerMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on generated answers, in addition to the loss; rouge1 is their unigram F1. Without metrics, only
     a few answers are generated, to be printed."""
 
@@ -63,7 +58,7 @@ class InstructionEval(EvalSection):
     """Maximum number of tokens in a generated answer."""
 
 
-class InstructionTuningRecipe(Recipe):
+class InstructionTuningRecipe(UsesTokenizer, SupportsAdapters, Recipe):
     """Instruction tuning: answer prompts, with the loss on the answers only."""
 
     kit_types: ClassVar[tuple[str, ...]] = ("rnn_lm",)
@@ -78,14 +73,8 @@ class InstructionTuningRecipe(Recipe):
     data: InstructionData
     """Location, columns and prompt template of the data."""
 
+    train: LanguageModelTrain
+    """Duration, batch size, optimizer and learning rate of training."""
+
     eval: InstructionEval = InstructionEval()
     """Frequency and metrics of evaluation, and length of the answers."""
-
-    def contradictions(self) -> Iterator[tuple[str, str]]:
-        yield from super().contradictions()
-        for name, default in (("label_smoothing_factor", 0.0), ("normalize_by", "tokens")):
-            if getattr(self.train, name) != default:
-                yield f"train.{name}", f"it has no effect on {self.task}. Leave it out."
-
-
-__all__ = ["InstructionData", "InstructionTuningRecipe"]

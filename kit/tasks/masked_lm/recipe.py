@@ -8,6 +8,8 @@ from pydantic import PositiveInt
 from kit.recipe.training import EvalSection
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, TextData
 
+MaskedMetric = Literal["masked_accuracy", "pair_accuracy"]
+
 
 class MaskedData(TextData):
     """Location, documents, segmentation and masking of the text."""
@@ -37,14 +39,11 @@ class MaskedData(TextData):
         return ineffective
 
 
-class MaskedEval(EvalSection):
+class MaskedEval(EvalSection[MaskedMetric]):
     """Frequency of evaluation. Loss, perplexity and accuracy are always reported."""
 
-    metrics: list[Literal["masked_accuracy", "pair_accuracy"]] = []  # type: ignore[assignment]  # noqa: RUF012
+    metrics: list[MaskedMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""
-
-    select_by: Literal["loss", "masked_accuracy", "pair_accuracy"] = "loss"
-    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
 
 class MaskedLMRecipe(LanguageModelRecipe):

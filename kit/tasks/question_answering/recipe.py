@@ -8,13 +8,16 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
+from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe
 
 AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered("answers")]
 
 
 class QuestionAnsweringData(LabelingData):
     """Location, columns and windows of the data."""
+
+    text_keys: ClassVar[tuple[str, ...]] = ("context", "question")
+    value_keys: ClassVar[tuple[str, ...]] = ("answers", "id")
 
     question: str = "question"
     """Column of the question."""
@@ -44,42 +47,25 @@ class QuestionAnsweringData(LabelingData):
     """Maximum number of tokens in a question; longer questions are truncated, and counted."""
 
     @property
-    def text_columns(self) -> dict[str, str]:
-        return {self.context: "context", self.question: "question"}
-
-    @property
-    def value_columns(self) -> dict[str, str]:
-        key = {} if self.id is None else {self.id: "id"}
-        return {self.answers: "answers", **key}
-
-    @property
-    def learned_columns(self) -> tuple[str, ...]:
-        return tuple(self.value_columns)
-
-    @property
     def held_out_by(self) -> tuple[str, ...]:
         return super().held_out_by if self.held_out_together is None else (self.held_out_together,)
 
     def without_effect(self) -> dict[str, str]:
         ineffective = super().without_effect()
-        ineffective["truncation"] = "on question answering, which reads long texts in windows (data.doc_stride)"
         if self.validation_size is None and self.test_size is None:
             ineffective["held_out_together"] = "without data.validation_size or data.test_size"
         return ineffective
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        named = [self.question, self.context, self.answers, *([] if self.id is None else [self.id])]
-        if len(set(named)) < len(named):
-            yield "", "question, context, answers and id must be different columns."
         if self.max_length is not None and self.max_question_length + 4 > self.max_length:
             yield "max_question_length", f"it leaves no room for the text within data.max_length: {self.max_length}."
 
 
-class QuestionAnsweringEval(EvalSection):
+class QuestionAnsweringEval(EvalSection[AnswerMetric]):
     """Frequency and metrics of evaluation, and choice of answers."""
 
-    metrics: list[AnswerMetric] = []  # type: ignore[assignment]  # noqa: RUF012
+    metrics: list[AnswerMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the answers, in addition to the loss. If some questions have no answer, those with and
     without one are also reported separately."""
 
@@ -91,7 +77,7 @@ class QuestionAnsweringEval(EvalSection):
     is best on the validation split, if that has questions without an answer; it is saved with the model."""
 
 
-class QuestionAnsweringRecipe(FineTuningRecipe):
+class QuestionAnsweringRecipe(LabelingRecipe):
     """Extractive question answering."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES"

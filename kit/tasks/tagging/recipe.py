@@ -7,13 +7,15 @@ from annotated_types import MinLen
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.training import EvalSection
-from kit.tasks.families.labeling.recipe import FineTuningRecipe, LabelingData
+from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe, TruncationKey
 
 TagMetric = Annotated[Literal["entity_f1", "entity_precision", "entity_recall", "tag_accuracy"], or_registered("tags")]
 
 
-class TaggingData(LabelingData):
+class TaggingData(TruncationKey, LabelingData):
     """Location, columns and tagging scheme of the data."""
+
+    value_keys: ClassVar[tuple[str, ...]] = ("tokens", "tags")
 
     tokens: str = "tokens"
     """Column of the words: a list per sentence."""
@@ -33,33 +35,23 @@ class TaggingData(LabelingData):
     first token only. The predicted tag of a word is always that of its first token."""
 
     @property
-    def text_columns(self) -> dict[str, str]:
-        return {}
-
-    @property
-    def value_columns(self) -> dict[str, str]:
-        return {self.tokens: "tokens", self.tags: "tags"}
-
-    @property
     def learned_columns(self) -> tuple[str, ...]:
         return (self.tags,)
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        if self.tokens == self.tags:
-            yield "tags", f'tokens and tags are both "{self.tags}".'
         if self.truncation in ("only_first", "only_second"):
             yield "truncation", "there is only one text: use longest_first or do_not_truncate."
 
 
-class TaggingEval(EvalSection):
+class TaggingEval(EvalSection[TagMetric]):
     """Frequency and word-level metrics of evaluation."""
 
-    metrics: list[TagMetric] = []  # type: ignore[assignment]  # noqa: RUF012
+    metrics: list[TagMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the tags of words, in addition to the loss."""
 
 
-class TaggingRecipe(FineTuningRecipe):
+class TaggingRecipe(LabelingRecipe):
     """Tagging: one tag per word."""
 
     mapping: ClassVar[str | None] = "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES"

@@ -7,13 +7,20 @@ from annotated_types import Ge, MinLen
 from pydantic import PositiveInt
 
 from kit.errors import did_you_mean
-from kit.recipe.inputs import DataSection, Seq2SeqTokenizerSection
-from kit.recipe.model_settings import show
-from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
+from kit.recipe.base import SupportsAdapters
+from kit.recipe.data import DataSection, LanguagesKey, StreamingKeys
+from kit.recipe.messages import show
+from kit.recipe.model import Seq2SeqTokenizerSection
+from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe, TextMetric
 
 
-class TranslationData(DataSection):
+class TranslationData(StreamingKeys, LanguagesKey, DataSection):
     """Location, columns, splits and filters of the text."""
+
+    text_keys: ClassVar[tuple[str, ...]] = ("source", "target")
+    in_memory_keys: ClassVar[tuple[str, ...]] = (
+        *StreamingKeys.in_memory_keys, "direction_sizes", "direction_repeats",
+    )  # fmt: skip
 
     source: str = "source"
     """Column of the input text, or file suffix of parallel text (de for train.de)."""
@@ -51,9 +58,8 @@ class TranslationData(DataSection):
 
     @property
     def text_columns(self) -> dict[str, str]:
-        """Columns (or file suffixes) that hold text, each mapped to the recipe key that names it."""
         if self.directions is None:
-            return {self.source: "source", self.target: "target"}
+            return super().text_columns
         return {language: "directions" for direction in self.directions for language in direction.split("-")}
 
     @property
@@ -71,8 +77,6 @@ class TranslationData(DataSection):
         return ineffective | dict.fromkeys(("source", "target"), "with data.directions")
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
-        if self.source == self.target:
-            yield "target", f'source and target are both "{self.target}": the model would learn to copy.'
         directions = self.directions or []
         for direction in dict.fromkeys(directions):
             languages = direction.split("-")
@@ -95,15 +99,12 @@ class TranslationData(DataSection):
             )
         yield from super().contradictions()
 
-    def in_memory_keys(self) -> list[str]:
-        given = {
-            "direction_sizes": self.direction_sizes is not None,
-            "direction_repeats": self.direction_repeats is not None,
-        }
-        return super().in_memory_keys() + [name for name, is_set in given.items() if is_set]
+
+class TranslationEval(Seq2SeqEval[TextMetric]):
+    """Frequency and metrics of evaluation, and beam search."""
 
 
-class TranslationRecipe(Seq2SeqRecipe):
+class TranslationRecipe(SupportsAdapters, Seq2SeqRecipe):
     """Text to text: translation, summarization, text to code."""
 
     kit_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
@@ -115,46 +116,39 @@ class TranslationRecipe(Seq2SeqRecipe):
     task: Literal["translation"]
     """Text to text: translation, summarization, text to code."""
 
-    tokenizer: Seq2SeqTokenizerSection = Seq2SeqTokenizerSection()
+    tokenizer: Seq2SeqTokenizerSection = Seq2SeqTokenizerSection()  # type: ignore[misc]
     """Tokenizer to train on the training data, or an existing one to use."""
 
     data: TranslationData
     """Location, columns, splits and filters of the text."""
 
-    eval: Seq2SeqEval = Seq2SeqEval()
+    eval: TranslationEval = TranslationEval()
     """Frequency and metrics of evaluation, and beam search."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         yield from self._language_contradictions()
-
-    def _language_contradictions(self) -> Iterator[tuple[str, str]]:
-        """Mistakes in the language keys of the tokenizer."""
-        fixed, several = ("source_language", "target_language"), self.data.directions is not None
-        given = [name for name in (*fixed, "language_codes") if getattr(self.tokenizer, name) is not None]
-        exists = self.tokenizer.pretrained is not None or self.model.pretrained is not None
-        for name in given:
-            if not exists:
-                yield f"tokenizer.{name}", "a newly trained tokenizer has no language codes. Leave it out."
-            elif (name in fixed) == several:
-                per_example = "with data.directions, where each example has its own codes (tokenizer.language_codes)"
-                reason = per_example if several else "without data.directions"
-                yield f"tokenizer.{name}", f"it has no effect {reason}. Leave it out."
-        for name in self.tokenizer.language_codes or () if several else ():
-            if name not in self.data.text_columns:
-                hint = did_you_mean(name, self.data.text_columns)
-                yield f"tokenizer.language_codes.{name}", f"it is not a language of data.directions.{hint}"
-
-    def streaming_contradictions(self) -> Iterator[tuple[str, str]]:
-        yield from super().streaming_contradictions()
-        if self.train.tokens_per_batch is not None and self.data.max_length is None:
+        if self.data.streaming and self.train.tokens_per_batch is not None and self.data.max_length is None:
             yield (
                 "data.max_length",
                 "with data.streaming, a text longer than train.tokens_per_batch would stop the run in the middle of "
                 "training. Set the maximum length, such as 128.",
             )
-        if self.tokenizer.bpe_dropout:
-            yield (
-                "tokenizer.bpe_dropout",
-                "it needs all training data in memory. Leave out it or data.streaming.",
-            )
+        if self.data.streaming and self.tokenizer.bpe_dropout:
+            yield "tokenizer.bpe_dropout", "it needs all training data in memory. Leave out it or data.streaming."
+
+    def _language_contradictions(self) -> Iterator[tuple[str, str]]:
+        """Mistakes in the language keys of the tokenizer."""
+        single_pair, multilingual = ("source_language", "target_language"), self.data.directions is not None
+        is_pretrained = self.tokenizer.pretrained is not None or self.model.pretrained is not None
+        for name in filter(self.tokenizer.is_set, (*single_pair, "language_codes")):
+            if not is_pretrained:
+                yield f"tokenizer.{name}", "a newly trained tokenizer has no language codes. Leave it out."
+            elif (name in single_pair) == multilingual:
+                per_example = "with data.directions, where each example has its own codes (tokenizer.language_codes)"
+                reason = per_example if multilingual else "without data.directions"
+                yield f"tokenizer.{name}", f"it has no effect {reason}. Leave it out."
+        for name in self.tokenizer.language_codes or () if multilingual else ():
+            if name not in self.data.text_columns:
+                hint = did_you_mean(name, self.data.text_columns)
+                yield f"tokenizer.language_codes.{name}", f"it is not a language of data.directions.{hint}"

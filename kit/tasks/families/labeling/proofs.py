@@ -18,7 +18,7 @@ from kit.pretrained.loading import without_progress_bars
 from kit.pretrained.pipelines import pipeline
 from kit.pretrained.positions import position_limit
 from kit.tasks.families.labeling.objectives import LabelObjective
-from kit.tasks.families.labeling.recipe import FineTuningRecipe
+from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.training.objective import Batch
 from kit.verify.forward import EXTRA_PADDING, TOLERANCE, compare_after_reload, relative_difference
 from kit.verify.learning import (
@@ -39,7 +39,7 @@ SAME_SCORE = 1e-4
 class LabelingTask(Protocol):
     """What the proofs ask the task of a model."""
 
-    recipe: FineTuningRecipe
+    recipe: LabelingRecipe
     of_tokens: ClassVar[bool]
     """Whether the model predicts for each token."""
     zero_gradients: ClassVar[Mapping[str, str]]

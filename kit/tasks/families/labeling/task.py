@@ -25,7 +25,7 @@ from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.proofs import PROOFS, LabeledSubject
-from kit.tasks.families.labeling.recipe import FineTuningRecipe
+from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.tasks.families.language_modeling.task import vocabulary_settings
 from kit.training.objective import Batch
 from kit.verify.learning import MICRO_BATCHES
@@ -77,7 +77,7 @@ class FineTuning(Task[L]):
     auto_class: ClassVar[Any]
     """transformers' class that builds and loads models of this task."""
 
-    recipe: FineTuningRecipe
+    recipe: LabelingRecipe
 
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:

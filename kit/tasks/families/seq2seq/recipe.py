@@ -1,27 +1,32 @@
 """Recipe keys shared by tasks whose models generate text by beam search."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Generic, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.base import Recipe
-from kit.recipe.training import EvalSection
+from kit.recipe.base import Recipe, UsesTokenizer
+from kit.recipe.training import (
+    EvalSection,
+    LabelSmoothingKey,
+    Metric,
+    NormalizationKey,
+    ScheduledSamplingKeys,
+    TrainSection,
+)
 
-Metric = Annotated[
+TextMetric = Annotated[
     Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"],
     or_registered("text"),
 ]
 
 
-class Seq2SeqEval(EvalSection):
+class Seq2SeqTrain(ScheduledSamplingKeys, NormalizationKey, LabelSmoothingKey, TrainSection):
+    """Duration, batch size, optimizer, learning rate and loss of training."""
+
+
+class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
     """Frequency and metrics of evaluation, and beam search."""
-
-    metrics: list[Metric] = []  # type: ignore[assignment]  # noqa: RUF012 (pydantic copies it)
-    """Metrics computed on the decoded output, in addition to loss and perplexity."""
-
-    select_by: Metric | Literal["loss"] = "loss"
-    """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     num_beams: PositiveInt = 1
     """Number of beams in the final evaluation and in the saved model; 1 is greedy search."""
@@ -47,8 +52,11 @@ class Seq2SeqEval(EvalSection):
     """Also report metrics by group: by a column of the data, such as language, or by "length" (of the source)."""
 
 
-class Seq2SeqRecipe(Recipe):
-    """A recipe whose model generates text by beam search."""
+class Seq2SeqRecipe(UsesTokenizer, Recipe):
+    """The sections of tasks whose models generate text by beam search."""
 
-    eval: Seq2SeqEval = Seq2SeqEval()
+    train: Seq2SeqTrain
+    """Duration, batch size, optimizer, learning rate and loss of training."""
+
+    eval: Seq2SeqEval[Any] = Seq2SeqEval[Any]()
     """Frequency and metrics of evaluation, and beam search."""

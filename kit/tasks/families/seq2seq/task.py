@@ -36,7 +36,7 @@ class Writing(Task[E]):
 
     def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
         train = self.recipe.train
-        sampling = SamplingSchedule.of(self.recipe)
+        sampling = SamplingSchedule.of(self.recipe.model, train)
         return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by, sampling)
 
     def num_beams(self, final: bool) -> int:
