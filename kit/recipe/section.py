@@ -1,8 +1,8 @@
 """The base class of recipe sections: typed fields with descriptions, validated one by one and against each other.
 
 A section is composed of key groups. A group is a `Section` with a few related keys and their checks; the section of a
-task inherits the groups that the task supports, so that any other key is unknown to it. For shared code, the base section
-declares the value of a key that a task does not have: `streaming: ClassVar[bool] = absent(False)`.
+task inherits the groups that the task supports, so that any other key is unknown to it. For shared code, the base
+section declares the value of a key that a task does not have: `streaming: ClassVar[bool] = absent(False)`.
 """
 
 from collections.abc import Callable, Collection, Iterator

@@ -242,14 +242,20 @@ def test_a_name_that_fits_nothing_is_told_with_those_that_do(world: Path, sectio
     assert message in str(told.value)
 
 
+CAUSAL = ["task=causal_lm", "model={type: gpt2}", "data={path: x}", "eval={}"]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (["peft.rank=4"], "peft.rank: it has no effect without peft.method"),
         (["peft.method=ia3", "peft.rank=4"], "peft.rank: it has no effect with peft.method: ia3"),
         (["peft.method=lora"], "peft.method: it applies only to a pretrained model"),
-        (["train.freeze=embeddings"], "train.freeze: it applies only to a pretrained model"),
-        (["model={pretrained: x}", "tokenizer={}", "peft.method=lora", "train.freeze=2"], "already freezes"),
+        ([*CAUSAL, "train.freeze=embeddings"], "train.freeze: it applies only to a pretrained model"),
+        (
+            [*CAUSAL, "model={pretrained: x}", "tokenizer={}", "peft.method=lora", "train.freeze=2"],
+            "train.freeze: peft.method already freezes",
+        ),
         (
             ["model={pretrained: x}", "tokenizer={}", "peft.method=prompt_tuning"],
             'peft.method: expected one of lora, dora, ia3 or null, got "prompt_tuning"',

@@ -250,7 +250,7 @@ def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: P
     [
         ("data.image=captions", 'image and caption are both "captions"'),
         ("data.validation_share=0.1", "cannot be combined with data.validation_size"),
-        ("data.streaming=true", "images are read from disk as needed"),
+        ("data.streaming=true", "task: captioning does not support it"),
         ("eval.group_by=[length]", "an image has no length"),
         ("model.background=white", "background must be a color such as #ffffff"),
         ("model.type=rnn_seq2seq", "is not a model type of kit"),

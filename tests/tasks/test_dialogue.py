@@ -151,7 +151,7 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         ({**BUILTIN, "speaker": "S"}, "data.speaker: it has no effect with data.target"),
         ({**BUILTIN, "target": None}, "data.answer: it has no effect without data.target"),
         ({**BUILTIN, "turns": "response"}, "must be different columns"),
-        ({"path": "talk.jsonl", "streaming": True}, "dialogues are split into examples in memory"),
+        ({"path": "talk.jsonl", "streaming": True}, "task: dialogue does not support it"),
     ):
         with pytest.raises(RecipeError) as error:
             recipe(tmp_path, data=wrong)

@@ -185,7 +185,10 @@ def test_the_end_of_each_series_can_be_held_out(tmp_path: Path) -> None:
 
 def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
     for changes, message in (
-        ({"tokenizer": {"train": "char"}}, "tokenizer.train: it has no effect on forecasting"),
+        (
+            {"tokenizer": {"train": "char"}},
+            "tokenizer applies to all tasks but forecasting; task: forecasting does not",
+        ),
         (
             {"train": {"max_steps": 1, "batch_size": 2, "sampling_steps": 5}},
             "no effect without model.scheduled_sampling",
@@ -194,7 +197,7 @@ def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
         ({"data": {**BUILTIN, "targets": ["context"]}}, '"context" occurs twice'),
         (
             {"train": {"max_steps": 1, "batch_size": 2, "label_smoothing_factor": 0.1}},
-            "it applies only to tasks that generate text",
+            "task: forecasting does not support it",
         ),
     ):
         recipe(tmp_path)

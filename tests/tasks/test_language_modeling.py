@@ -373,9 +373,9 @@ def test_what_a_run_would_see_is_shown(tmp_path: Path) -> None:
         ("mlm", "data.pairs=next_sentense", "next_sentence"),
         ("mlm", "data.pair_passes=2", "no effect without data.pairs"),
         ("gpt", "data.validation_share=0.5", None),
-        ("mlm", "train.label_smoothing_factor=0.1", "label_smoothing_factor: it has no effect on masked_lm"),
-        ("gpt", "train.normalize_by=sequences", "normalize_by: it has no effect on causal_lm"),
-        ("gpt", "eval.num_beams=4", 'num_beams is not a key of "eval"'),
+        ("mlm", "train.label_smoothing_factor=0.1", "label_smoothing_factor applies to .* task: masked_lm does not"),
+        ("gpt", "train.normalize_by=sequences", "normalize_by applies to .* task: causal_lm does not"),
+        ("gpt", "eval.num_beams=4", "num_beams applies to translation, captioning and dialogue"),
     ],
 )
 def test_mistakes_are_named(kind: str, change: str, message: str | None, tmp_path: Path) -> None:

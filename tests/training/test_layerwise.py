@@ -11,7 +11,7 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from kit import RecipeError, train
 from kit.pretrained.adapters import parameter_counts
-from kit.recipe.training import TrainSection
+from kit.tasks.families.labeling.recipe import LabelingTrain
 from kit.tasks.families.labeling.objectives import ClassificationObjective
 from kit.training.layerwise import freeze, learning_rates
 from kit.training.optim import build_optimizer
@@ -45,8 +45,8 @@ def small(kind: str) -> Any:
     return AutoModelForSequenceClassification.from_config(config)
 
 
-def section(**values: Any) -> TrainSection:
-    return TrainSection(max_steps=1, batch_size=1, learning_rate=1e-3, **values)
+def section(**values: Any) -> LabelingTrain:
+    return LabelingTrain(max_steps=1, batch_size=1, learning_rate=1e-3, **values)
 
 
 def expected_depth(kind: str, name: str) -> int:
