@@ -11,8 +11,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification
 
 from kit import RecipeError, train
 from kit.pretrained.adapters import parameter_counts
-from kit.tasks.families.labeling.recipe import LabelingTrain
 from kit.tasks.families.labeling.objectives import ClassificationObjective
+from kit.tasks.families.labeling.recipe import LabelingTrain
 from kit.training.layerwise import freeze, learning_rates
 from kit.training.optim import build_optimizer
 
