@@ -255,7 +255,7 @@ def test_a_run_tells_its_errors_beside_those_of_baselines(run: Path) -> None:
         assert 0 < test[f"linear_{name}"] < test[f"persistence_{name}"]
     assert (run / "plots" / "error_by_horizon.png").is_file()
     assert (run / "plots" / "forecast.png").is_file()
-    assert "Mean squared error of the last value" in (run / "README.md").read_text(encoding="utf-8")
+    assert "Mean squared error of repeating the last value" in (run / "README.md").read_text(encoding="utf-8")
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     assert (config["value_size"], config["context_size"], config["horizon"]) == (2, 1, 6)
     assert config["scheduled_sampling"] == 0.8  # what the recipe says, not where the schedule was
