@@ -24,7 +24,7 @@ from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.loading import export_model
-from kit.recipe.inputs import Seq2SeqTokenizerSection
+from kit.recipe.model import Seq2SeqTokenizerSection
 from kit.runs.prepare import Prepared, prepare
 from kit.tasks.families.seq2seq.evaluation import by_language, evaluate_split, predict
 from kit.training.objective import Seq2SeqObjective
