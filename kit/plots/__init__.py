@@ -1,4 +1,5 @@
 """Figures of training curves, attention weights and predicted labels, written as PNG files.
 
-Functions here take plain values and know no task; they choose fonts per character, so that any script can be drawn.
+The functions take plain values and know no task. They choose fonts by character, so that any script can be drawn, and
+never import pyplot: no global state, and no display needed.
 """

@@ -1,4 +1,4 @@
-"""Pictures of attention: which tokens the model looked at for each token that it read or wrote."""
+"""Heat maps of attention weights."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CELL, _MIN_CELL, _GAP, _BAR = 0.3, 0.16, 0.35, 0.15  # inches
-_ROOMY = 7.0  # inches: a map beyond has narrower cells
+_COMFORTABLE_SIDE = 7.0  # inches; larger maps get smaller cells
 _MAX_SIDE, _MIN_MAP = 45.0, 0.5  # inches
 _FONT_SIZE, _MIN_FONT_SIZE, _LINE = 9.0, 4.0, 1.2  # points, and line height as a multiple of the font size
 _NAME_SIZE, _TITLE_SIZE, _MAX_TITLE_SIZE = 8.0, 11.0, 30.0  # points
 _DPI = 120
 MAX_TEXT = 48
-"""Characters of a text that are shown where it is looked at as a whole."""
+"""Characters of a label that stands for a whole text."""
 _TITLE_LENGTH = 200  # characters
-_NOTHING = "#ececec"  # neither a weight of zero nor any other weight
+_MASKED_COLOR = "#ececec"  # not in the color map, so that it cannot be mistaken for a weight
 
 
 def draw_attention(
     weights: Any, source_tokens: Sequence[str], output_tokens: Sequence[str], path: Path, title: str | None = None
 ) -> Path:
-    """Write the heat map of `attention_figure` as PNG; the file is there as a whole or not at all."""
+    """Write the heat map of `attention_figure` as PNG, atomically; returns the path."""
     return save_figure(attention_figure(weights, source_tokens, output_tokens, title), Path(path))
 
 
@@ -51,17 +51,19 @@ def attention_figure(
     causal: bool = False,
     of_texts: bool = False,
 ) -> Figure:
-    """A heat map: what is looked at from left to right, who looks from top to bottom, dark where the weight is high.
+    """A heat map of attention weights: a column per source token (key), a row per output token (query), dark for high
+    weights.
 
-    `weights` is an array or tensor (output, source), or (maps, output, source) for several maps, by default one of
-    each head, with a caption below each; or (layers, heads, output, source) for a grid with a row for each layer and a
-    column for each head. All maps share one scale. `names` are those of the two axes. With `causal`, what lies after
-    the token itself is left empty; with `of_texts`, what is looked at are whole texts, not tokens.
+    `weights` is an array or tensor (output, source), or (maps, output, source) for several maps, by default one per
+    head, with a caption below each; or (layers, heads, output, source) for a grid with a row per layer and a column per
+    head. All maps share one color scale. `names` label the two axes. With `causal`, positions after the token itself
+    are left empty; with `of_texts`, the columns are whole texts, not tokens. Raises DataError if the shape does not fit
+    the tokens, or if a weight is not finite.
 
-    Spaces show as ␣ and special tokens as names. Characters are drawn with any installed font that has them;
-    where none has, the label shows the code point, such as U+65E5, and a note says so. Tokens of a byte-level
-    tokenizer must be decoded first. Large maps are drawn smaller; where labels would become too small to read,
-    only every second, third, … is written.
+    Spaces show as ␣ and special tokens as names. Characters are drawn with any installed font that has them; without
+    one, the label shows the code point, such as U+65E5, and a note explains it. Tokens of a byte-level tokenizer must
+    be decoded first. Large maps get smaller cells; if the labels would be too small to read, only every second, third,
+    … is written.
     """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
@@ -80,14 +82,14 @@ def attention_figure(
     after = np.triu(np.ones(maps.shape[2:], dtype=bool), 1) if causal else np.False_
 
     figure = Figure(figsize=(layout.width, layout.height), dpi=_DPI)
-    colors = colormaps["Blues"].with_extremes(bad=_NOTHING)
+    colors = colormaps["Blues"].with_extremes(bad=_MASKED_COLOR)
     for number, values in enumerate(flat):
         row, column = divmod(number, layout.columns)
         axes = figure.add_axes(layout.box(row, column))
-        # a weight that must not be there is shown all the same
+        # only zeros are masked: a weight on a later token, which would be a bug, stays visible
         shown = np.ma.masked_where(after & (values == 0), values)
         image = axes.imshow(shown, cmap=colors, vmin=low, vmax=high, aspect="auto", interpolation="nearest")
-        # All maps have the same tokens: they are written once, along the top and the left side of the grid.
+        # All maps have the same tokens, which are written once, along the top and the left side of the grid.
         _write(axes, "x", sources if row == 0 else [], source_tokens, names[0], layout, script)
         _write(axes, "y", outputs if column == 0 else [], output_tokens, names[1], layout, script)
         if captions is not None:
@@ -112,25 +114,26 @@ def attention_figure(
 
 
 def _maps(weights: Any, sources: int, outputs: int) -> tuple[np.ndarray, bool]:
-    """The weights as (rows, columns, output, source), checked, and whether each row is a layer."""
-    torch = sys.modules.get("torch")  # who hands over a tensor has imported torch
+    """The weights as (rows, columns, output, source), and whether each row is a layer. Raises DataError for a wrong
+    shape or a weight that is not finite."""
+    torch = sys.modules.get("torch")  # not imported here, which takes seconds: a caller with a tensor has imported it
     if torch is not None and isinstance(weights, torch.Tensor):
         weights = weights.detach().to("cpu", torch.float32).numpy()
     maps = np.asarray(weights, dtype=np.float64)
     if maps.ndim not in (2, 3, 4) or maps.shape[-2:] != (outputs, sources) or maps.size == 0:
         raise DataError(
-            f"Attention weights of shape {np.shape(weights)} do not fit {outputs} output tokens and {sources} source "
+            f"Attention weights of shape {np.shape(weights)} do not match {outputs} output tokens and {sources} source "
             "tokens: expected (output, source), (heads, output, source) or (layers, heads, output, source), none of "
             "them empty."
         )
     if not np.isfinite(maps).all():
-        raise DataError("Attention weights hold NaN or infinity: there is nothing to draw.")
+        raise DataError("Attention weights contain NaN or infinity, which cannot be drawn.")
     return maps.reshape((1,) * (4 - maps.ndim) + maps.shape), maps.ndim == 4
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """Sizes in inches of a grid of equal maps, such that the whole picture has an upper limit."""
+    """Sizes in inches of a grid of equal maps; the figure never grows beyond a maximum size."""
 
     columns: int
     rows: int
@@ -151,18 +154,18 @@ class _Layout:
         if not rows_are_layers:
             columns = _columns(shape[1], source_count / output_count)
             rows = math.ceil(shape[1] / columns)
-        left, top = _longest(outputs, _FONT_SIZE), _longest(sources, _FONT_SIZE)
-        cell = max(_MIN_CELL, min(_CELL, _ROOMY / max(rows * output_count, columns * source_count)))
+        left, top = _max_width(outputs, _FONT_SIZE), _max_width(sources, _FONT_SIZE)
+        cell = max(_MIN_CELL, min(_CELL, _COMFORTABLE_SIDE / max(rows * output_count, columns * source_count)))
         map_width = min(source_count * cell, (_MAX_SIDE - left - _GAP - _BAR) / columns - _GAP)
         map_height = min(output_count * cell, (_MAX_SIDE - top) / rows - _GAP)
         map_width, map_height = max(map_width, _MIN_MAP), max(map_height, _MIN_MAP)
         cell_width, cell_height = map_width / source_count, map_height / output_count
         fitting = min(cell_width, cell_height) * 72 / _LINE
         font_size = min(_FONT_SIZE, max(_MIN_FONT_SIZE, fitting))
-        # a large picture is looked at as a whole first
+        # large figures are viewed scaled down
         title_size = min(_MAX_TITLE_SIZE, max(_TITLE_SIZE, 0.7 * columns * map_width))
         heading = 1.5 * title_size / 72 if rows_are_layers else 0.0
-        left, top = _longest(outputs, font_size) + heading, _longest(sources, font_size) + heading
+        left, top = _max_width(outputs, font_size) + heading, _max_width(sources, font_size) + heading
         return cls(columns, rows, left, top, map_width, map_height, font_size, title_size, cell_width, cell_height)
 
     @property
@@ -174,29 +177,29 @@ class _Layout:
         return self.top + self.rows * (self.map_height + _GAP)
 
     def box(self, row: int, column: int) -> tuple[float, float, float, float]:
-        """Place of a map as matplotlib wants it: left, bottom, width, height as parts of the picture."""
+        """Position of a map for matplotlib: left, bottom, width and height as fractions of the figure."""
         left = self.left + column * (self.map_width + _GAP)
         bottom = (self.rows - row) * (self.map_height + _GAP) - self.map_height
-        return self._parts(left, bottom, self.map_width, self.map_height)
+        return self._fractions(left, bottom, self.map_width, self.map_height)
 
     def bar(self) -> tuple[float, float, float, float]:
-        """Place of the scale: right of the first row."""
+        """Position of the color bar, right of the first row."""
         bottom = self.rows * (self.map_height + _GAP) - self.map_height
         height = min(self.map_height, 3.0)
         left = self.width - _BAR - _GAP
-        return self._parts(left, bottom + self.map_height - height, _BAR, height)
+        return self._fractions(left, bottom + self.map_height - height, _BAR, height)
 
-    def _parts(self, left: float, bottom: float, width: float, height: float) -> tuple[float, float, float, float]:
+    def _fractions(self, left: float, bottom: float, width: float, height: float) -> tuple[float, float, float, float]:
         return left / self.width, bottom / self.height, width / self.width, height / self.height
 
-    def every(self, axis: str) -> int:
-        """Labels so many cells apart have room."""
+    def label_step(self, axis: str) -> int:
+        """Distance in cells at which labels do not overlap."""
         cell = self.cell_width if axis == "x" else self.cell_height
         return max(1, math.ceil(_LINE * self.font_size / 72 / cell - 1e-6))
 
 
 def _columns(maps: int, aspect: float) -> int:
-    """How many maps to put side by side, so that the picture is a bit wider than high, and has few empty places."""
+    """The number of columns that makes the figure a bit wider than high and leaves few positions empty."""
 
     def cost(columns: int) -> float:
         rows = math.ceil(maps / columns)
@@ -205,15 +208,15 @@ def _columns(maps: int, aspect: float) -> int:
     return min(range(1, maps + 1), key=cost)
 
 
-def _longest(labels: Iterable[str], font_size: float) -> float:
-    """About the width in inches of the longest label, with room for the name of the axis."""
+def _max_width(labels: Iterable[str], font_size: float) -> float:
+    """Approximate width in inches of the longest label, with room for the name of the axis."""
     return max(_width(label, font_size) for label in labels) + 0.3
 
 
 def _width(label: str, font_size: float) -> float:
-    """About the width of a label in inches."""
-    letters = sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.65 for letter in label)
-    return letters * font_size / 72
+    """Approximate width of a label in inches."""
+    ems = sum(1.0 if unicodedata.east_asian_width(letter) in "WF" else 0.65 for letter in label)
+    return ems * font_size / 72
 
 
 def _write(
@@ -225,24 +228,24 @@ def _write(
     layout: _Layout,
     script: Script,
 ) -> None:
-    """Write the labels along one side of a map; none for a map in the middle of the grid."""
-    places = list(range(0, len(labels), layout.every(axis)))
-    shown = [labels[place] for place in places]
+    """Write the labels along one side of a map; a map inside the grid has none."""
+    positions = list(range(0, len(labels), layout.label_step(axis)))
+    shown = [labels[position] for position in positions]
     style: dict[str, Any] = {"fontsize": layout.font_size, "family": script.fonts, "parse_math": False}
     if axis == "x":
         axes.xaxis.tick_top()
-        axes.set_xticks(places, shown, rotation=90, **style)
+        axes.set_xticks(positions, shown, rotation=90, **style)
         axes.set_xlabel(name if labels else "", fontsize=_NAME_SIZE, color="dimgray")
         axes.xaxis.set_label_position("top")
     else:
-        axes.set_yticks(places, shown, **style)
+        axes.set_yticks(positions, shown, **style)
         axes.set_ylabel(name if labels else "", fontsize=_NAME_SIZE, color="dimgray")
     axes.tick_params(axis=axis, length=2, pad=2)
     written = axes.get_xticklabels() if axis == "x" else axes.get_yticklabels()
     words = [label for label, token in zip(labels, tokens, strict=False) if token not in SPECIAL_NAMES]
     upright = all(_width(word, layout.font_size) <= layout.cell_width for word in words)  # single characters
-    for place, text in zip(places, written, strict=True):
-        if tokens[place] in SPECIAL_NAMES:
-            text.set_color("gray")  # so that a word START in the text is not taken for the marker
+    for position, text in zip(positions, written, strict=True):
+        if tokens[position] in SPECIAL_NAMES:
+            text.set_color("gray")  # distinguishes the token <s> from the word START
         elif upright:
             text.set_rotation(0)

@@ -1,4 +1,4 @@
-"""Pictures of a training: how loss, learning rate and validation metrics went over the steps."""
+"""Training curves: loss, learning rate and validation metrics over the steps."""
 
 from __future__ import annotations
 
@@ -18,44 +18,45 @@ if TYPE_CHECKING:
 Series = dict[int, float]
 """Value by step."""
 
-_TRAIN_COLOR, _VALIDATION_COLOR = "#4477aa", "#cc6633"  # told apart by all kinds of color sight
+BLUE, ORANGE = "#4477aa", "#cc6633"  # distinguishable with every kind of color vision deficiency
 
 
 def draw_curves(metrics_jsonl: Path, folder: Path) -> list[Path]:
-    """Draw what `metrics.jsonl` holds into `folder`: loss.png, learning_rate.png and one file per validation metric.
+    """Draw the metrics log of a run into `folder`: loss.png, learning_rate.png and one file per validation metric.
 
-    Returns the pictures, an empty list if there is nothing to draw. A last line that was cut off is left out.
+    Returns the paths, an empty list if there is nothing to draw. A partial last line is ignored. Raises RunError for
+    any other line that is not a step's metrics.
     """
-    train, validation = _read(metrics_jsonl)
-    pictures = []
+    train, validation = _read_series(metrics_jsonl)
+    paths = []
     losses = {"training": train.pop("train_loss", {}), "validation": validation.pop("loss", {})}
     if any(losses.values()):
-        pictures.append(save_figure(_plot("loss", losses, best_of="validation"), folder / "loss.png"))
+        paths.append(save_figure(_plot("loss", losses, best_of="validation"), folder / "loss.png"))
     if rates := train.get("learning_rate"):
-        pictures.append(save_figure(_plot("learning rate", {"training": rates}), folder / "learning_rate.png"))
+        paths.append(save_figure(_plot("learning rate", {"training": rates}), folder / "learning_rate.png"))
     for name in ("perplexity", *METRICS):
         if values := validation.get(name):
             figure = _plot(name, {"validation": values}, best_of="validation")
-            pictures.append(save_figure(figure, folder / f"validation_{name}.png"))
-    return pictures
+            paths.append(save_figure(figure, folder / f"validation_{name}.png"))
+    return paths
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Save as PNG so that the file is there as a whole or not at all."""
+    """Write a figure as PNG, atomically; returns `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as temporary:
         figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)
     return path
 
 
-def _read(file: Path) -> tuple[dict[str, Series], dict[str, Series]]:
-    """The figures of training and those of validation, each by name; the last one counts where a step repeats."""
+def _read_series(file: Path) -> tuple[dict[str, Series], dict[str, Series]]:
+    """The values of training and of validation by name; if a step occurs twice, its last value counts."""
     train: dict[str, Series] = defaultdict(dict)
     validation: dict[str, Series] = defaultdict(dict)
     for entry in _entries(file):
-        measured = entry.get("validation")
-        for target, figures in ((train, entry), (validation, measured if isinstance(measured, dict) else {})):
-            for name, value in figures.items():
+        evaluated = entry.get("validation")
+        for target, values in ((train, entry), (validation, evaluated if isinstance(evaluated, dict) else {})):
+            for name, value in values.items():
                 if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
                     target[name][entry["step"]] = float(value)
     return train, validation
@@ -80,11 +81,11 @@ def _plot(name: str, series: dict[str, Series], best_of: str | None = None) -> F
         if not values:
             continue
         steps = sorted(values)
-        color = _VALIDATION_COLOR if label == "validation" else _TRAIN_COLOR
+        color = ORANGE if label == "validation" else BLUE
         marker = "o" if label == "validation" or len(steps) == 1 else None
         axes.plot(steps, [values[step] for step in steps], color=color, marker=marker, markersize=3.5, label=label)
         if label == best_of:
-            best = _best(name, values)
+            best = _best_step(name, values)
             text = f"best {values[best]:.4g} at step {best}"
             axes.plot([best], [values[best]], "*", color=color, markersize=13, linestyle="none", label=text)
     axes.set_xlabel("step")
@@ -97,7 +98,7 @@ def _plot(name: str, series: dict[str, Series], best_of: str | None = None) -> F
     return figure
 
 
-def _best(name: str, values: Series) -> int:
+def _best_step(name: str, values: Series) -> int:
     """The first step with the best value."""
     sign = 1 if greater_is_better(name) else -1
     return max(sorted(values), key=lambda step: sign * values[step])
