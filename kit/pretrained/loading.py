@@ -42,6 +42,7 @@ from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
 from kit.system.device import default_device
 from kit.system.files import TEMPORARY_PREFIX, replace_folder
+from kit.system.format import FORMAT_STAMP, check_format
 from kit.system.redaction import redact
 
 SAFE_LOADING: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
@@ -177,7 +178,7 @@ def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
     with one_line_errors(f"{base}, the base model of the adapter {place},"), without_progress_bars():
         # the head of the adapter may have other labels
         model = adapted_class(place).from_pretrained(
-            weights_dir(base), config=config, ignore_mismatched_sizes=True, **SAFE_LOADING
+            ModelFolder.open(base).path, config=config, ignore_mismatched_sizes=True, **SAFE_LOADING
         )
     freeze_constants(model)
     if model.can_generate():
@@ -232,6 +233,9 @@ def _read_config(name_or_path: str | Path, path: Path, settings: dict[str, Any])
         read_adapter_config(path)
         arguments["_configuration_file"] = MODEL_CONFIG
     with one_line_errors(name_or_path):
+        stored, _ = PreTrainedConfig.get_config_dict(path, **arguments)
+        if "kit_format" in stored:  # any other model is not one of ours, or was saved by other code
+            check_format(name_or_path, stored)
         config = AutoConfig.from_pretrained(path, **arguments)
         if not settings:
             return config
@@ -285,6 +289,7 @@ def export_model(
     entries = custom_pipelines(pipelines)
     if entries:
         model.config.custom_pipelines = entries
+    model.config.update(FORMAT_STAMP)
     for stale in ("prefix", "task_specific_params"):  # of a pretrained model: what counts now is in its tokenizer
         if getattr(model.config, stale, None) is not None:
             delattr(model.config, stale)

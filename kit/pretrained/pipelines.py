@@ -72,6 +72,7 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
             kwargs.setdefault("tokenizer", model)
             model = load_model(adapted_class(model), model)
         else:
+            load_config(model)  # rejects a folder in another format
             kwargs["model_kwargs"] = {"use_safetensors": True, **kwargs.get("model_kwargs", {})}
     if name == image_to_text.TASK and not kwargs.get("trust_remote_code"):
         # transformers resolves the alias unless the configuration lists the name among its own pipelines

@@ -21,11 +21,9 @@ from torch.optim import Optimizer
 
 from kit.errors import RunError
 from kit.system.files import TEMPORARY_PREFIX, file_sha256, read_json, replace_folder
+from kit.system.format import FORMAT_STAMP, check_format
 from kit.system.version import __version__
 from kit.training.sharding import shard_like
-
-FORMAT = 1
-"""Version of the checkpoint layout, stored in state.json; increase it with every change that old code cannot read."""
 
 AVERAGE_FILE = "average.safetensors"
 CARRIED_FILE = "carried.safetensors"
@@ -156,20 +154,14 @@ class Checkpoint:
             raise RunError(f"{self.folder / name} cannot be read: {error}") from error
 
     def state(self) -> dict[str, Any]:
-        """Position, schedule and progress. Raises RunError for any format number other than FORMAT."""
+        """Position, schedule and progress. Raises RunError if another version of kit wrote them in another format."""
         state = read_json(self.folder / "state.json", "the state of a checkpoint")
-        number, version = state.get("format"), state.get("kit", "another version")
-        if number != FORMAT:
-            raise RunError(
-                f"{self.folder} was written by kit {version} in checkpoint format {number}; kit {__version__} reads "
-                f"format {FORMAT}. Nothing was touched: resume with kit {version}, or start a new run with another "
-                "--output"
-            )
+        check_format(self.folder, state)
         missing = {"progress", "plan", "schedule", "learning_rates", "scaler"} - state.keys()
         if missing:
             raise RunError(
-                f"{self.folder / 'state.json'} lacks {', '.join(sorted(missing))}. It was written by kit {version}; "
-                f"kit {__version__} cannot resume from it. Nothing was touched: start a new run with another --output"
+                f"{self.folder / 'state.json'} lacks {', '.join(sorted(missing))}, which kit {__version__} needs to "
+                "resume. Nothing was touched: start a new run with another --output"
             )
         return state
 
@@ -219,7 +211,7 @@ class Checkpoints:
                 write_tensors(average, temporary / AVERAGE_FILE)
             if carried:
                 write_tensors(carried, temporary / CARRIED_FILE)
-            state = {"format": FORMAT, "kit": __version__, **state}
+            state = {**FORMAT_STAMP, **state}
             (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
             sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
             (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")

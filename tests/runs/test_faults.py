@@ -173,8 +173,8 @@ def test_a_run_killed_before_its_recipe_was_written_goes_on(tmp_path: Path, tiny
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"format": 7, "kit": "9.1"}, r"written by kit 9.1 in checkpoint format 7; kit .* reads"),
-        ({"format": 0, "kit": "0.0.1"}, r"written by kit 0.0.1 in checkpoint format 0"),
+        ({"kit_format": 7, "kit_version": "9.1"}, r"written by kit 9.1 in format 7; kit .* reads"),
+        ({"kit_format": 0, "kit_version": "0.0.1"}, r"written by kit 0.0.1 in format 0"),
         ({"schedule": None}, "state.json lacks schedule"),
     ],
 )
