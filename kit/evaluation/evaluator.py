@@ -6,11 +6,11 @@ from typing import TypeVar
 import numpy as np
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
 from kit.data.batching.plan import length_sorted_batches
 from kit.decoding.inputs import Batch
+from kit.training import processes
 
 T = TypeVar("T")
 
@@ -101,11 +101,8 @@ class Evaluator:
 
     def gather(self, items: Sequence[T]) -> list[T]:
         """The items of all processes, in the order of the processes."""
-        return list(items) if self.processes == 1 else list(gather_object(list(items)))
+        return list(items) if self.processes == 1 else processes.gather(items)
 
     def on_main(self, compute: Callable[[], T]) -> T:
         """What the main process computes, on every process."""
-        result = [compute() if self.is_main else None]
-        if self.processes > 1:
-            broadcast_object_list(result)
-        return result[0]  # type: ignore[return-value]
+        return compute() if self.processes == 1 else processes.on_main(compute)

@@ -16,6 +16,7 @@ from kit.system.files import write_text
 from kit.system.machine import describe_hardware, package_versions, peak_memory_mb
 from kit.tasks.base import Task
 from kit.training.loop import Loop
+from kit.training.processes import wait_for_everyone
 
 
 def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def conclude(
         results["averaging"] = averaging
     if loop.accelerator.is_main_process:
         leave_behind(prepared, loop, folder, evaluations, results, reporter)
-    loop.accelerator.wait_for_everyone()
+    wait_for_everyone()
     return results
 
 

@@ -1,6 +1,8 @@
 """The folder of a run: where everything is, whose it is, and who is working in it."""
 
 import json
+import socket
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from kit.recipe.messages import show
 from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder, write_text
 from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
+from kit.training.processes import gather, on_main
 
 # What may change between the start of a run and its resumption: nothing here decides what is learned.
 FREE_TO_CHANGE = (
@@ -150,6 +153,22 @@ class RunFolder:
             if [entry.name for entry in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
                 (self.path / ".lock").unlink()
                 self.path.rmdir()
+
+    def check_shared(self) -> None:
+        """Raise RunError unless all processes, which may be on several machines, see the same run folder.
+
+        The main process writes a file with a random name, so that no network file system can remember its absence.
+        """
+        token = self.path / on_main(lambda: f"{TEMPORARY_PREFIX}{uuid.uuid4().hex}")
+        on_main(lambda: write_text(token, socket.gethostname()))
+        seen = [(token.is_file(), socket.gethostname())]
+        blind = [f"process {rank} ({host})" for rank, (sees, host) in enumerate(gather(seen)) if not sees]
+        on_main(lambda: token.unlink())
+        if blind:
+            raise RunError(
+                f"the run folder of process 0, {self.path.absolute()}, is not visible to {', '.join(blind)}. Put it "
+                "on a disk that all machines share, and name it with --output on each of them"
+            )
 
     def write_results(self, results: dict[str, Any]) -> None:
         write_text(self.results_file, json.dumps(results, indent=1, ensure_ascii=False) + "\n")

@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedModel
 
 from kit.data.batching.contiguous import EpochPlan
@@ -14,7 +13,7 @@ from kit.data.splits import Splits
 from kit.data.streaming.plan import StreamPlan, buffer_seed
 from kit.data.streaming.stream import START
 from kit.data.text.tokenizer import Tokenizers
-from kit.errors import RecipeError
+from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluator import Evaluator
 from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, described_parameters
@@ -24,6 +23,7 @@ from kit.runs.revisions import pinned
 from kit.tasks.base import Encoded, MakeBatch, Task
 from kit.tasks.registry import create_task
 from kit.training.layerwise import freeze
+from kit.training.processes import gather, on_main
 
 
 @dataclass(frozen=True)
@@ -98,16 +98,15 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     """Read the data, make the tokenizers unless they are given, encode the examples, plan the batches, build the model.
 
     Nothing is written. What the recipe names on the Hub is pinned to its commit. With several processes the main one
-    does that, and makes the tokenizers, for all.
+    does that, and makes the tokenizers (or is given them), for all.
     """
     register_models()
-    is_main = accelerator is None or accelerator.is_main_process
-    recipe = broadcast_object_list([pinned(recipe) if is_main else None])[0]
+    recipe = on_main(lambda: pinned(recipe))
     splits = create_task(recipe).load()
+    check_same_data(splits)
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
     task = create_task(recipe)
-    if tokenizers is None:
-        tokenizers = broadcast_object_list([task.build_tokenizers(splits) if is_main else None])[0]
+    tokenizers = on_main(lambda: task.build_tokenizers(splits) if tokenizers is None else tokenizers)
     encoded = task.encode(splits, tokenizers)
     plan: EpochPlan | StreamPlan[Any]
     if splits.stream is None:
@@ -117,6 +116,18 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
         plan = task.stream_plan(splits, encoded, tokenizers, process, processes)
     model = build_model(task, tokenizers)
     return Prepared(recipe, task, splits, tokenizers, encoded, plan, model)
+
+
+def check_same_data(splits: Splits) -> None:
+    """Raise RunError unless all processes, which may be on several machines, have read the same data."""
+    expected, *others = gather([splits.fingerprints])
+    for rank, fingerprints in enumerate(others, 1):
+        changed = sorted(name for name in expected | fingerprints if expected.get(name) != fingerprints.get(name))
+        if changed:
+            raise RunError(
+                f"process {rank} has other data than process 0 ({', '.join(changed)}): copy the same files to every "
+                "machine, or read them from a disk that all machines share"
+            )
 
 
 def build_model(task: Task[Any], tokenizers: Tokenizers) -> PreTrainedModel:

@@ -25,6 +25,7 @@ from kit.training.loop import Loop
 from kit.training.metrics_log import MetricsLog, check_trackers
 from kit.training.optim import build_optimizer, build_schedule
 from kit.training.out_of_memory import explain_out_of_memory
+from kit.training.processes import on_main, wait_for_everyone
 
 REFUSED = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
 
@@ -47,18 +48,17 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
     accelerator = build_accelerator(recipe, Path(output))
     reporter = reporter if reporter is not None and accelerator.is_main_process else Reporter(quiet=True)
     folder = RunFolder(Path(output))
-    recipe = in_enough_parts(recipe, folder, resume, accelerator.num_processes, reporter)
-    if folder.recipe_file.is_file():
-        recipe = pinned(with_pins_of(recipe, folder.recipe()))
-    if sharding.is_requested():
-        sharding.check(recipe, accelerator)
-    folder.claim(recipe, resume)
-    if folder.is_finished:
-        return FinishedRun(folder.path, folder.results(), was_there=True)
+    # the main process alone looks into the folder, which on other machines can be another one
+    recipe = on_main(lambda: claimed_recipe(recipe, folder, resume, accelerator, reporter))
+    results = on_main(lambda: folder.results() if folder.is_finished else None)
+    if results is not None:
+        return FinishedRun(folder.path, results, was_there=True)
     with folder.locked(accelerator.is_main_process):
-        prepared = prepare(recipe, folder.tokenizers(), accelerator)
+        folder.check_shared()
+        prepared = prepare(recipe, on_main(folder.tokenizers), accelerator)
         if accelerator.is_main_process:
             folder.start(prepared.recipe, prepared.tokenizers)
+        wait_for_everyone()
         for line in [*prepared.summary(), describe_processes(accelerator)]:
             reporter.print(line)
         loop = build_loop(prepared, folder, accelerator, reporter)
@@ -70,6 +70,19 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
         finally:
             loop.release()
     return FinishedRun(folder.path, results)
+
+
+def claimed_recipe(
+    recipe: Recipe, folder: RunFolder, resume: bool, accelerator: Accelerator, reporter: Reporter
+) -> Recipe:
+    """The recipe as this folder can run it. Raises RunError if the folder is not free for it."""
+    recipe = in_enough_parts(recipe, folder, resume, accelerator.num_processes, reporter)
+    if folder.recipe_file.is_file():
+        recipe = pinned(with_pins_of(recipe, folder.recipe()))
+    if sharding.is_requested():
+        sharding.check(recipe, accelerator)
+    folder.claim(recipe, resume)
+    return recipe
 
 
 def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerator:
@@ -186,20 +199,26 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
 
 
 def go_on_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None:
-    """Restore the newest whole checkpoint; say so if there is none, or if a newer one is broken."""
-    if loop.accelerator.is_main_process:
-        loop.checkpoints.remove_partial()
-    loop.accelerator.wait_for_everyone()
+    """Restore the newest intact checkpoint, which the main process chooses; report if there is none."""
+    on_main(loop.checkpoints.remove_partial)
     if loop.recipe.train.report_to:
         loop.accelerator.init_trackers("kit", config={key: str(value) for key, value in loop.recipe.flat().items()})
-    if not resume:
-        return
-    for checkpoint, wrong in loop.checkpoints.newest_first():
-        if wrong is None:
-            loop.restore(checkpoint)
-            loop.log.rewind(checkpoint.step)
-            reporter.print(f"resuming at step {checkpoint.step}")
-            return
-        reporter.print(f"{checkpoint.folder} is broken ({wrong}): going back to the one before it")
-    loop.log.rewind(0)
-    reporter.print("there is nothing to resume: starting afresh")
+    if resume:
+        step = on_main(lambda: newest_intact(loop, reporter))
+        if step is None:
+            loop.log.rewind(0)
+            reporter.print("there is nothing to resume: starting afresh")
+        else:
+            loop.restore(loop.checkpoints.at(step))
+            loop.log.rewind(step)
+            reporter.print(f"resuming at step {step}")
+    wait_for_everyone()  # reading a checkpoint can take one machine much longer than another
+
+
+def newest_intact(loop: Loop, reporter: Reporter) -> int | None:
+    """The step of the newest intact checkpoint, or None if there is none."""
+    for checkpoint, error in loop.checkpoints.newest_first():
+        if error is None:
+            return checkpoint.step
+        reporter.print(f"{checkpoint.folder} is broken ({error}): going back to the one before it")
+    return None

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
-from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -26,6 +25,7 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
+from kit.training.processes import gather
 from kit.verify.proof import Proof
 from kit.verify.subject import Subject
 
@@ -175,7 +175,7 @@ class Task(ABC, Generic[E]):
             counts=StreamCounts(splits.report.splits["train"], encoded.left_out),
             process=process,
             processes=processes,
-            exchange=(lambda mine: gather_object([mine])) if processes > 1 else single_process,
+            exchange=(lambda mine: gather([mine])) if processes > 1 else single_process,
         )
 
     @abstractmethod

@@ -173,6 +173,10 @@ class Checkpoints:
         self.folder = folder
         self.keep = keep
 
+    def at(self, step: int) -> Checkpoint:
+        """The checkpoint of a step, which need not exist."""
+        return Checkpoint(self.folder / f"step-{step}")
+
     def all(self) -> list[Checkpoint]:
         """All checkpoints, from the oldest to the newest."""
         if not self.folder.is_dir():
@@ -215,11 +219,11 @@ class Checkpoints:
             (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
             sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
             (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")
-            replace_folder(temporary, self.folder / f"step-{step}")
+            replace_folder(temporary, self.at(step).folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
-        return Checkpoint(self.folder / f"step-{step}")
+        return self.at(step)
 
     def rotate(self, best_step: int | None) -> None:
         """Delete all checkpoints but the last `keep` and the best."""

@@ -33,14 +33,16 @@ LAUNCHER = "KIT_LAUNCHER"
 FAILURE_DIR = "KIT_FAILURE_DIR"
 """Environment variable with the folder where each process writes its failure for the launcher."""
 
+PEER_EXITED = "has exited while others waited for it"
 LOST_PEER_ERRORS = (
     "Connection closed by peer",
     "Connection reset by peer",
     "Broken pipe",
     "remote process exited",
     "Socket closed",
+    PEER_EXITED,
 )
-"""Parts of gloo and NCCL error messages that mean that a peer process has exited."""
+"""Parts of error messages, mostly of gloo and NCCL, that mean that a peer process has exited."""
 
 SECONDS_TO_SAVE = 600
 """How long processes may take to write their checkpoint after a signal, before they are killed."""

@@ -40,6 +40,7 @@ from kit.training.checkpoint import (
 )
 from kit.training.metrics_log import MetricsLog
 from kit.training.objective import Batch, Objective
+from kit.training.processes import on_main, wait_for_everyone
 from kit.training.sharding import (
     free_weights,
     full_tensor,
@@ -320,7 +321,7 @@ class Loop:
             }
             self.checkpoints.save(self.progress.step, model, optimizer, state, average, carried)
             self.checkpoints.rotate(self.progress.best_step)
-        self.accelerator.wait_for_everyone()
+        wait_for_everyone()
 
     def _carried_state(self) -> dict[str, Tensor]:
         """The carried state of the objective, each stream from the process that reads it."""
@@ -361,7 +362,7 @@ class Loop:
         """Load the weights of the best step into the model. Raises RunError if its checkpoint is corrupt."""
         if self.progress.best_step is None:
             return
-        checkpoint = Checkpoint(self.checkpoints.folder / f"step-{self.progress.best_step}")
+        checkpoint = self.checkpoints.at(self.progress.best_step)
         error = checkpoint.integrity_error()
         if error:
             raise RunError(f"the best checkpoint, {checkpoint.folder}, is corrupt: {error}")
@@ -369,9 +370,14 @@ class Loop:
 
     def load_mean(self, last: int) -> list[int]:
         """Load the mean weights of the last intact checkpoints into the model; returns their steps."""
-        intact = [checkpoint for checkpoint, error in self.checkpoints.newest_first() if error is None][:last]
-        load_model_tensors(self.objective.model, mean_weights(intact[::-1]), self.checkpoints.folder)
-        return sorted(checkpoint.step for checkpoint in intact)
+
+        def newest_intact() -> list[int]:
+            return [checkpoint.step for checkpoint, error in self.checkpoints.newest_first() if error is None][:last]
+
+        steps = sorted(on_main(newest_intact))
+        weights = mean_weights([self.checkpoints.at(step) for step in steps])
+        load_model_tensors(self.objective.model, weights, self.checkpoints.folder)
+        return steps
 
     def release(self) -> None:
         """Leave the process group.

@@ -91,7 +91,6 @@ def streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return load_recipe(tmp_path / "recipe.yaml")
 
 
-@pytest.mark.xfail(strict=True)
 def test_no_collective_waits_while_the_main_process_works(streamed: Any, tmp_path: Path) -> None:
     seconds = 0.4
     for resume in (False, True):
@@ -118,7 +117,6 @@ def train_with_short_timeout(recipe: Any, output: Path, name: str) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.xfail(strict=True)
 @pytest.mark.parametrize("name", ["tokenizer", "sample", "checkpoint"])
 def test_a_timeout_of_five_seconds_outlives_ten_seconds_of_work(name: str, streamed: Any, tmp_path: Path) -> None:
     in_processes(2, train_with_short_timeout, streamed.with_values("train", max_steps=2), tmp_path / "run", name)
