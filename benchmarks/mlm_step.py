@@ -58,7 +58,7 @@ def kit_side(model: BertForPreTraining, ids: np.ndarray, follows: np.ndarray, ra
         masking=Masking(MASK, np.arange(len(SPECIAL), VOCABULARY)),
         special=np.arange(len(SPECIAL)),
         pad=PAD,
-        whole_words=False,
+        whole_word_mask=False,
     )
 
     def loss() -> torch.Tensor:

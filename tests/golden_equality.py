@@ -33,6 +33,10 @@ RENAMED_KEYS: dict[str, str] = {
     "model.intermediate_size": "model.feed_forward_size",
     "model.num_hidden_layers": "model.layers",
     "model.include_utterances": "model.sees_utterances",
+    "data.mlm_probability": "data.mask_probability",
+    "data.whole_word_mask": "data.whole_words",
+    "data.label_all_tokens": "data.label_all_subwords",
+    "eval.metric_for_best_model": "eval.select_by",
 }
 """Recipe keys of the jobs below, with the name that version 0.1 knows. Those of `model` belong to kit's model types."""
 
@@ -153,7 +157,7 @@ JOBS: dict[str, Job] = {
     "masked_lm_pairs": Job(
         {
             "task": "masked_lm", "model": BERT, "tokenizer": {**WORDPIECE, "lowercase": True},
-            "data": {"path": "builtin:pydocs", "pairs": "next_sentence", "block_size": 64, "whole_words": True},
+            "data": {"path": "builtin:pydocs", "pairs": "next_sentence", "block_size": 64, "whole_word_mask": True},
             "train": {**TRAIN, "tokens_per_batch": 1024}, "eval": {"steps": 50},
         },
     ),

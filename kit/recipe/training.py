@@ -132,7 +132,7 @@ class TrainSection(Section):
     """Number of steps between log entries (loss, learning rate, speed) in metrics.jsonl."""
 
     early_stopping_patience: PositiveInt | None = None
-    """Stop when eval.select_by has not improved in this many evaluations; null disables early stopping."""
+    """Stop when eval.metric_for_best_model has not improved in this many evaluations; null disables early stopping."""
 
     report_to: list[Literal["tensorboard", "wandb", "trackio"]] = []  # noqa: RUF012 (pydantic copies it)
     """Trackers that receive the metrics too; each must be installed."""
@@ -173,7 +173,7 @@ class EvalSection(Section, Generic[Metric]):
     metrics: list[Metric] = []  # noqa: RUF012
     """Metrics computed on the decoded output, in addition to loss and perplexity."""
 
-    select_by: Metric | Literal["loss"] = "loss"
+    metric_for_best_model: Metric | Literal["loss"] = "loss"
     """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
     average: Annotated[int, Ge(2)] | None = None
@@ -189,8 +189,11 @@ class EvalSection(Section, Generic[Metric]):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        if self.select_by != "loss" and self.select_by not in self.metrics:
-            yield "select_by", f'"{self.select_by}" is not computed: add it to eval.metrics, or choose loss.'
+        if self.metric_for_best_model != "loss" and self.metric_for_best_model not in self.metrics:
+            yield (
+                "metric_for_best_model",
+                f'"{self.metric_for_best_model}" is not computed: add it to eval.metrics, or choose loss.',
+            )
 
 
 class HubSection(Section):

@@ -57,7 +57,7 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
 
     Returns its evaluation, and the figures of both as results.json holds them.
     """
-    selected = prepared.recipe.eval.select_by
+    selected = prepared.recipe.eval.metric_for_best_model
     best = evaluate_finally(prepared, loop, "validation", f"best step ({loop.progress.best_step})", reporter)
     steps = loop.load_mean(last)
     name = f"mean of {len(steps)} checkpoints (steps {steps[0]} to {steps[-1]})"

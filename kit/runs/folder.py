@@ -30,7 +30,7 @@ FREE_TO_CHANGE = (
     "eval.examples",
     "eval.tokens_per_batch",
     "data.fingerprints",
-    "data.workers",
+    "data.num_proc",
     "data.cache",
     "hub",
     "measured",

@@ -169,7 +169,7 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
     if sharding.is_requested():
         trained_objective = sharding.shard(objective, accelerator)
     optimizer = build_optimizer(trained_objective, recipe.train)
-    selected = recipe.eval.select_by
+    selected = recipe.eval.metric_for_best_model
 
     def evaluate(step: int) -> tuple[dict[str, Any], float, bool]:
         with reporter.status(f"evaluating at step {step}"):

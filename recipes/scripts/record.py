@@ -70,7 +70,7 @@ def figures_of_run(run: RunFolder, path: Path, changes: list[str]) -> dict[str, 
     versions = results["versions"]
     figures["versions"] = ", ".join(f"{name} {versions[name]}" for name in LIBRARIES if name in versions)
     if averaging := results.get("averaging"):
-        figures["averaging"] = averaging_in_words(averaging, recipe.eval.select_by)
+        figures["averaging"] = averaging_in_words(averaging, recipe.eval.metric_for_best_model)
     if changes:
         figures["changes"] = shlex.join(map(without_machine_path, changes))
     return figures

@@ -99,7 +99,7 @@ def test_cached_arrays_equal_computed_ones(
 def test_spawned_processes_give_the_result_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split into sentences, the most difficult case to reassemble."""
     monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 7)
-    one, two = (arrays_of(recipe_of(tmp_path, "pairs", "data.cache=false", f"data.workers={n}")) for n in (1, 2))
+    one, two = (arrays_of(recipe_of(tmp_path, "pairs", "data.cache=false", f"data.num_proc={n}")) for n in (1, 2))
     assert one == two
 
 

@@ -165,13 +165,13 @@ def test_a_registered_module_is_loaded_as_itself_and_a_name_can_be_registered_ag
 
 
 def test_a_recipe_accepts_it_where_predictions_fit(tiny_recipe: Path) -> None:
-    overrides = ["eval.metrics=[chrf,length_ratio]", "eval.select_by=length_ratio"]
+    overrides = ["eval.metrics=[chrf,length_ratio]", "eval.metric_for_best_model=length_ratio"]
     with pytest.raises(RecipeError, match=r'a metric added with kit.register_metric, got "length_ratio"'):
         load_recipe(tiny_recipe, overrides)
     register_metric("length_ratio", length_ratio)
     register_metric("label_share", length_ratio, kind="labels")
     recipe = load_recipe(tiny_recipe, overrides)
-    assert (recipe.eval.metrics, recipe.eval.select_by) == (["chrf", "length_ratio"], "length_ratio")
+    assert (recipe.eval.metrics, recipe.eval.metric_for_best_model) == (["chrf", "length_ratio"], "length_ratio")
     with pytest.raises(RecipeError, match=r'got "length_rato"\. Did you mean "length_ratio"'):
         load_recipe(tiny_recipe, ["eval.metrics=[length_rato]"])
     with pytest.raises(RecipeError, match='got "label_share"'):
@@ -197,7 +197,7 @@ def test_each_task_accepts_the_kinds_it_predicts(recipe: str, kinds: set[str]) -
     for kind in get_args(Kind):
         register_metric(f"my_{kind}", length_ratio, kind=kind)
         with suppress(RecipeError):
-            load_recipe(recipe, [f"eval.metrics=[my_{kind}]", f"eval.select_by=my_{kind}"])
+            load_recipe(recipe, [f"eval.metrics=[my_{kind}]", f"eval.metric_for_best_model=my_{kind}"])
             accepted.add(kind)
     assert accepted == kinds
 
@@ -206,7 +206,7 @@ def test_a_run_is_selected_by_it_and_its_folder_is_read_without_it(tiny_recipe: 
     calls: list[int] = []
     register_metric("calls", lambda *_: calls.append(1) or len(calls), greater_is_better=False)
     register_metric("length_ratio", length_ratio, greater_is_better=False, title="Length ratio")
-    overrides = ["eval.metrics=[calls,length_ratio]", "eval.select_by=calls", "eval.group_by=[language]"]
+    overrides = ["eval.metrics=[calls,length_ratio]", "eval.metric_for_best_model=calls", "eval.group_by=[language]"]
     run = kit.train(load_recipe(tiny_recipe, overrides), tmp_path / "run")
     assert run.results["train"]["best_step"] == 6  # of 6 and 12
     rows = [json.loads(line) for line in (run.folder / "predictions" / "test.jsonl").read_text("utf-8").splitlines()]
@@ -217,11 +217,11 @@ def test_a_run_is_selected_by_it_and_its_folder_is_read_without_it(tiny_recipe: 
 
     del METRICS["calls"], METRICS["length_ratio"]
     recipe = RunFolder(run.folder).recipe()
-    assert recipe.eval.select_by == "calls"
+    assert recipe.eval.metric_for_best_model == "calls"
     assert f"| {escape('length_ratio')} |" in write_card(run.folder, recipe, run.results)
     with pytest.raises(RecipeError, match=r'a metric added with kit.register_metric, got "calls"'):
         kit.evaluate(run.folder)
-    other = ["eval.metrics=[exact_match]", "eval.select_by=loss"]
+    other = ["eval.metrics=[exact_match]", "eval.metric_for_best_model=loss"]
     assert "exact_match" in kit.evaluate(run.folder, overrides=other).figures
 
 

@@ -68,10 +68,14 @@ def test_defaults_yaml_and_command_line_in_this_order(write):
     recipe = load_recipe(path)
     assert (recipe.train.max_steps, recipe.train.learning_rate, recipe.tokenizer.vocab_size) == (10, 1e-3, 8000)
     assert recipe.model.settings == {"cell": "gru", "hidden_size": 64}
-    overrides = ["train.max_steps=20", "model.cell=lstm", "eval.metrics=[bleu]", "eval.select_by=bleu"]
+    overrides = ["train.max_steps=20", "model.cell=lstm", "eval.metrics=[bleu]", "eval.metric_for_best_model=bleu"]
     other = load_recipe(path, overrides)
-    assert (other.train.max_steps, other.model.settings["cell"], other.eval.select_by) == (20, "lstm", "bleu")
-    assert recipe.differences(other) == ["model.cell", "train.max_steps", "eval.metrics", "eval.select_by"]
+    assert (other.train.max_steps, other.model.settings["cell"], other.eval.metric_for_best_model) == (
+        20,
+        "lstm",
+        "bleu",
+    )
+    assert recipe.differences(other) == ["model.cell", "train.max_steps", "eval.metrics", "eval.metric_for_best_model"]
     assert recipe.differences(load_recipe(path)) == []
 
 
@@ -255,8 +259,8 @@ def test_every_field_is_explained():
         ),
         (
             "task: translation",
-            "task: translation\neval:\n  select_by: bleu",
-            'line 4: eval.select_by: "bleu" is not computed',
+            "task: translation\neval:\n  metric_for_best_model: bleu",
+            'line 4: eval.metric_for_best_model: "bleu" is not computed',
         ),
         ("task: translation", "task: translation\neval: {early_stopping: nevre}", 'got "nevre". Did you mean "never"?'),
         (

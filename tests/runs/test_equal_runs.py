@@ -25,7 +25,7 @@ def run(recipe: Path, output: Path, *overrides: str) -> Path:
 
 def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path) -> None:
     same = ["train.dtype=float64", "model.dropout=0", "train.max_steps=100", "eval.steps=0", "eval.metrics=[]"]
-    same += ["eval.select_by=loss", "train.label_smoothing_factor=0.1"]
+    same += ["eval.metric_for_best_model=loss", "train.label_smoothing_factor=0.1"]
     one = run(tiny_recipe, tmp_path / "one", *same)
     four = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
     assert losses(four) == pytest.approx(losses(one), rel=1e-9)

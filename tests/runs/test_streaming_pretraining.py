@@ -20,7 +20,7 @@ data: {path: corpus, streaming: true, buffer_size: 25, block_size: 16}
 task: masked_lm
 model: {type: bert, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}
 tokenizer: {train: word, min_frequency: 1, vocab_size: 500}
-data: {path: corpus, streaming: true, buffer_size: 25, block_size: 16, mask_probability: 0.15}
+data: {path: corpus, streaming: true, buffer_size: 25, block_size: 16, mlm_probability: 0.15}
 """,
 }
 TRAIN = """\

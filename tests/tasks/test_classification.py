@@ -42,7 +42,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
         "sizes": sizes,
         "class_weights": "balanced",
     }
-    settings = {"metrics": ["accuracy", "f1_macro", "matthews", "roc_auc"], "select_by": "accuracy"}
+    settings = {"metrics": ["accuracy", "f1_macro", "matthews", "roc_auc"], "metric_for_best_model": "accuracy"}
     return train(
         recipe(folder, "classification", data, train={"max_steps": 60, "micro_batches": 2}, eval=settings),
         folder / "run",

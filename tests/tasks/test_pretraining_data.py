@@ -20,13 +20,13 @@ def share(part: np.ndarray, whole: np.ndarray) -> float:
     return float(part.sum() / whole.sum())
 
 
-@pytest.mark.parametrize("whole_words", [False, True])
-def test_masking_has_its_shares_and_spares_special_tokens(whole_words: bool) -> None:
+@pytest.mark.parametrize("whole_word_mask", [False, True])
+def test_masking_has_its_shares_and_spares_special_tokens(whole_word_mask: bool) -> None:
     random = np.random.default_rng(0)
     ids = random.integers(SPECIAL, 200, (400, 100))
     ids[:, 0], ids[:, 50], ids[:, 90:] = 2, 3, 1
     maskable = ids >= SPECIAL
-    words = np.cumsum(random.random(ids.shape) < 0.6, axis=1) if whole_words else None
+    words = np.cumsum(random.random(ids.shape) < 0.6, axis=1) if whole_word_mask else None
     masked, labels = Masking(MASK, ORDINARY)(ids, maskable, random, words)
     chosen = labels != IGNORE_INDEX
     assert share(chosen & maskable, maskable) == pytest.approx(0.15, abs=0.01)

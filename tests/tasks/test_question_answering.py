@@ -41,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     sections = {
         "tokenizer": {"train": "wordpiece", "vocab_size": 300, "min_frequency": 1},
         "train": {"max_steps": 12, "save_steps": 4},
-        "eval": {"metrics": ["squad_f1", "squad_exact_match"], "select_by": "squad_f1", "average": 2},
+        "eval": {"metrics": ["squad_f1", "squad_exact_match"], "metric_for_best_model": "squad_f1", "average": 2},
     }
     return train(recipe(folder, "question_answering", data, **sections), folder / "run")
 

@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     sections = {
         "tokenizer": {"train": "wordpiece", "vocab_size": 150, "min_frequency": 1},
         "train": {"max_steps": 30, "learning_rate": 1e-2},
-        "eval": {"metrics": ["entity_f1", "tag_accuracy"], "select_by": "entity_f1"},
+        "eval": {"metrics": ["entity_f1", "tag_accuracy"], "metric_for_best_model": "entity_f1"},
     }
     return train(recipe(folder, "tagging", data, **sections), folder / "run")
 
@@ -116,7 +116,7 @@ def test_words_are_judged_the_same_whatever_the_sub_words(
     for kind in ("char", "wordpiece", "byte_bpe"):
         tokenizer = {"train": kind, "min_frequency": 1, "vocab_size": 2000}
         folder = tmp_path_factory.mktemp("cut")
-        ready = prepared(folder, rows, tokenizer=tokenizer, label_all_subwords=everything)
+        ready = prepared(folder, rows, tokenizer=tokenizer, label_all_tokens=everything)
         examples, found = ready.encoded.splits["validation"], evaluated(ready)
         right, expected = [row["tags"] for row in found.rows], []
         for place, row in enumerate(found.rows):
@@ -163,7 +163,7 @@ def test_schemes_are_found_out_and_converted(tmp_path: Path) -> None:
 
 def test_later_parts_of_a_word_learn_nothing_or_go_on(tmp_path: Path) -> None:
     first = prepared(tmp_path / "a").encoded.splits["train"].batch(np.array([1]))["labels"][0].tolist()
-    every = prepared(tmp_path / "b", label_all_subwords=True)
+    every = prepared(tmp_path / "b", label_all_tokens=True)
     names = every.task.labels or []
     found = every.encoded.splits["train"].batch(np.array([1]))["labels"][0].tolist()
     assert [names[place] for place in found if place != IGNORE_INDEX] == ["B-PER", "I-PER", "B-PER", *["I-PER"] * 3]

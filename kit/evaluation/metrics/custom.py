@@ -24,7 +24,7 @@ def register_metric(
     kind: Kind = "text",
     title: str | None = None,
 ) -> None:
-    """Add a metric: `eval.metrics` and `eval.select_by` then accept its name in recipes of tasks that predict `kind`.
+    """Add a metric, whose name recipes of tasks that predict `kind` then accept in `eval.metrics`.
 
         kit.register_metric("length_ratio", lambda predictions, references: …)
         kit.register_metric("wer", evaluate.load("wer"), greater_is_better=False)

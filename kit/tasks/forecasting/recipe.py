@@ -77,7 +77,7 @@ class ForecastingEval(EvalSection[ErrorMetric]):
     metrics: Annotated[list[ErrorMetric], MinLen(1)] = ["mse", "mae"]  # noqa: RUF012
     """Mean squared error and mean absolute error over all steps of the horizon, in the units of the data."""
 
-    select_by: ErrorMetric | Literal["loss"] = "mse"
+    metric_for_best_model: ErrorMetric | Literal["loss"] = "mse"
     """Metric that selects the best checkpoint: one of eval.metrics, or the training loss (one-step predictions from
     true values, on standardized data)."""
 

@@ -25,11 +25,11 @@ class MaskedData(TextData):
     language: str = "en"
     """Language whose rules split documents into sentences; only with data.pairs."""
 
-    mask_probability: Annotated[float, Gt(0), Le(0.5)] = 0.15
+    mlm_probability: Annotated[float, Gt(0), Le(0.5)] = 0.15
     """Fraction of the tokens to predict, chosen again each time a text is seen: 80% of them are masked, 10% are
     replaced by a random token and 10% are left unchanged."""
 
-    whole_words: bool = False
+    whole_word_mask: bool = False
     """Whole-word masking: mask all tokens of a word or none, so that its other tokens do not give it away."""
 
     def without_effect(self) -> dict[str, str]:

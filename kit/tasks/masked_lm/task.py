@@ -56,7 +56,7 @@ class MaskedExamples:
     masking: Masking
     special: np.ndarray
     pad: int
-    whole_words: bool
+    whole_word_mask: bool
     cut: int = 0
 
     def __len__(self) -> int:
@@ -77,7 +77,7 @@ class MaskedExamples:
         packed = self.rows.padded(indices, self.pad << 1).numpy()
         ids, begins = packed >> 1, (packed & 1).astype(bool)
         real = np.arange(ids.shape[1]) < self.rows.lengths[indices][:, None]
-        words = np.cumsum(begins, axis=1) if self.whole_words else None
+        words = np.cumsum(begins, axis=1) if self.whole_word_mask else None
         masked, labels = self.masking(ids, real & ~np.isin(ids, self.special), random, words)
         batch = {
             "input_ids": torch.from_numpy(masked),
@@ -160,10 +160,10 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         data, special = self.recipe.data, np.array(sorted(tokenizer.all_special_ids))
         ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
         return {
-            "masking": Masking(tokenizer.mask_token_id, ordinary, data.mask_probability),
+            "masking": Masking(tokenizer.mask_token_id, ordinary, data.mlm_probability),
             "special": special,
             "pad": tokenizer.pad_token_id,
-            "whole_words": data.whole_words,
+            "whole_word_mask": data.whole_word_mask,
         }
 
     def preparation(self, split: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ class TaggingData(TruncationKey, LabelingData):
     label_names: Annotated[list[str], MinLen(1)] | None = None
     """Tag names, if the tags in the data are indices into this list, from 0."""
 
-    label_all_subwords: bool = False
+    label_all_tokens: bool = False
     """Train on all tokens of a word, the later ones of B-X as I-X in the BIO and IOB1 schemes; false trains on the
     first token only. The predicted tag of a word is always that of its first token."""
 

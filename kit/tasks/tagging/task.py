@@ -167,7 +167,7 @@ class Tagging(FineTuning[Tagged]):
                         f'data.tags: {data.path}, {split}, row {row}: the tag "{tag}" is not among those of the '
                         "training data, so that the model cannot know it. Leave the row out, or train on such rows."
                     )
-                ids.append(places[tag] if first or data.label_all_subwords else IGNORE_INDEX)
+                ids.append(places[tag] if first or data.label_all_tokens else IGNORE_INDEX)
             labels.append(ids)
         without = sum(first < 0 for firsts in words.first_tokens for first in firsts)
         first_tokens = RaggedTokens(words.first_tokens)

@@ -30,7 +30,7 @@ class TextData(StreamingKeys, HoldoutShareKeys, LanguagesKey, DataSection):
     block_size: Annotated[int, Gt(7)] = 128
     """Number of tokens per example."""
 
-    workers: PositiveInt = 1
+    num_proc: PositiveInt = 1
     """Number of processes that tokenize the text; it does not affect the result. For small datasets, one process is
     fastest."""
 
@@ -40,7 +40,7 @@ class TextData(StreamingKeys, HoldoutShareKeys, LanguagesKey, DataSection):
     def without_effect(self) -> dict[str, str]:
         ineffective = super().without_effect()
         if self.streaming:
-            ineffective |= dict.fromkeys(("workers", "cache"), "with data.streaming, which tokenizes while training")
+            ineffective |= dict.fromkeys(("num_proc", "cache"), "with data.streaming, which tokenizes while training")
         if self.documents != "row":
             ineffective |= dict.fromkeys(TABULAR_KEYS, f"on texts without columns (data.documents: {self.documents})")
         return ineffective

@@ -116,7 +116,7 @@ class LanguageModel(Task[B]):
 
         def make() -> B:
             with reporter.progress(f"{split}: documents cut into tokens", len(rows)) as advance:
-                return self.encode_documents(rows, tokenizers, split, self.recipe.data.workers, advance)
+                return self.encode_documents(rows, tokenizers, split, self.recipe.data.num_proc, advance)
 
         data, tokenizer = self.recipe.data, tokenizer_key(tokenizers.source)
         if data.streaming or not data.cache or fingerprint is None or tokenizer is None:
