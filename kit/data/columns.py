@@ -1,5 +1,5 @@
-"""From the columns of the data, whatever their names, to those of the task (`source`, `target`) and others that all
-splits share."""
+"""From the columns of the data to those of the task (such as `source` and `target`), and others that all splits
+share."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kit.recipe.data import DataSection
 
 PARAGRAPHS = "\n\n"
-"""What stands between the paragraphs of a document."""
+"""Separator of the paragraphs of a document."""
 
 
 def name_columns(
@@ -32,16 +32,16 @@ def name_columns(
     """
     needed = data.roles if needed is None else needed
     chosen = data.text_columns | data.value_columns
-    dataset = unfold(dataset, set(chosen))
+    dataset = flatten_translations(dataset, set(chosen))
     if data.joins_paragraphs:
         for name in chosen:
-            dataset = joined_paragraphs(dataset, name)
+            dataset = join_paragraphs(dataset, name)
     for name, key in chosen.items():
         if name not in dataset.column_names:
             raise DataError(
                 f'data.{key}: the {split} split of {data.path} has no column "{name}".'
                 f"{did_you_mean(name, dataset.column_names)} It has {', '.join(dataset.column_names)}. "
-                "(If this is a file without a header line, name its columns by data.columns.)"
+                "(If this is a file without a header line, name its columns with data.columns.)"
             )
         kind = dataset.data.schema.field(name).type
         # A column of type null has no values at all; its rows are counted as missing.
@@ -56,23 +56,22 @@ def name_columns(
     return dataset.rename_columns(chosen) if needed == data.roles else dataset
 
 
-def unfold(dataset: "Dataset", names: set[str]) -> "Dataset":
-    """Bring the texts of a translation out of the column that holds them as {"de": …, "en": …}; a name may also say
-    which: translation.de."""
+def flatten_translations(dataset: "Dataset", names: set[str]) -> "Dataset":
+    """Turn a column of translations, {"de": …, "en": …}, into a column per language; a name may also include that of
+    the column: translation.de."""
     if names <= set(dataset.column_names):
         return dataset
     if any("." in name for name in names) and names <= set((flat := dataset.flatten()).column_names):
         return flat
     for field in dataset.data.schema:
         if pa.types.is_struct(field.type) and names <= (inner := {part.name for part in field.type}):
-            flat = dataset.flatten()
-            free = inner - set(dataset.column_names)
-            return flat.rename_columns({f"{field.name}.{name}": name for name in sorted(free)})
+            unused = sorted(inner - set(dataset.column_names))
+            return dataset.flatten().rename_columns({f"{field.name}.{name}": name for name in unused})
     return dataset
 
 
-def joined_paragraphs(rows: "Dataset", column: str) -> "Dataset":
-    """The rows with a list of paragraphs in a column as one text."""
+def join_paragraphs(rows: "Dataset", column: str) -> "Dataset":
+    """The rows with lists of paragraphs in a column joined to one text each."""
     if column not in rows.column_names:
         return rows
     kind = rows.data.schema.field(column).type
@@ -80,58 +79,57 @@ def joined_paragraphs(rows: "Dataset", column: str) -> "Dataset":
         return rows
     table = rows.with_format("arrow")[:]
     texts = [None if cell is None else PARAGRAPHS.join(filter(None, cell)) for cell in table[column].to_pylist()]
-    place = table.column_names.index(column)
-    return to_dataset(table.set_column(place, column, pa.array(texts, pa.string())))
+    index = table.column_names.index(column)
+    return to_dataset(table.set_column(index, column, pa.array(texts, pa.string())))
 
 
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a type holds text, in whichever of the layouts Arrow has for it."""
+    """Whether a type holds text, in any of Arrow's layouts."""
     if pa.types.is_dictionary(kind):
         return is_text(kind.value_type)
     return kind in (pa.string(), pa.large_string(), pa.string_view())
 
 
 def plain_text(table: pa.Table) -> pa.Table:
-    """The table with all text in the one layout that every consumer knows."""
+    """The table with all text in Arrow's most common layout."""
     fields = [field.with_type(pa.string()) if is_text(field.type) else field for field in table.schema]
     return table.cast(pa.schema(fields))
 
 
-def drop_missing(dataset: "Dataset", roles: Sequence[str], told: SplitReport) -> "Dataset":
-    """Leave out and count rows that lack a text or a value. Empty text is a value, and stays."""
-    whole = np.ones(len(dataset), dtype=bool)
+def drop_missing(dataset: "Dataset", roles: Sequence[str], report: SplitReport) -> "Dataset":
+    """Drop and count rows that lack a text or a value. Empty text is a value, and stays."""
+    complete = np.ones(len(dataset), dtype=bool)
     for role in roles:
-        there = ~missing(dataset, role)
-        told.dropped += Counter({f"no {role}": int((whole & ~there).sum())})
-        whole &= there
-    return dataset if whole.all() else filter_rows(dataset, whole)
+        present = ~missing(dataset, role)
+        report.dropped += Counter({f"no {role}": int((complete & ~present).sum())})
+        complete &= present
+    return dataset if complete.all() else filter_rows(dataset, complete)
 
 
 def missing(dataset: "Dataset", column: str) -> np.ndarray:
-    """A mask of the rows without a value in a column: null, not a number, or the -1 that the Hub gives to examples
-    whose class is kept secret."""
+    """A mask of the rows without a value in a column: null, NaN, or the -1 by which Hub datasets withhold a class."""
     from datasets import ClassLabel
 
     cells = dataset.with_format("arrow").select_columns([column])[:][column]
-    found = pc.is_null(cells, nan_is_null=pa.types.is_floating(cells.type)).to_numpy(zero_copy_only=False)
+    mask = pc.is_null(cells, nan_is_null=pa.types.is_floating(cells.type))
     if isinstance(dataset.features[column], ClassLabel):
-        found = found | pc.fill_null(pc.less(cells, 0), False).to_numpy(zero_copy_only=False)
-    return found
+        mask = pc.or_(mask, pc.fill_null(pc.less(cells, 0), False))
+    return mask.to_numpy(zero_copy_only=False)
 
 
-def keep_common_columns(found: "dict[str, Dataset]", roles: Sequence[str], report: DataReport) -> None:
-    """Leave out columns that are not the same in all splits, and note them."""
-    features = [dataset.features for dataset in found.values()]
+def keep_common_columns(splits: "dict[str, Dataset]", roles: Sequence[str], report: DataReport) -> None:
+    """Remove columns that differ between the splits, and note them."""
+    features = [dataset.features for dataset in splits.values()]
     first = features[0]
     common = [
         name
         for name in first
         if name in roles or all(name in other and other[name] == first[name] for other in features)
     ]
-    for split, dataset in found.items():
+    for split, dataset in splits.items():
         if others := [name for name in dataset.column_names if name not in common]:
-            note_once(report, f"left out, since not all splits have it alike: column {', '.join(others)}")
-        found[split] = dataset.select_columns(common)
+            note_once(report, f"left out, since it differs between splits: column {', '.join(others)}")
+        splits[split] = dataset.select_columns(common)
 
 
 def note_once(report: DataReport, note: str) -> None:

@@ -1,4 +1,4 @@
-"""Find and read the data that a recipe names: `builtin:NAME`, a local file or folder, or a Hub dataset."""
+"""Locate and read the data that a recipe names: `builtin:NAME`, a local file or folder, or a Hub dataset."""
 
 from collections.abc import Collection
 from pathlib import Path
@@ -30,31 +30,31 @@ UNUSED = {
     "local": ("name", "revision", "languages", "sizes"),
     "Hub": (*TEXT_FILE_KEYS, "languages", "sizes"),
 }
-# A split as it is in the data, and what there is to tell about its rows so far.
-Read = tuple["Dataset", SplitReport]
+SplitRows = tuple["Dataset", SplitReport]
+"""The rows of a split as they were read, and an account of them."""
 
 
-def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, Read]:
-    """The splits train, validation and test, as far as the data has them."""
-    path, kind = Path(data.path).expanduser(), kind_of(data)
+def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, SplitRows]:
+    """Those of the splits train, validation and test that the data has."""
+    path, kind = Path(data.path).expanduser(), source_kind(data)
     if kind == "built-in":
         sizes: dict[str, int] = dict((data.sizes or {}).items())
         name = data.path.removeprefix(BUILTIN)
         tables = load_builtin(name, data.languages, sizes, data.seed, list(data.text_columns))
-        return {split: all_of(to_dataset(tables[name])) for split, name in split_names(data, tables).items()}
+        return {split: all_rows(to_dataset(tables[name])) for split, name in split_names(data, tables).items()}
     if kind == "Hub":
         hub = load_from_hub(data, path)
-        return {split: all_of(hub[name]) for split, name in split_names(data, hub).items()}
+        return {split: all_rows(hub[name]) for split, name in split_names(data, hub).items()}
     return {split: read_files(shards, data, steps) for split, shards in local_files(path, data, steps).items()}
 
 
-def all_of(rows: "Dataset") -> Read:
+def all_rows(rows: "Dataset") -> SplitRows:
     """A split of which every row could be read."""
     return rows, SplitReport(len(rows))
 
 
-def kind_of(data: "DataSection") -> str:
-    """Where the data is found. Raises DataError if the recipe gives a key that has no meaning there."""
+def source_kind(data: "DataSection") -> str:
+    """Where the data is: built-in, local or Hub. Raises DataError for a key of the recipe that has no effect there."""
     path = Path(data.path).expanduser()
     kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
     for name in UNUSED[kind]:
@@ -64,26 +64,28 @@ def kind_of(data: "DataSection") -> str:
 
 
 def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, list[ShardFiles]]:
-    """The files of each split. A single file is train; in a folder, the names of the files say which split they are."""
+    """The files of each split. A single file is train; in a folder, file names decide."""
     suffixes = data.text_columns
     if path.is_dir() and (tables := steps.tables_in(path)):
         return {split: [tables[name]] for split, name in split_names(data, tables).items()}
     if path.is_file():
         return {name: [path] for name in split_names(data, ["train"])}
-    there = list_data_files(path, suffixes)
-    if data.train in there and data.train not in splits_of(there, suffixes):
+    files = list_data_files(path, suffixes)
+    available = splits_of(files, suffixes)
+    if data.train in files and data.train not in available:
         suffix, key = next(iter(suffixes.items()))
-        raise missing_file(path, data.train, key, suffix, there[data.train])
-    names = split_names(data, splits_of(there, suffixes))
+        raise missing_file(path, data.train, key, suffix, files[data.train])
     layout = layout_of(data)
-    return {split: split_files(path, name, there, suffixes, layout) for split, name in names.items()}
+    return {
+        split: split_files(path, name, files, suffixes, layout) for split, name in split_names(data, available).items()
+    }
 
 
 def layout_of(data: "DataSection") -> Layout:
     return Layout(data.columns, data.delimiter, data.quoting, data.encoding)
 
 
-def read_files(shards: list[ShardFiles], data: "DataSection", steps: RowSteps) -> Read:
+def read_files(shards: list[ShardFiles], data: "DataSection", steps: RowSteps) -> SplitRows:
     """All rows of the files of a split."""
     file = read_shards(shards, layout_of(data))
     rows = to_dataset(plain_text(file.table))
@@ -95,7 +97,7 @@ def read_files(shards: list[ShardFiles], data: "DataSection", steps: RowSteps) -
 def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> Any:
     """All splits of a Hub dataset: a DatasetDict, or an IterableDatasetDict that has read nothing yet.
 
-    Whatever goes wrong, the message says that both a path and a Hub id were tried.
+    Raises DataError or NetworkError, naming both the path and the Hub id that were tried.
     """
     if not looks_like_hub_id(data.path) or file_extension(path) in EXTENSIONS:
         raise DataError(f"data.path: there is no file or folder {path.absolute()}.")
@@ -103,7 +105,7 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
     try:
         return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
-    # The libraries below raise dozens of kinds; each means that the data is not to be had.
+    # the libraries below raise dozens of types; all mean that the data is unavailable
     except Exception as error:
         kind = NetworkError if is_transient(error) else DataError
         raise kind(

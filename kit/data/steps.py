@@ -59,8 +59,9 @@ class RowSteps:
         """What the recipe asks for and a split does not have, as part of a sentence."""
         return None
 
-    def holdout_sizes(self, train: "Dataset") -> dict[str, int | None]:
-        """Number of rows to hold out of train for validation and test; None where the recipe gives none."""
+    def holdout_sizes(self, rows: int) -> dict[str, int | None]:
+        """Number of rows to hold out of so many rows of train for validation and test; None where the recipe gives
+        none."""
         return {"validation": self.data.validation_size, "test": self.data.test_size}
 
     def holdout_groups(self, train: "Dataset") -> np.ndarray:

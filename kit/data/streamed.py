@@ -1,7 +1,5 @@
 """From `data:` in the recipe to splits of which train is a stream; validation and test are in memory, as always."""
 
-import hashlib
-import json
 from collections import Counter
 from functools import partial
 from pathlib import Path
@@ -9,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from kit.data.checks import Splits, check_fingerprints, count_rows, missing_splits, refuse_empty
-from kit.data.columns import drop_missing, keep_common_columns, name_columns, plain_text, unfold
+from kit.data.builder import SplitBuilder, Splits
+from kit.data.columns import drop_missing, flatten_translations, name_columns, plain_text
 from kit.data.formats.tables import check_column_names
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import fingerprint, to_dataset
+from kit.data.rows import to_dataset
 from kit.data.sources import (
-    Read,
-    all_of,
-    kind_of,
+    SplitRows,
+    all_rows,
     layout_of,
     load_from_hub,
     local_files,
     read_files,
+    source_kind,
     split_names,
 )
 from kit.data.steps import RowSteps
@@ -37,37 +35,29 @@ if TYPE_CHECKING:
 
 
 def load_streamed(data: "DataSection", steps: RowSteps) -> Splits:
-    """Open the data that a recipe names. Raises DataError if it is not there or not as the recipe says.
+    """Open the data that a recipe names. Raises DataError if it is missing or does not match the recipe.
 
-    Of train, nothing is read but a row to see that it is as it should be, the head where validation or test are held
-    out of it, and the first `data.max_examples`.
+    Of train, only this is read: the first rows, to check their columns; the head, where validation or test are held out
+    of it; and the first `data.max_examples`.
     """
-    from datasets import DatasetDict
-
     shards, others = open_splits(data, steps)
-    report = DataReport()
-    found: dict[str, Dataset] = {}
-    for split, (dataset, told) in others.items():
-        report.splits[split] = told
-        rows = name_columns(dataset, data, split, report, steps.columns)
-        found[split] = drop_missing(steps.expand(rows, told), data.roles, told)
-    check_columns(shards[0], data, steps, report)
+    builder = SplitBuilder(data, steps)
+    builder.report.splits["train"] = SplitReport(0)
+    for split, (rows, report) in others.items():
+        named = name_columns(rows, data, split, builder.report, steps.columns)
+        builder.add(split, drop_missing(steps.expand(named, report), data.roles, report), report)
+    check_columns(shards[0], data, steps, builder.report)
     stream = Stream([ShardPart(shard) for shard in shards], partial(rows_of, data, steps))
-    stream = hold_out_head(stream, found, data, report)
+    stream = hold_out_head(stream, builder)
     if data.max_examples is not None:
         stream = stream.limit_to_head(max(1, data.max_examples // steps.examples_per_row))
-    refuse_empty(found, data, steps, report)
-    keep_common_columns(found, data.roles, report)
-    count_rows(found, data.roles, report)
-    report.splits = {"train": SplitReport(0), **report.splits}
-    fingerprints = {"train": stream_fingerprint(stream)} | {name: fingerprint(split) for name, split in found.items()}
-    check_fingerprints(fingerprints, data)
-    return Splits(DatasetDict(found), report, fingerprints, stream)
+    builder.check_not_empty()
+    return builder.finish(stream)
 
 
-def open_splits(data: "DataSection", steps: RowSteps) -> tuple[list[Shard], dict[str, Read]]:
+def open_splits(data: "DataSection", steps: RowSteps) -> tuple[list[Shard], dict[str, SplitRows]]:
     """The shards of train, and the rows of validation and test as far as the data has them."""
-    path, kind = Path(data.path).expanduser(), kind_of(data)
+    path, kind = Path(data.path).expanduser(), source_kind(data)
     if kind == "local":
         files = local_files(path, data, steps)
         shards: list[Shard] = [FileShard(shard, layout_of(data)) for shard in files.pop("train")]
@@ -76,17 +66,17 @@ def open_splits(data: "DataSection", steps: RowSteps) -> tuple[list[Shard], dict
     names = split_names(data, hub)
     train = hub[names.pop("train")]
     shards = [HubShard(train, number, data.path, hub_commit(data)) for number in range(train.num_shards)]
-    return shards, {split: all_of(read_whole(hub[name], data)) for split, name in names.items()}
+    return shards, {split: all_rows(read_whole(hub[name], data)) for split, name in names.items()}
 
 
 def hub_commit(data: "DataSection") -> str:
-    """The commit that a Hub dataset is at: other data under the same name must be noticed when a run is resumed."""
+    """The current commit of a Hub dataset, by which a resumed run notices other data under the same name."""
     from huggingface_hub import HfApi
 
     try:
         return str(HfApi().dataset_info(data.path, revision=data.revision).sha)
     except Exception as error:
-        raise DataError(f"data.path: the Hub does not tell the commit of {data.path}: {one_line(error)}") from error
+        raise DataError(f"data.path: cannot get the commit of {data.path} from the Hub: {one_line(error)}") from error
 
 
 def read_whole(split: "Dataset", data: "DataSection") -> "Dataset":
@@ -99,7 +89,7 @@ def read_whole(split: "Dataset", data: "DataSection") -> "Dataset":
 
 
 def check_columns(shard: Shard, data: "DataSection", steps: RowSteps, report: DataReport) -> None:
-    """Raise DataError if the first rows of a stream do not have the columns of the recipe."""
+    """Raise DataError if the first rows of a stream lack the columns of the recipe."""
     rows = shard.open(())
     table = rows.take(100)
     rows.close()
@@ -112,33 +102,26 @@ def check_columns(shard: Shard, data: "DataSection", steps: RowSteps, report: Da
 
 def rows_of(data: "DataSection", steps: RowSteps, chunk: Chunk) -> tuple["Dataset", SplitReport]:
     """The rows of a chunk with no other columns than those of the task."""
-    table = unfold(to_dataset(chunk.table), set(data.text_columns)).data.table
+    table = flatten_translations(to_dataset(chunk.table), set(data.text_columns)).data.table
     # where a chunk of JSON lines never has a key, there is no column
     absent = pa.nulls(table.num_rows, pa.string())
     columns = {name: table[name] if name in table.column_names else absent for name in data.text_columns}
     rows = name_columns(to_dataset(plain_text(pa.table(columns))), data, "train", DataReport(), steps.columns)
-    told = SplitReport(chunk.table.num_rows + chunk.dropped.total(), dropped=Counter(chunk.dropped))
-    rows = drop_missing(steps.expand(rows, told), data.roles, told)
-    told.rows = len(rows)
-    return rows, told
+    report = SplitReport(chunk.table.num_rows + chunk.dropped.total(), dropped=Counter(chunk.dropped))
+    rows = drop_missing(steps.expand(rows, report), data.roles, report)
+    report.rows = len(rows)
+    return rows, report
 
 
-def hold_out_head(stream: Stream, found: "dict[str, Dataset]", data: "DataSection", report: DataReport) -> Stream:
-    """Take validation and test from the head of the data where it has none and the recipe gives a size; the rest is
-    what is trained on."""
-    for split, size in missing_splits(
-        found, data, {"validation": data.validation_size, "test": data.test_size}
-    ).items():
-        head, report.splits[split], stream = stream.split_off_head(size)
+def hold_out_head(stream: Stream, builder: SplitBuilder) -> Stream:
+    """Take validation and test from the head of the stream where the data has none and the recipe gives a size; returns
+    the rest."""
+    data = builder.data
+    for split, size in builder.missing_splits(builder.steps.holdout_sizes(0)).items():
+        head, report, stream = stream.split_off_head(size)
         if not stream.parts:
             raise DataError(
                 f"data.{split}_size: {size} rows cannot be held out of {data.path} and leave any to train on."
             )
-        found[split] = head
+        builder.add(split, head, report)
     return stream
-
-
-def stream_fingerprint(stream: Stream) -> str:
-    """Sixteen hexadecimal digits that stand for the files that are streamed, by name and size, or their commit."""
-    parts = [[part.shard.identity, part.cursor, part.rows] for part in stream.parts]
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]

@@ -7,7 +7,7 @@ import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
 
-from kit.data.batching.contiguous import EpochPlan
+from kit.data.batching.plan import EpochPlan
 from kit.data.report import DataReport
 from kit.data.splits import Splits
 from kit.data.streaming.plan import StreamPlan, buffer_seed

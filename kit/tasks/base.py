@@ -13,8 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.cards.card import write_card
-from kit.data.batching.contiguous import EpochPlan
-from kit.data.batching.plan import BatchPlan, Plan
+from kit.data.batching.plan import BatchPlan, EpochPlan, Plan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.splits import Splits, load_splits
 from kit.data.steps import RowSteps

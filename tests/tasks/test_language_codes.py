@@ -182,7 +182,7 @@ def test_every_example_has_the_languages_of_its_direction(
     # the saved tokenizer knows the names, and must be told which
     tokenizers.save(tmp_path / "saved")
     loaded = Tokenizers.load(tmp_path / "saved")
-    assert loaded.target_languages == ["de", "en", "fr"]
+    assert loaded.languages.targets == ["de", "en", "fr"]
     for language in ("fr", codes["fr"]):
         assert loaded.encode_source(["ja"], language, "en") == tokenizers.encode_source(["ja"], "fr", "en")
         assert (
@@ -234,7 +234,7 @@ def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert tokenizers.generation_tokens() == {"forced_bos_token_id": english}
     assert tokenizers.generation_tokens("fr") == {"forced_bos_token_id": french}
     assert tokenizers.decode([[english, 6, 7, 2, 1]]) == ["a dog"]
-    assert len(tokenizers.target_languages) == 100
+    assert len(tokenizers.languages.targets) == 100
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sentencepiece") is not None, reason="the package is there")
@@ -265,7 +265,7 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
 
     tokenizers.save(tmp_path / "saved")
     loaded, stock = Tokenizers.load(tmp_path / "saved"), AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert loaded.target_languages == ["en", "fr", "de"]
+    assert loaded.languages.targets == ["en", "fr", "de"]
     assert {"<2en>", "<2fr>", "<2de>"} <= set(stock.all_special_tokens)
     assert loaded.encode_source(["ja"], None, "fr") == tokenizers.encode_source(["ja"], "de", "fr")
     with pytest.raises(RunError, match=r"needs to know which language to write.* en, fr, de"):
@@ -276,13 +276,13 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
 
 def test_a_model_with_one_target_need_not_be_told(tmp_path: Path, data: Path) -> None:
     tokenizers = own_model(tmp_path, data, {"data": {"directions": ["de-en", "fr-en"]}}).tokenizers
-    assert tokenizers.default_target_language == "en"
+    assert tokenizers.languages.default_target == "en"
     assert tokenizers.encode_source(["ja"]) == tokenizers.encode_source(["ja"], "fr", "en")
 
 
 def test_a_model_with_one_direction_cannot_be_told(prepared: Prepared) -> None:
-    if prepared.tokenizers.target_languages:
-        assert prepared.tokenizers.default_target_language is not None
+    if prepared.tokenizers.languages.targets:
+        assert prepared.tokenizers.languages.default_target is not None
         return
     with pytest.raises(RunError, match="it has a single direction"):
         prepared.tokenizers.encode_source(["ja"], target_language="en")
@@ -309,7 +309,7 @@ def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
     before = AutoModelForSeq2SeqLM.from_pretrained(load_recipe(path).model.pretrained).get_input_embeddings().weight
     prepared = prepare(load_recipe(path))
     after = prepared.model.get_input_embeddings().weight
-    assert prepared.tokenizers.target_languages == expected
+    assert list(prepared.tokenizers.languages.targets) == expected
     assert len(after) == max(len(before), len(prepared.tokenizers.source))
     assert torch.equal(after[: len(before)], before)
     found = evaluate_split(

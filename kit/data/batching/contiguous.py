@@ -1,14 +1,12 @@
 """The batch plan for truncated backpropagation through time: text is read in order, in several parallel streams."""
 
-from typing import Any
-
 import numpy as np
 
-from kit.data.batching.plan import BatchPlan, Padding
+from kit.data.batching.plan import EpochPlan, Padding
 from kit.errors import DataError
 
 
-class ContiguousPlan:
+class ContiguousPlan(EpochPlan):
     """Blocks in the order of the text: row r of each step continues where row r of the step before ended.
 
     The blocks are divided into as many streams of consecutive blocks as a step has rows. An epoch reads each block
@@ -31,7 +29,7 @@ class ContiguousPlan:
                 f"the training text has {len(lengths)} blocks, too few for {max(rows, micro_batches)} streams: reduce "
                 "train.tokens_per_batch (train.batch_size), train.micro_batches or data.block_size"
             )
-        self.lengths, self.micro_batches = lengths, micro_batches
+        self.lengths, self.sides, self.micro_batches = lengths, [lengths], micro_batches
         self.streams = np.array_split(np.arange(len(lengths)), rows)  # from the longest to the shortest
         if len(self.active_streams(self.steps_per_epoch - 1)) < micro_batches:
             # the last step would leave a micro-batch empty: skip the blocks beyond the end of the shortest stream
@@ -40,10 +38,6 @@ class ContiguousPlan:
     @property
     def steps_per_epoch(self) -> int:
         return len(self.streams[0])
-
-    @property
-    def sides(self) -> list[np.ndarray]:
-        return [self.lengths]
 
     @property
     def skipped_blocks(self) -> int:
@@ -70,9 +64,6 @@ class ContiguousPlan:
         streams = np.searchsorted(starts, blocks, side="right") - 1
         return streams, starts[streams] == blocks
 
-    def epochs(self, steps: int) -> float:
-        return steps / self.steps_per_epoch
-
     def padding(self) -> Padding:
         read = np.concatenate(self.streams)
         longest = int(self.lengths.max())
@@ -81,16 +72,3 @@ class ContiguousPlan:
     def describe(self) -> str:
         skipped = f", {self.skipped_blocks} blocks skipped" if self.skipped_blocks else ""
         return f"{self.steps_per_epoch:,} steps an epoch in {len(self.streams)} streams{skipped}"
-
-    def state(self, steps: int) -> dict[str, Any]:
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-EpochPlan = BatchPlan | ContiguousPlan
-"""A plan over data in memory, whose epochs have a known number of steps."""

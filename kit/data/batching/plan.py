@@ -78,7 +78,30 @@ class Plan(Protocol):
         """Release threads and files."""
 
 
-class BatchPlan:
+class EpochPlan(Plan):
+    """A plan over data in memory: epochs have a known number of steps, and the number of a step is all of its state."""
+
+    sides: list[np.ndarray]
+    """The length of every example on each side."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        raise NotImplementedError
+
+    def epochs(self, steps: int) -> float:
+        return steps / self.steps_per_epoch
+
+    def state(self, steps: int) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class BatchPlan(EpochPlan):
     """Steps of examples of similar length, each split into the same number of micro-batches."""
 
     def __init__(
@@ -165,25 +188,12 @@ class BatchPlan:
         batch = self._batch_order[position]
         return np.array_split(self._order[self._bounds[batch] : self._bounds[batch + 1]], self.micro_batches)
 
-    def epochs(self, steps: int) -> float:
-        return steps / self.steps_per_epoch
-
     def describe(self) -> str:
         return f"{self.steps_per_epoch:,} steps an epoch, {self.padding().share:.1%} padding"
 
-    def state(self, steps: int) -> dict[str, Any]:
-        """Empty: the number of steps is enough."""
-        return {}
-
-    def restore(self, state: dict[str, Any]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-    def padding(self, epoch: int = 0) -> Padding:
-        """Real and padded tokens of a whole epoch, summed over the sides."""
-        self._shuffle(epoch)
+    def padding(self) -> Padding:
+        """Real and padded tokens of the first epoch, summed over the sides."""
+        self._shuffle(0)
         starts = np.concatenate(
             [
                 start + np.cumsum([0, *map(len, np.array_split(np.arange(start, end), self.micro_batches))])[:-1]

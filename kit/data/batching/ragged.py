@@ -17,27 +17,22 @@ class RaggedTokens:
     def __init__(self, lists: Iterable[Sequence[int] | np.ndarray]):
         arrays = [np.asarray(ids, dtype=np.int32) for ids in lists]
         self.lengths = np.fromiter(map(len, arrays), dtype=np.int64, count=len(arrays))
-        self._flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
+        self.flat = np.concatenate(arrays) if arrays else np.empty(0, dtype=np.int32)
         self._starts = np.concatenate([[0], np.cumsum(self.lengths)])
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __getitem__(self, index: int) -> np.ndarray:
-        return self._flat[self._starts[index] : self._starts[index + 1]]
+        return self.flat[self._starts[index] : self._starts[index + 1]]
 
     @classmethod
     def from_flat(cls, flat: np.ndarray, lengths: np.ndarray) -> "RaggedTokens":
         """Consecutive lists of the given lengths in one array."""
         ragged = cls([])
-        ragged.lengths, ragged._flat = lengths, flat
+        ragged.lengths, ragged.flat = lengths, flat
         ragged._starts = np.concatenate([[0], np.cumsum(lengths)])
         return ragged
-
-    @property
-    def flat(self) -> np.ndarray:
-        """All lists, concatenated."""
-        return self._flat
 
     @classmethod
     def concat(cls, parts: Sequence["RaggedTokens"]) -> "RaggedTokens":

@@ -13,13 +13,14 @@ every split.
 """
 
 import io
-import json
 import random
 from collections.abc import Sequence
 from itertools import combinations_with_replacement, product
 from typing import NamedTuple
 
 import pyarrow as pa
+from datasets import Features, List, Value
+from datasets import Image as ImageFeature
 from PIL import Image, ImageDraw
 
 COLORS = {
@@ -158,23 +159,12 @@ def row_of(shapes: Sequence[Shape], relation: str, rng: random.Random) -> dict[s
     }
 
 
-def schema() -> pa.Schema:
-    """The columns, with the metadata that makes `datasets` decode `image`."""
-    features = {
-        "image": {"_type": "Image"},
-        "caption": {"dtype": "string", "_type": "Value"},
-        "relation": {"dtype": "string", "_type": "Value"},
-        "boxes": {"feature": {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}, "_type": "List"},
+SCHEMA = Features(
+    {
+        "image": ImageFeature(),
+        "caption": Value("string"),
+        "relation": Value("string"),
+        "boxes": List(List(Value("int32"))),
     }
-    return pa.schema(
-        {
-            "image": pa.struct({"bytes": pa.binary(), "path": pa.string()}),
-            "caption": pa.string(),
-            "relation": pa.string(),
-            "boxes": pa.list_(pa.list_(pa.int32())),
-        },
-        {"huggingface": json.dumps({"info": {"features": features}})},
-    )
-
-
-SCHEMA = schema()
+).arrow_schema
+"""The columns, with the metadata that makes `datasets` decode `image`."""

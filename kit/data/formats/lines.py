@@ -10,6 +10,7 @@ import io
 import re
 import zlib
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,13 +36,21 @@ def open_bytes(path: Path) -> io.BufferedReader | gzip.GzipFile:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
-def read_error(path: Path, error: Exception) -> DataError:
-    """The DataError for an exception while reading bytes, with its remedy."""
-    if isinstance(error, gzip.BadGzipFile | zlib.error):
-        return DataError(f"{path} is not a valid gzip file ({error}). Compress it again, or remove .gz from its name.")
-    if isinstance(error, EOFError):
-        return DataError(f"{path} is truncated: the end of the compressed data is missing. Download or copy it again.")
-    return DataError(f"{path} cannot be read: {error}.")
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Context manager: an error while the bytes of a file are read becomes a DataError with its remedy."""
+    try:
+        yield
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(
+            f"{path} is not a valid gzip file ({error}). Compress it again, or remove .gz from its name."
+        ) from error
+    except EOFError as error:
+        raise DataError(
+            f"{path} is truncated: the end of the compressed data is missing. Download or copy it again."
+        ) from error
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error}.") from error
 
 
 def encoding_error(path: Path, encoding: str, error: UnicodeError) -> DataError:
@@ -53,10 +62,9 @@ def read_lines(path: Path, encoding: str) -> Iterator[str]:
 
     A byte order mark is removed. Raises DataError if the file is empty, corrupt, or obviously in a wider encoding.
     """
-    with open_bytes(path) as raw:
+    with open_bytes(path) as raw, reading(path):
         try:
-            head = raw.peek(4096)[:4096]
-            check_text_format(path, head, encoding)
+            check_text_format(path, raw, encoding)
             with io.TextIOWrapper(raw, encoding, "surrogateescape", newline="\n") as text:
                 for number, line in enumerate(text):
                     yield line.removeprefix("\ufeff") if number == 0 else line
@@ -64,8 +72,6 @@ def read_lines(path: Path, encoding: str) -> Iterator[str]:
             raise encoding_error(path, encoding, error) from error
         except LookupError as error:
             raise DataError(f'data.encoding: "{encoding}" is not a text encoding ({error}).') from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise read_error(path, error) from error
 
 
 class LineReader:
@@ -90,10 +96,8 @@ class LineReader:
         self.path = path
         self.line = self.byte = 0
         self._raw = open_bytes(path)
-        try:
-            check_text_format(path, self._raw.peek(4096)[:4096], encoding)
-        except (OSError, EOFError, zlib.error) as error:
-            raise read_error(path, error) from error
+        with reading(path):
+            check_text_format(path, self._raw, encoding)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -102,28 +106,20 @@ class LineReader:
 
     def seek(self, line: int, byte: int) -> None:
         """Continue at a position."""
-        try:
+        with reading(self.path):
             self._raw.seek(byte)
-        except (OSError, EOFError, zlib.error) as error:
-            raise read_error(self.path, error) from error
         self.line, self.byte = line, byte
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        return self
-
-    def __next__(self) -> tuple[int, str]:
-        try:
-            raw = self._raw.readline()
-            text = raw.decode(self.encoding, "surrogateescape")
-        except UnicodeError as error:
-            raise encoding_error(self.path, self.encoding, error) from error
-        except (OSError, EOFError, zlib.error) as error:
-            raise read_error(self.path, error) from error
-        if not raw:
-            raise StopIteration
-        self.line += 1
-        self.byte += len(raw)
-        return self.line, text.removeprefix("\ufeff") if self.line == 1 else text
+        with reading(self.path):
+            for raw in self._raw:
+                try:
+                    text = raw.decode(self.encoding, "surrogateescape")
+                except UnicodeError as error:
+                    raise encoding_error(self.path, self.encoding, error) from error
+                self.line += 1
+                self.byte += len(raw)
+                yield self.line, text.removeprefix("\ufeff") if self.line == 1 else text
 
     def close(self) -> None:
         self._raw.close()
@@ -134,8 +130,9 @@ def strip_line_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def check_text_format(path: Path, head: bytes, encoding: str) -> None:
+def check_text_format(path: Path, raw: io.BufferedReader | gzip.GzipFile, encoding: str) -> None:
     """Raises DataError for a file that is empty, is gzip without the name, or is UTF-16 or UTF-32 by mistake."""
+    head = raw.peek(4096)[:4096]
     if not head:
         raise DataError(f"{path} is empty.")
     if head.startswith(GZIP_MARK):

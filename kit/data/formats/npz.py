@@ -2,7 +2,6 @@
 
 import io
 import zipfile
-import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from kit.data.formats.layout import Layout
-from kit.data.formats.lines import DecodingCheck, open_bytes, read_error
+from kit.data.formats.lines import DecodingCheck, open_bytes, reading
 from kit.data.formats.tables import FileTable, checked_table
 from kit.errors import DataError
 
@@ -19,15 +18,11 @@ from kit.errors import DataError
 def read_npz(path: Path, layout: Layout) -> FileTable:
     """The arrays of a file as columns. Nothing in the file is executed: pickled objects are rejected."""
     try:
-        with open_bytes(path) as raw:
-            content = io.BytesIO(raw.read())
-        with np.load(content, allow_pickle=False) as file:
+        with reading(path), open_bytes(path) as raw, np.load(io.BytesIO(raw.read()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files} if isinstance(file, np.lib.npyio.NpzFile) else {}
     except (ValueError, LookupError, TypeError, RuntimeError, OverflowError, zipfile.BadZipFile) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise DataError(f"{path} is not an .npz file of plain numbers: {reason}") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise read_error(path, error) from error
     if not arrays:
         raise DataError(f"{path} is not an .npz file, or contains no array.")
     shapes = {name: array.shape for name, array in arrays.items()}

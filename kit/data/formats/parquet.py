@@ -4,7 +4,6 @@ Their text is UTF-8 by definition, and libraries trust it without looking; here 
 text are dropped and counted.
 """
 
-import zlib
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
@@ -14,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kit.data.formats.layout import Layout
-from kit.data.formats.lines import DecodingCheck, open_bytes, read_error
+from kit.data.formats.lines import DecodingCheck, open_bytes, reading
 from kit.data.formats.tables import UNDECODABLE, FileTable, checked_table
 from kit.errors import DataError
 
@@ -27,12 +26,10 @@ Tables = Generator[tuple[pa.Table, np.ndarray], None, None]
 def read_parquet(path: Path, layout: Layout) -> FileTable:
     """The usable rows of a file."""
     try:
-        with open_bytes(path) as raw:
+        with reading(path), open_bytes(path) as raw:
             table = pq.read_table(pa.BufferReader(raw.read()) if path.suffix == ".gz" else raw)
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise read_error(path, error) from error
     check = DecodingCheck(path, "utf-8", advice=ADVICE)
     usable = decodable_rows(table, check)
     kept = table if usable.all() else table.filter(pa.array(usable))
@@ -45,7 +42,7 @@ def parquet_batches(path: Path, start: int, max_rows: int) -> Tables:
         raise DataError(f"{path} cannot be streamed: decompress it (parquet is compressed internally).")
     check = DecodingCheck(path, "utf-8", advice=ADVICE)
     try:
-        with pq.ParquetFile(path) as file:
+        with reading(path), pq.ParquetFile(path) as file:
             first = 0  # row number of the next table
             for group in range(file.num_row_groups):
                 rows = file.metadata.row_group(group).num_rows
@@ -64,8 +61,6 @@ def parquet_batches(path: Path, start: int, max_rows: int) -> Tables:
                 check.check()
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
-    except OSError as error:
-        raise read_error(path, error) from error
 
 
 def not_parquet(path: Path, error: Exception) -> DataError:

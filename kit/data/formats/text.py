@@ -8,7 +8,7 @@ import csv
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, zip_longest
@@ -30,7 +30,7 @@ from kit.errors import DataError
 QUOTED = "a cell in quotation marks, which are kept as text (otherwise set data.quoting: true)"
 CSV_CELL = re.compile(r'"([^"]|"")*"')
 
-Lines = Iterator[tuple[int, str]]
+Lines = Iterable[tuple[int, str]]
 """Lines of a file with their numbers, counted from 1."""
 Cells = Iterator[tuple[int, list[str]]]
 """Rows as cells, with the number of their first line."""

@@ -5,6 +5,8 @@ often reading is interrupted. Nothing here knows what an example is: `Stream.row
 of the task, and the readers of buffers turn those into examples.
 """
 
+import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -92,6 +94,11 @@ class Stream:
     def in_file_order(self, epoch: int) -> Sequence[ShardPart]:
         """The parts in the order of the data, the same in every epoch."""
         return self.parts
+
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that identify the files by name and size, or the Hub dataset by its commit."""
+        parts = [[part.shard.identity, part.cursor, part.rows] for part in self.parts]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def split_off_head(self, rows: int) -> tuple["Dataset", SplitReport, "Stream"]:
         """The first rows in file order, and a stream of the others."""

@@ -54,7 +54,7 @@ class Languages:
     """The source language if none is given."""
 
     default_target: str | None = None
-    """The target language if none is given."""
+    """The target language if none is given. If None while there are `targets`, one must be given."""
 
     tokens: Collection[int] = ()
     """Tokens in outputs that name a language rather than belong to the text."""

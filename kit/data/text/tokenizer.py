@@ -52,21 +52,6 @@ class Tokenizers:
         """Text in front of every source."""
         return self.source.init_kwargs.get(PREFIX_KEY, "")
 
-    @property
-    def target_languages(self) -> list[str]:
-        """The target languages to choose from; none if the model has a single direction."""
-        return list(self.languages.targets)
-
-    @property
-    def source_languages(self) -> list[str]:
-        """The source languages to choose from; none if the model does not need to know."""
-        return list(self.languages.sources)
-
-    @property
-    def default_target_language(self) -> str | None:
-        """The target language if none is given. If None while there are `target_languages`, one must be given."""
-        return self.languages.default_target
-
     def encode_source(
         self,
         texts: Iterable[str],
@@ -236,9 +221,10 @@ def build_tokenizer(
     from transformers import PreTrainedTokenizerFast
 
     backend = train_vocabulary(section, texts, side)
+    end = f" {EOS}" if ends else ""
     backend.post_processor = TemplateProcessing(
-        single=f"$A {EOS}" if ends else "$A",
-        pair=f"$A {EOS} $B {EOS}" if ends else "$A $B",
+        single=f"$A{end}",
+        pair=f"$A{end} $B{end}",
         special_tokens=[(EOS, backend.token_to_id(EOS))],
     )
     return PreTrainedTokenizerFast(
@@ -266,7 +252,7 @@ def train_tokenizer(
         # as in GPT-2, a text starts after the end of another: the model would never have seen <s>
         return build_tokenizer(section, texts, "training", ends=False, start=EOS)
     backend = train_vocabulary(section, texts, "training", BERT_SPECIAL_TOKENS)
-    first, pad, separator, unknown, redact = BERT_SPECIAL_TOKENS
+    first, pad, separator, unknown, mask = BERT_SPECIAL_TOKENS
     backend.post_processor = TemplateProcessing(
         single=f"{first} $A {separator}",
         pair=f"{first} $A {separator} $B:1 {separator}:1",
@@ -278,7 +264,7 @@ def train_tokenizer(
         pad_token=pad,
         sep_token=separator,
         unk_token=unknown,
-        mask_token=redact,
+        mask_token=mask,
         clean_up_tokenization_spaces=False,
         # without token_type_ids, next-sentence prediction would silently see a single segment
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],

@@ -6,9 +6,10 @@ All kinds except `char` and `byte_bpe` mark the start of a word with "▁" and s
 """
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
@@ -92,16 +93,23 @@ def batches(texts: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def train_words(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:
-    tokenizer = word_tokenizer(models.WordLevel(unk_token=special[3]), section)
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=section.vocab_size,
-        min_frequency=section.min_frequency,
-        special_tokens=special,
-        show_progress=False,
-    )
+def learn(
+    tokenizer: Tokenizer,
+    trainer_class: Callable[..., trainers.Trainer],
+    section: "TokenizerSection",
+    texts: Iterable[str],
+    **settings: Any,
+) -> Tokenizer:
+    """Train a tokenizer with the vocabulary size and the minimum frequency of the recipe, or those in `settings`."""
+    settings = {"vocab_size": section.vocab_size, "min_frequency": section.min_frequency, **settings}
+    trainer = trainer_class(**settings, show_progress=False)
     tokenizer.train_from_iterator(batches(texts), trainer)
     return tokenizer
+
+
+def train_words(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:
+    tokenizer = word_tokenizer(models.WordLevel(unk_token=special[3]), section)
+    return learn(tokenizer, trainers.WordLevelTrainer, section, texts, special_tokens=special)
 
 
 def train_characters(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:
@@ -109,27 +117,15 @@ def train_characters(section: "TokenizerSection", texts: Iterable[str], special:
     tokenizer.normalizer = normalizer(section, word_marks=False)
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
     tokenizer.decoder = decoders.Fuse()
-    trainer = trainers.WordLevelTrainer(
-        # All of Unicode: a vocabulary without some of the characters is an error, reported by train_vocabulary.
-        vocab_size=0x110000,
-        min_frequency=section.min_frequency,
-        special_tokens=special,
-        show_progress=False,
+    # all of Unicode: a vocabulary without some of the characters is an error, reported by train_vocabulary
+    return learn(
+        tokenizer, trainers.WordLevelTrainer, section, texts, special_tokens=special, vocab_size=sys.maxunicode + 1
     )
-    tokenizer.train_from_iterator(batches(texts), trainer)
-    return tokenizer
 
 
 def train_bpe(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:
     tokenizer = word_tokenizer(models.BPE(unk_token=special[3]), section)
-    trainer = trainers.BpeTrainer(
-        vocab_size=section.vocab_size,
-        min_frequency=section.min_frequency,
-        special_tokens=special,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(batches(texts), trainer)
-    return tokenizer
+    return learn(tokenizer, trainers.BpeTrainer, section, texts, special_tokens=special)
 
 
 def train_byte_bpe(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:
@@ -141,15 +137,7 @@ def train_byte_bpe(section: "TokenizerSection", texts: Iterable[str], special: l
     tokenizer.normalizer = normalizer(section, word_marks=False)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=section.vocab_size,
-        min_frequency=section.min_frequency,
-        special_tokens=special,
-        initial_alphabet=alphabet,
-        show_progress=False,
-    )
-    tokenizer.train_from_iterator(batches(texts), trainer)
-    return tokenizer
+    return learn(tokenizer, trainers.BpeTrainer, section, texts, special_tokens=special, initial_alphabet=alphabet)
 
 
 def train_wordpiece(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:
@@ -161,15 +149,15 @@ def train_wordpiece(section: "TokenizerSection", texts: Iterable[str], special: 
 
     def train(vocab_size: int, initial: list[str]) -> dict[str, int]:
         tokenizer = word_tokenizer(models.WordPiece(unk_token=special[3]), section)
-        trainer = trainers.WordPieceTrainer(
+        return learn(
+            tokenizer,
+            trainers.WordPieceTrainer,
+            section,
+            texts,
             vocab_size=vocab_size,
-            min_frequency=section.min_frequency,
             special_tokens=special + initial,
             continuing_subword_prefix=CONTINUATION,
-            show_progress=False,
-        )
-        tokenizer.train_from_iterator(batches(texts), trainer)
-        return tokenizer.get_vocab()
+        ).get_vocab()
 
     alphabet = train(len(special), [])
     vocabulary = train(section.vocab_size, sorted(token for token in alphabet if token.startswith(CONTINUATION)))

@@ -46,11 +46,11 @@ class ImageSteps(RowSteps):
     def merge(self, rows: "Dataset", split: str, report: SplitReport) -> "Dataset":
         return one_row_a_picture(rows, self.data, split, report)
 
-    def holdout_sizes(self, train: "Dataset") -> dict[str, int | None]:
+    def holdout_sizes(self, rows: int) -> dict[str, int | None]:
         """Shares of the images count as numbers of images."""
-        sizes = super().holdout_sizes(train)
+        sizes = super().holdout_sizes(rows)
         shares = {"validation": self.data.validation_share, "test": self.data.test_share}
-        return sizes | {name: max(1, round(share * len(train))) for name, share in shares.items() if share is not None}
+        return sizes | {name: max(1, round(share * rows)) for name, share in shares.items() if share is not None}
 
 
 def metadata_files(folder: Path) -> dict[str, Path]:

@@ -20,9 +20,9 @@ from transformers import (
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.contiguous import ContiguousPlan, EpochPlan
+from kit.data.batching.contiguous import ContiguousPlan
 from kit.data.batching.packing import CausalBlocks, document_positions
-from kit.data.batching.plan import Plan
+from kit.data.batching.plan import EpochPlan, Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.batching.token_cache import Arrays, map_in_chunks
 from kit.data.rows import ColumnView

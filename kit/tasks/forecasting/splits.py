@@ -2,39 +2,36 @@
 
 from typing import TYPE_CHECKING
 
-from kit.data.report import DataReport, SplitReport
-from kit.data.splits import hold_out_missing
-from kit.data.steps import RowSteps
+from kit.data.builder import SplitBuilder
+from kit.data.report import SplitReport
 from kit.errors import DataError
 from kit.tasks.forecasting.series import Series, as_rows, from_rows
 
 if TYPE_CHECKING:
-    from datasets import Dataset
-
     from kit.tasks.forecasting.recipe import ForecastingData
 
 
-def hold_out_series(found: "dict[str, Dataset]", data: "ForecastingData", report: DataReport) -> None:
-    """Take validation and test out of train where the data has none and the recipe says how much."""
+def hold_out_series(builder: SplitBuilder, data: "ForecastingData") -> None:
+    """Take validation and test out of train where the data has none and the recipe gives a size."""
     for split, steps in (("test", data.test_steps), ("validation", data.validation_steps)):
         if steps is None:
             continue
-        if split in found:
-            raise DataError(f"data.{split}_steps: {data.path} has a split for {split} of its own. Remove the key.")
-        series = from_rows(found["train"])
+        builder.check_absent(split, f"{split}_steps")
+        series = from_rows(builder.datasets["train"])
         ends = [one for one in series if len(one) > steps]
         if not ends:
             longest = max(map(len, series))
             raise DataError(
                 f"data.{split}_steps: no training series has more than {steps} steps, the longest {longest}."
             )
-        found["train"] = as_rows([_part(one, 0, len(one) - steps) for one in ends])
+        builder.datasets["train"] = as_rows([_part(one, 0, len(one) - steps) for one in ends])
         # what is before the steps to predict may be read
-        found[split] = as_rows([_part(one, max(0, len(one) - steps - data.history), len(one)) for one in ends])
-        report.splits[split] = SplitReport(len(ends))
+        rows = as_rows([_part(one, max(0, len(one) - steps - data.history), len(one)) for one in ends])
+        builder.add(split, rows, SplitReport(len(ends)))
         if len(ends) < len(series):
-            report.splits["train"].dropped["no longer than what is held out of each"] += len(series) - len(ends)
-    hold_out_missing(found, data, RowSteps(data), report)
+            dropped = builder.report.splits["train"].dropped
+            dropped["no longer than what is held out of each"] += len(series) - len(ends)
+    builder.hold_out_missing()
 
 
 def _part(series: Series, start: int, end: int) -> Series:

@@ -10,18 +10,15 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import Dataset
 from torch import Tensor
 from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, PreTrainedModel
 
 from kit.cards.markdown import code
 from kit.cards.tables import figures_of
 from kit.data.batching.plan import BatchPlan, Plan
-from kit.data.checks import Splits, check_fingerprints
-from kit.data.report import DataReport
-from kit.data.rows import fingerprint
+from kit.data.builder import SplitBuilder, Splits
 from kit.data.sources import SPLITS, read_splits
-from kit.data.splits import choose_training_rows
 from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import DataError, RecipeError
@@ -68,25 +65,20 @@ class Forecasting(Task[Windows]):
 
     def load(self) -> Splits:
         """A row for each series."""
-        data, report = self.recipe.data, DataReport()
-        found: dict[str, Dataset] = {}
-        for split, (rows, told) in read_splits(data, RowSteps(data)).items():
-            report.splits[split] = told
+        data = self.recipe.data
+        builder = SplitBuilder(data, RowSteps(data))
+        for split, (rows, report) in read_splits(data, builder.steps).items():
             series = read_series(rows, data, f"{data.path}, {split}")
             if not series:
                 raise DataError(f"{data.path}: the {split} split has no series.")
-            found[split] = as_rows(series)
-        hold_out_series(found, data, report)
-        found["train"] = choose_training_rows(found["train"], data, RowSteps(data), report.splits["train"])
-        found = {split: found[split] for split in SPLITS if split in found}
-        for split, rows in found.items():
+            builder.add(split, as_rows(series), report)
+        hold_out_series(builder, data)
+        builder.select_training_rows()
+        for split, rows in builder.datasets.items():
             lengths = [len(values) for values in rows["values"]]
-            report.splits[split].rows = len(rows)
-            report.notes.append(f"{split}: {len(rows):,} series of {min(lengths):,} to {max(lengths):,} steps")
-        report.splits = {split: report.splits[split] for split in found}
-        fingerprints = {split: fingerprint(rows) for split, rows in found.items()}
-        check_fingerprints(fingerprints, data)
-        return Splits(DatasetDict(found), report, fingerprints)
+            builder.report.splits[split].rows = len(rows)
+            builder.report.notes.append(f"{split}: {len(rows):,} series of {min(lengths):,} to {max(lengths):,} steps")
+        return builder.fingerprinted()
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         return NoTokenizers()

@@ -12,8 +12,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.batching.contiguous import EpochPlan
-from kit.data.batching.plan import BatchPlan
+from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.batching.token_cache import Arrays, cached_arrays, tokenizer_key
 from kit.data.rows import ColumnView

@@ -110,7 +110,7 @@ def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
             f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only {known}: "
             "use the model's own tokenizer by leaving tokenizer.pretrained out"
         )
-    tokens = tokenizers.generation_tokens() if tokenizers.default_target_language else {}
+    tokens = tokenizers.generation_tokens() if tokenizers.languages.default_target else {}
     model.generation_config = GenerationSettings(**tokens).seq2seq_config(model)
     if model.generation_config.decoder_start_token_id is None:
         raise RecipeError(

@@ -1,0 +1,141 @@
+"""The splits of a run while they are assembled, whether training data is in memory or streamed."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kit.data.columns import keep_common_columns
+from kit.data.report import DataReport, SplitReport
+from kit.data.rows import ColumnView, filter_rows, fingerprint, first_occurrences, held_out_mask, row_digests
+from kit.data.sources import SPLITS
+from kit.data.steps import RowSteps
+from kit.data.streaming.stream import Stream
+from kit.errors import DataError
+
+if TYPE_CHECKING:
+    from datasets import Dataset, DatasetDict
+
+    from kit.recipe.data import DataSection
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The data of a run."""
+
+    datasets: "DatasetDict"
+    """train, validation and, if there is one, test: each with the columns of the task and the same others."""
+
+    report: DataReport
+    """What was left out, and why."""
+
+    fingerprints: dict[str, str]
+    """Sixteen hexadecimal digits per split that identify all its rows; of a stream, its files."""
+
+    stream: Stream | None = None
+    """The training data, if it is streamed: then it is not in `datasets`."""
+
+
+class SplitBuilder:
+    """Assembles the splits of a run, in the order train, validation, test, and accounts for every row."""
+
+    def __init__(self, data: "DataSection", steps: RowSteps):
+        self.data, self.steps = data, steps
+        self.report = DataReport()
+        self.datasets: dict[str, Dataset] = {}
+
+    def add(self, split: str, rows: "Dataset", report: SplitReport) -> None:
+        """Add a split."""
+        datasets, reports = {**self.datasets, split: rows}, {**self.report.splits, split: report}
+        self.datasets = {name: datasets[name] for name in SPLITS if name in datasets}
+        self.report.splits = {name: reports[name] for name in SPLITS if name in reports}
+
+    def check_not_empty(self) -> None:
+        """Raise DataError for a split without rows; note what a split lacks."""
+        for split, rows in self.datasets.items():
+            if not rows:
+                report = self.report.splits[split]
+                reasons = ", ".join(f"{count} {reason}" for reason, count in report.dropped.items())
+                raise DataError(
+                    f"{self.data.path}: no row of the {split} split can be used (of {report.read}: {reasons})."
+                )
+            if missing := self.steps.missing_examples(rows):
+                self.report.notes.append(f"{split}: no example {missing}")
+
+    def check_absent(self, split: str, key: str) -> None:
+        """Raise DataError if the data has a split that the recipe's `key` would hold out of train."""
+        if split in self.datasets:
+            raise DataError(f"data.{key}: {self.data.path} has a split for {split} of its own. Remove the key.")
+
+    def missing_splits(self, sizes: Mapping[str, int | None]) -> dict[str, int]:
+        """The splits that must be held out of train, and their sizes. Raises DataError if `sizes` do not fit."""
+        wanted = {split: size for split, size in sizes.items() if size is not None}
+        for split in wanted:
+            self.check_absent(split, f"{split}_size")
+        if "validation" not in self.datasets and "validation" not in wanted:
+            raise DataError(
+                f"{self.data.path} has no validation split, by which the best checkpoint is chosen. Name it "
+                "(data.validation), or hold rows out of train (data.validation_size: 1000)."
+            )
+        return wanted
+
+    def hold_out_missing(self) -> None:
+        """Take validation and test out of train where the data has none and the recipe gives a size."""
+        for split, size in self.missing_splits(self.steps.holdout_sizes(len(self.datasets["train"]))).items():
+            train = self.datasets["train"]
+            held = held_out_mask(self.steps.holdout_groups(train), size, f"{split}_size", self.data.held_out_by[0])
+            self.datasets["train"] = filter_rows(train, ~held)
+            self.report.splits["train"].dropped[f"held out for {split}"] = int(held.sum())
+            self.add(split, filter_rows(train, held), SplitReport(int(held.sum())))
+
+    def select_training_rows(self) -> None:
+        """Apply drop_duplicates, then the limits of the task, then max_examples."""
+        data, train, report = self.data, self.datasets["train"], self.report.splits["train"]
+        if data.drop_duplicates:
+            first = first_occurrences(row_digests(train, self.steps.identity))
+            report.dropped += Counter({"duplicate": int((~first).sum())})
+            train = filter_rows(train, first)
+        train = self.steps.limit(train, report)
+        if data.max_examples is not None and data.max_examples < len(train):
+            report.dropped["beyond data.max_examples"] = len(train) - data.max_examples
+            train = filter_rows(train, np.random.default_rng(data.seed).permutation(len(train)) < data.max_examples)
+        self.datasets["train"] = train
+
+    def finish(self, stream: Stream | None = None) -> Splits:
+        """The splits with the columns that all of them share. Raises DataError if the recipe knows other data."""
+        keep_common_columns(self.datasets, self.data.roles, self.report)
+        self._count_rows()
+        return self.fingerprinted(stream)
+
+    def _count_rows(self) -> None:
+        """Complete the report by what was kept, split by split."""
+        roles = self.data.roles
+        # as of a stream, nothing of an absent train is known
+        trained = row_digests(self.datasets["train"], roles[:1]) if "train" in self.datasets else np.empty(0)
+        for split, rows in self.datasets.items():
+            report = self.report.splits[split]
+            report.rows = len(rows)
+            for role in roles:
+                report.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(rows, role))})
+            if split != "train":
+                known = int(np.isin(row_digests(rows, roles[:1]), trained).sum())
+                article = "an" if roles[0][0] in "aeiou" else "a"
+                report.flagged += Counter({f"{article} {roles[0]} that is in train": known})
+
+    def fingerprinted(self, stream: Stream | None = None) -> Splits:
+        """The splits as they are. Raises DataError if the recipe knows other data under this path."""
+        from datasets import DatasetDict
+
+        fingerprints = {} if stream is None else {"train": stream.fingerprint()}
+        fingerprints |= {split: fingerprint(rows) for split, rows in self.datasets.items()}
+        expected = fingerprints if self.data.fingerprints is None else self.data.fingerprints
+        changed = [split for split in SPLITS if fingerprints.get(split) != expected.get(split)]
+        if changed:
+            raise DataError(
+                f"data.fingerprints: {self.data.path} is not the data of this recipe: {', '.join(changed)} changed "
+                f"(now {', '.join(f'{split} {fingerprints.get(split)}' for split in changed)}). Restore the data, or "
+                "undo the change of the data section; to continue with the new data, remove data.fingerprints."
+            )
+        return Splits(DatasetDict(self.datasets), self.report, fingerprints, stream)
