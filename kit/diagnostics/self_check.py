@@ -4,7 +4,6 @@ import copy
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,12 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from transformers import AutoModelForSeq2SeqLM, PreTrainedModel
-from transformers.utils import logging
 
 from kit.data.batching.plan import micro_batch_rng, seed_micro_batch
 from kit.data.text.tokenizer import load_pretrained_tokenizers
 from kit.diagnostics.doctor import INVESTIGATE, Finding
 from kit.diagnostics.train_check import RECIPE, SELF_CHECK_PROCESSES, self_check_processes
+from kit.pretrained.loading import without_progress_bars
 from kit.recipe.catalog import shipped_recipes
 from kit.runs.prepare import Prepared, prepare
 from kit.tasks.registry import load_recipe
@@ -76,18 +75,6 @@ def devices() -> list[torch.device]:
     return [cpu, torch.device("mps")] if torch.backends.mps.is_available() else [cpu]
 
 
-@contextmanager
-def no_progress_bars() -> Iterator[None]:
-    """Hide the progress bars of transformers, which are noise for a single small file."""
-    was_enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            logging.enable_progress_bar()
-
-
 def training_batch(prepared: Prepared, indices: np.ndarray, device: torch.device | str = "cpu") -> Batch:
     """A training batch of these examples, on a device."""
     batch = prepared.batch_maker()(indices, micro_batch_rng(0, 0, 0))
@@ -141,7 +128,7 @@ def round_trip(prepared: Prepared) -> Finding:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         prepared.task.export(folder, model, prepared.tokenizers)
-        with no_progress_bars():
+        with without_progress_bars():
             loaded = AutoModelForSeq2SeqLM.from_pretrained(folder)
         tokenizers = load_pretrained_tokenizers(str(folder))
     changed = []

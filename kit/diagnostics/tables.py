@@ -61,17 +61,12 @@ def text_statistics(inspection: "Inspection") -> Iterable[RenderableType]:
 
 def visible(text: str) -> str:
     """Text on one line without terminal control characters, which are escaped: \\n, \\u202e."""
-    return "".join(letter if _is_harmless(letter) else _escaped(letter) for letter in text)
 
+    def show(letter: str) -> str:
+        controls = letter in BIDI_CONTROLS or unicodedata.category(letter) in ("Cc", "Cs", "Zl", "Zp")
+        return letter.encode("unicode_escape").decode("ascii") if controls else letter
 
-def _is_harmless(letter: str) -> bool:
-    if letter in BIDI_CONTROLS:
-        return False
-    return unicodedata.category(letter) not in ("Cc", "Cs", "Zl", "Zp")
-
-
-def _escaped(letter: str) -> str:
-    return letter.encode("unicode_escape").decode("ascii")
+    return "".join(map(show, text))
 
 
 def line(text: str, style: str = "") -> Text:

@@ -1,26 +1,24 @@
 """Model classes of kit: one flat folder without imports from the rest of kit, because its files are uploaded with a
 model. transformers collects them by following `from .module import name`, also inside functions, within one folder."""
 
+# ruff: noqa: F403 (as in transformers: each module lists its public classes in `__all__`)
+
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from kit.models.configuration_hred import HREDConfig
-    from kit.models.configuration_rnn_captioner import RNNCaptionerConfig
-    from kit.models.configuration_rnn_forecaster import RNNForecasterConfig
-    from kit.models.configuration_rnn_lm import RNNLMConfig
-    from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
-    from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfig
-    from kit.models.modeling_hred import HREDForConditionalGeneration, HREDModel
-    from kit.models.modeling_rnn_captioner import RNNCaptionerForConditionalGeneration, RNNCaptionerModel
-    from kit.models.modeling_rnn_forecaster import RNNForecasterForPrediction
-    from kit.models.modeling_rnn_lm import RNNLMForCausalLM, RNNLMModel
-    from kit.models.modeling_rnn_seq2seq import RNNSeq2SeqForConditionalGeneration, RNNSeq2SeqModel
-    from kit.models.modeling_transformer_seq2seq import (
-        TransformerSeq2SeqEncoderModel,
-        TransformerSeq2SeqForConditionalGeneration,
-        TransformerSeq2SeqModel,
-    )
+if TYPE_CHECKING:  # for type checkers: at run time, `__getattr__` imports these classes when they are first used
+    from kit.models.configuration_hred import *
+    from kit.models.configuration_rnn_captioner import *
+    from kit.models.configuration_rnn_forecaster import *
+    from kit.models.configuration_rnn_lm import *
+    from kit.models.configuration_rnn_seq2seq import *
+    from kit.models.configuration_transformer_seq2seq import *
+    from kit.models.modeling_hred import *
+    from kit.models.modeling_rnn_captioner import *
+    from kit.models.modeling_rnn_forecaster import *
+    from kit.models.modeling_rnn_lm import *
+    from kit.models.modeling_rnn_seq2seq import *
+    from kit.models.modeling_transformer_seq2seq import *
 
 MODELS = {
     "rnn_seq2seq": "RNNSeq2Seq",
@@ -62,28 +60,3 @@ def __getattr__(name: str) -> Any:
         if name.startswith(stem):
             return getattr(importlib.import_module(f"kit.models.modeling_{model_type}"), name)
     raise AttributeError(f"module {__name__} has no attribute {name}")
-
-
-__all__ = [
-    "MODELS",
-    "HREDConfig",
-    "HREDForConditionalGeneration",
-    "HREDModel",
-    "RNNCaptionerConfig",
-    "RNNCaptionerForConditionalGeneration",
-    "RNNCaptionerModel",
-    "RNNForecasterConfig",
-    "RNNForecasterForPrediction",
-    "RNNLMConfig",
-    "RNNLMForCausalLM",
-    "RNNLMModel",
-    "RNNSeq2SeqConfig",
-    "RNNSeq2SeqForConditionalGeneration",
-    "RNNSeq2SeqModel",
-    "TransformerSeq2SeqConfig",
-    "TransformerSeq2SeqEncoderModel",
-    "TransformerSeq2SeqForConditionalGeneration",
-    "TransformerSeq2SeqModel",
-    "config_class",
-    "register_models",
-]

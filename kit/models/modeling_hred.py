@@ -23,16 +23,15 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_hred import HREDConfig
 from .modeling_rnn_seq2seq import RNNTextGenerationMixin, RNNTextModelMixin, seq2seq_output, validate_encoder_outputs
 from .recurrent import Dropout, RecurrentCache, add_noise, last_real_step, recurrent_stack, run_stack
-from .rnn_decoder import Feedback, RNNDecoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
+from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
 class HREDPreTrainedModel(RNNPreTrainedModel):
     config: HREDConfig
     config_class = HREDConfig
-    main_input_name = "input_ids"
 
 
-class HREDEncoder(nn.Module):
+class HREDEncoder(RNNEncoder):
     """Reads the turns of a dialogue. Padding, of turns or of their tokens, on either side, changes nothing."""
 
     main_input_name = "input_ids"
@@ -83,18 +82,7 @@ class HREDEncoder(nn.Module):
             last = last_real_step(turns, is_turn).unsqueeze(1).expand(-1, hidden.shape[1], -1)
             hidden = torch.cat([hidden, last], dim=-1)  # (batch, context layers, encoder_size)
             cell = None if cell is None else torch.cat([cell, last], dim=-1)
-        keys, values = (None, None) if self.memory is None else self.memory(states)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        return RNNEncoderOutput(
-            last_hidden_state=states,
-            final_hidden=hidden,
-            final_cell=cell,
-            keys=keys,
-            values=values,
-            memory_mask=is_turn,
-            hidden_states=tuple(stack.states) if output_hidden_states else None,
-        )
+        return self.encoded(states, hidden, cell, is_turn, stack.states, output_hidden_states)
 
     def _token_mask(self, attention_mask: Tensor | None, shape: torch.Size) -> Tensor:
         """Real tokens (batch, turns, tokens), also from a mask whose turns `generate()` has flattened."""

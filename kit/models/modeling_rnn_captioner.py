@@ -21,7 +21,7 @@ from transformers.utils.generic import can_return_tuple
 from .configuration_rnn_captioner import RNNCaptionerConfig
 from .modeling_rnn_seq2seq import RNNTextGenerationMixin, RNNTextModelMixin, seq2seq_output, validate_encoder_outputs
 from .recurrent import Dropout, RecurrentCache
-from .rnn_decoder import Feedback, RNNDecoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
+from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
 class RNNCaptionerPreTrainedModel(RNNPreTrainedModel):
@@ -128,7 +128,7 @@ def masked_mean(states: Tensor, mask: Tensor | None) -> Tensor:
     return (states * weights.unsqueeze(-1)).sum(1) / weights.sum(1, keepdim=True).clamp(min=1)
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(RNNEncoder):
     """Reads images: a feature for each position to attend to, and their mean as final state."""
 
     main_input_name = "pixel_values"
@@ -164,18 +164,9 @@ class ImageEncoder(nn.Module):
         states = self.dropout(torch.tanh(self.projection(x))).flatten(1, 2)  # (batch, positions, feature_size)
         mask = None if mask is None else mask.flatten(1)  # (batch, positions)
         final = masked_mean(states, mask).unsqueeze(1)  # (batch, 1, feature_size)
-        keys, values = (None, None) if self.memory is None else self.memory(states)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        return RNNEncoderOutput(
-            last_hidden_state=states,
-            final_hidden=final,
-            final_cell=final if self.config.cell == "lstm" else None,
-            keys=keys,
-            values=values,
-            memory_mask=mask,
-            hidden_states=(features.flatten(2).transpose(1, 2), states) if output_hidden_states else None,
-        )
+        cell = final if self.config.cell == "lstm" else None
+        hidden_states = (features.flatten(2).transpose(1, 2), states)
+        return self.encoded(states, final, cell, mask, hidden_states, output_hidden_states)
 
 
 class RNNCaptionerModel(RNNTextModelMixin, RNNCaptionerPreTrainedModel):

@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_forecaster import RNNForecasterConfig
 from .recurrent import Dropout, add_noise, last_real_step, recurrent_stack, run_stack
-from .rnn_decoder import RNNDecoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
+from .rnn_decoder import RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
 @dataclass
@@ -77,7 +77,7 @@ class RNNForecasterPreTrainedModel(RNNPreTrainedModel):
             super()._init_weights(module)
 
 
-class ForecastEncoder(nn.Module):
+class ForecastEncoder(RNNEncoder):
     """Reads the past. Padding, on either side, changes nothing."""
 
     def __init__(self, config: RNNForecasterConfig):
@@ -95,16 +95,7 @@ class ForecastEncoder(nn.Module):
     def forward(self, x: Tensor, mask: Tensor) -> RNNEncoderOutput:
         """Encode x (batch, time, value_size + context_size) where mask (batch, time) is true."""
         stack = run_stack(self.layers, self.dropout, x, mask)
-        states = stack.states[-1]  # (batch, time, encoder_size)
-        keys, values = (None, None) if self.memory is None else self.memory(states)
-        return RNNEncoderOutput(
-            last_hidden_state=states,
-            final_hidden=stack.hidden,
-            final_cell=stack.cell,
-            keys=keys,
-            values=values,
-            memory_mask=mask,
-        )
+        return self.encoded(stack.states[-1], stack.hidden, stack.cell, mask, output_hidden_states=False)
 
 
 class ForecastDecoder(RNNDecoder):

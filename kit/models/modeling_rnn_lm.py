@@ -8,10 +8,8 @@ Shapes in comments: batch, time (positions of a text), embedding (width of a wor
 and vocabulary.
 """
 
-import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin, PreTrainedModel
-from transformers import initialization as init
+from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
 from transformers.utils.generic import can_return_tuple
 
@@ -19,34 +17,18 @@ from .configuration_rnn_lm import RNNLMConfig
 from .recurrent import (
     RecurrentCache,
     RecurrentGenerationMixin,
+    RecurrentPreTrainedModel,
     cross_entropy,
     gather_time,
-    initialize_recurrent,
     left_align_index,
     recurrent_layer,
     run_with_state,
 )
 
 
-class RNNLMPreTrainedModel(PreTrainedModel):
+class RNNLMPreTrainedModel(RecurrentPreTrainedModel):
     config: RNNLMConfig
     config_class = RNNLMConfig
-    base_model_prefix = "model"
-    main_input_name = "input_ids"
-    # assisted decoding would have to take tokens back, and a state does not hold its past: transformers then refuses
-    _is_stateful = True
-    supports_gradient_checkpointing = False
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.RNNBase):
-            initialize_recurrent(module)
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        else:
-            super()._init_weights(module)
 
 
 class LockedDropout(nn.Module):
@@ -80,12 +62,6 @@ class RNNLMModel(RNNLMPreTrainedModel):
         self.layer_dropout = LockedDropout(config.effective_layer_dropout)
         self.output_dropout = LockedDropout(config.dropout)
         self.post_init()
-
-    def get_input_embeddings(self) -> nn.Embedding:
-        return self.embed_tokens
-
-    def set_input_embeddings(self, value: nn.Embedding) -> None:
-        self.embed_tokens = value
 
     @can_return_tuple
     def forward(

@@ -15,7 +15,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
-from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPastAndCrossAttentions,
+    Seq2SeqLMOutput,
+    Seq2SeqModelOutput,
+)
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_seq2seq import RNNSeq2SeqConfig, RNNTextDecoderConfig
@@ -32,7 +36,7 @@ from .recurrent import (
 from .rnn_decoder import (
     Feedback,
     RNNDecoder,
-    RNNDecoderOutput,
+    RNNEncoder,
     RNNEncoderOutput,
     RNNPreTrainedModel,
     attention_memory,
@@ -164,7 +168,9 @@ def validate_encoder_outputs(encoder_outputs: Any) -> RNNEncoderOutput:
     return encoder_outputs
 
 
-def seq2seq_output(encoder_outputs: RNNEncoderOutput, decoder_outputs: RNNDecoderOutput) -> Seq2SeqModelOutput:
+def seq2seq_output(
+    encoder_outputs: RNNEncoderOutput, decoder_outputs: BaseModelOutputWithPastAndCrossAttentions
+) -> Seq2SeqModelOutput:
     """Both outputs under the names that transformers gives them."""
     return Seq2SeqModelOutput(
         last_hidden_state=decoder_outputs.last_hidden_state,
@@ -179,10 +185,9 @@ def seq2seq_output(encoder_outputs: RNNEncoderOutput, decoder_outputs: RNNDecode
 class RNNSeq2SeqPreTrainedModel(RNNPreTrainedModel):
     config: RNNSeq2SeqConfig
     config_class = RNNSeq2SeqConfig
-    main_input_name = "input_ids"
 
 
-class RNNSeq2SeqEncoder(nn.Module):
+class RNNSeq2SeqEncoder(RNNEncoder):
     """Reads the source. Padding, on either side, changes nothing."""
 
     main_input_name = "input_ids"
@@ -223,18 +228,8 @@ class RNNSeq2SeqEncoder(nn.Module):
         if attention_mask is None:
             attention_mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         stack = run_stack(self.layers, self.dropout, x, attention_mask.bool(), self.config.reverse_source)
-        states = stack.states[-1]  # (batch, source, encoder_size)
-        keys, values = (None, None) if self.memory is None else self.memory(states)
-        if output_hidden_states is None:
-            output_hidden_states = self.config.output_hidden_states
-        return RNNEncoderOutput(
-            last_hidden_state=states,
-            final_hidden=stack.hidden,  # (batch, layers, encoder_size)
-            final_cell=stack.cell,
-            keys=keys,
-            values=values,
-            hidden_states=tuple(stack.states) if output_hidden_states else None,
-        )
+        # states (batch, source, encoder_size), hidden and cell (batch, layers, encoder_size)
+        return self.encoded(stack.states[-1], stack.hidden, stack.cell, None, stack.states, output_hidden_states)
 
 
 class RNNSeq2SeqModel(RNNTextModelMixin, RNNSeq2SeqPreTrainedModel):

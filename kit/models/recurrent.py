@@ -1,5 +1,5 @@
-"""What all recurrent models share: dropout, labels and loss, recurrent layers, reading of padded sequences, and the
-state of a decoder as a `Cache` for `generate()`.
+"""What all recurrent models share: dropout, labels and loss, recurrent layers, reading of padded sequences, the state
+of a decoder as a `Cache` for `generate()`, and initial weights.
 
 Shapes in comments: batch, time (positions of a sequence), hidden (width of a state in one direction), layers of a
 stack, and width, the last dimension of anything else.
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, CacheLayerMixin
 
@@ -347,6 +348,30 @@ class RecurrentCache(Cache):
 
     def __iter__(self) -> Iterator[tuple[Tensor, ...]]:
         yield tuple(self.state.values())
+
+
+# ---- the base of recurrent models ------------------------------------------------------------------------------------
+
+
+class RecurrentPreTrainedModel(PreTrainedModel):
+    """Base of all recurrent models: the initial values of their parameters."""
+
+    base_model_prefix = "model"
+    main_input_name = "input_ids"
+    # assisted decoding would have to take tokens back, and a state does not hold its past: transformers then refuses
+    _is_stateful = True
+    supports_gradient_checkpointing = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.RNNBase):
+            initialize_recurrent(module)
+        elif isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        else:
+            super()._init_weights(module)
 
 
 class RecurrentGenerationMixin:

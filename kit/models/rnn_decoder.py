@@ -28,15 +28,13 @@ decoder state), layers (of the decoder), heads, key_size and encoder_size (width
 may pass several rows of the target for each row of the source.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers import initialization as init
-from transformers.modeling_outputs import ModelOutput
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions, ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .attention import SCORES, Attention, AttentionMemory
@@ -44,9 +42,9 @@ from .configuration_rnn_seq2seq import RNNDecoderConfig
 from .recurrent import (
     Dropout,
     RecurrentCache,
+    RecurrentPreTrainedModel,
     add_noise,
     cell_step,
-    initialize_recurrent,
     left_align_index,
     recurrent_layer,
     run_layer,
@@ -73,35 +71,45 @@ class RNNEncoderOutput(ModelOutput):
     attentions: tuple[Tensor, ...] | None = None  # always None; generate() of transformers reads it
 
 
-@dataclass
-class RNNDecoderOutput(ModelOutput):
-    """The states of the decoder, with an entry for each target position."""
-
-    last_hidden_state: Tensor | None = None  # (batch, target, readout size): the output layer's input
-    past_key_values: RecurrentCache | None = None
-    hidden_states: tuple[Tensor, ...] | None = None
-    attentions: tuple[Tensor, ...] | None = None  # always None: a recurrent decoder has no self-attention
-    cross_attentions: tuple[Tensor, ...] | None = None  # one of (batch, heads, target, source)
-
-
-class RNNPreTrainedModel(PreTrainedModel):
-    """Base of all models with the recurrent decoder: the initial values of their parameters."""
+class RNNEncoder(nn.Module):
+    """Base of the encoders: what they compute, in the form that the decoder takes."""
 
     config: RNNDecoderConfig
-    base_model_prefix = "model"
-    # assisted decoding would have to take tokens back, and a state does not hold its past: transformers then refuses
-    _is_stateful = True
-    supports_gradient_checkpointing = False
+    memory: AttentionMemory | None
+
+    def encoded(
+        self,
+        states: Tensor,
+        hidden: Tensor,
+        cell: Tensor | None,
+        memory_mask: Tensor | None = None,
+        hidden_states: Sequence[Tensor] = (),
+        output_hidden_states: bool | None = None,
+    ) -> RNNEncoderOutput:
+        """The output for states (batch, source, encoder_size), and the final hidden and cell (batch, encoder layers,
+        encoder_size); adds keys and values if there is attention."""
+        keys, values = (None, None) if self.memory is None else self.memory(states)
+        if output_hidden_states is None:
+            output_hidden_states = self.config.output_hidden_states
+        return RNNEncoderOutput(
+            last_hidden_state=states,
+            final_hidden=hidden,
+            final_cell=cell,
+            keys=keys,
+            values=values,
+            memory_mask=memory_mask,
+            hidden_states=tuple(hidden_states) if output_hidden_states else None,
+        )
+
+
+class RNNPreTrainedModel(RecurrentPreTrainedModel):
+    """Base of all models with the recurrent decoder."""
+
+    config: RNNDecoderConfig
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.RNNBase):
-            initialize_recurrent(module)
-        elif isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, Attention):
+        if isinstance(module, Attention):
             module.init_weights()
         else:
             super()._init_weights(module)
@@ -258,11 +266,12 @@ class RNNDecoder(nn.Module):
         output_hidden_states: bool | None = None,
         output_attentions: bool | None = None,
         feedback: Feedback | None = None,
-    ) -> RNNDecoderOutput:
-        """Decode inputs_embeds (batch, target, embedding).
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
+        """Decode inputs_embeds (batch, target, embedding): readouts (batch, target, readout size) as last_hidden_state,
+        and one tensor (batch, heads, target, source) of cross-attentions.
 
         attention_mask (batch, past + target): a masked position leaves the state unchanged. encoder_attention_mask
-        (batch, source) tells what attention may see. With `feedback`, each input but the first is what it returns.
+        (batch, source) is what attention may see. With `feedback`, each input but the first is what it returns.
         """
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
@@ -284,7 +293,7 @@ class RNNDecoder(nn.Module):
             output_hidden_states = self.config.output_hidden_states
         if output_attentions is None:
             output_attentions = self.config.output_attentions
-        return RNNDecoderOutput(
+        return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=readout,
             past_key_values=past_key_values if use_cache else None,
             hidden_states=(embeds, *trace.hiddens) if output_hidden_states else None,

@@ -2,7 +2,8 @@
 
 The gradient of the logits is known as soon as the loss is, so each chunk is backpropagated to the hidden states and the
 output layer at once, and its logits are overwritten by their gradient. The arithmetic equals that of the direct loss.
-torch 2.13 has `torch.nn.functional.linear_cross_entropy`, but its chunked form has no label smoothing.
+`torch.nn.functional.linear_cross_entropy` of torch 2.13 does the same, as fast on a CPU with a chunk size that is tuned
+by hand, but at a quarter of the speed with its automatic one; its sums differ in the last bits.
 """
 
 from typing import Any
@@ -26,7 +27,6 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         weight: Tensor,
         bias: Tensor | None,
         labels: Tensor,
-        smoothing: float,
         chunk: int,
         learning: bool,
     ) -> Tensor:
@@ -46,7 +46,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 rows = slice(start, start + chunk)
                 seen = hidden[rows].detach().to(dtype)  # (chunk, width)
                 logits = nn.functional.linear(seen, layer, offset).to(loss_dtype)  # (chunk, vocabulary)
-                total += _loss_overwriting_logits(logits, labels[rows], smoothing, any(needs_grad))
+                total += _loss_overwriting_logits(logits, labels[rows], any(needs_grad))
                 if not any(needs_grad):
                     continue
                 gradient = logits.to(dtype)
@@ -69,10 +69,10 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
             raise RuntimeError("backward() through a chunked loss works only once: it frees the gradients")
         scale, gradients, ctx.gradients = grads[0], ctx.gradients, None
         scaled = (None if gradient is None else gradient.mul_(scale.to(gradient.dtype)) for gradient in gradients)
-        return (*scaled, None, None, None, None)
+        return (*scaled, None, None, None)
 
 
-def _loss_overwriting_logits(logits: Tensor, labels: Tensor, smoothing: float, learning: bool) -> Tensor:
+def _loss_overwriting_logits(logits: Tensor, labels: Tensor, learning: bool) -> Tensor:
     """The summed cross-entropy of labels (positions,) under logits (positions, vocabulary).
 
     Overwrites the logits; with `learning`, by their gradient.
@@ -80,20 +80,15 @@ def _loss_overwriting_logits(logits: Tensor, labels: Tensor, smoothing: float, l
     index = labels.unsqueeze(1)
     logits -= logits.amax(1, keepdim=True)  # a shift changes no probability and keeps exp() from overflowing
     label_logits = logits.gather(1, index).squeeze(1)
-    average = logits.mean(1) if smoothing else 0.0
     total = logits.exp_().sum(1)
-    loss = total.log() - (1 - smoothing) * label_logits - smoothing * average
+    loss = total.log() - label_logits
     if learning:
         logits /= total.unsqueeze(1)
-        logits.scatter_add_(1, index, torch.full_like(index, smoothing - 1, dtype=logits.dtype))
-        if smoothing:
-            logits -= smoothing / logits.shape[1]
+        logits.scatter_add_(1, index, torch.full_like(index, -1, dtype=logits.dtype))
     return loss.sum()
 
 
-def chunked_cross_entropy(
-    hidden: Tensor, head: nn.Linear, labels: Tensor, label_smoothing: float = 0.0, chunk: int | None = None
-) -> Tensor:
+def chunked_cross_entropy(hidden: Tensor, head: nn.Linear, labels: Tensor, chunk: int | None = None) -> Tensor:
     """The summed cross-entropy of labels (positions,) under `head(hidden)`, with hidden (positions, width).
 
     Ignores labels of −100. `chunk` is the number of positions computed at a time, by default from `LOGITS_PER_CHUNK`.
@@ -104,4 +99,4 @@ def chunked_cross_entropy(
     if chunk is None:
         chunk = max(1, LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cuda"]) // head.weight.shape[0])
     learning = torch.is_grad_enabled()  # always False inside the autograd function
-    return _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, labels, label_smoothing, chunk, learning)
+    return _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, labels, chunk, learning)

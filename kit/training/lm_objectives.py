@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.models.recurrent import RecurrentCache
 from kit.training.chunked_loss import chunked_cross_entropy
-from kit.training.objective import Batch, Objective
+from kit.training.objective import Batch, Objective, stack_counts
 
 
 @contextmanager
@@ -41,10 +41,6 @@ class MaskedLMObjective(Objective):
         if self.with_pairs:
             counts.append(torch.tensor(len(batch["labels"])))
         return torch.stack([count.cpu() for count in counts]).to(torch.float64)
-
-    def token_counts(self, batch: Batch) -> Tensor:
-        real = batch["attention_mask"].sum()
-        return torch.stack([real, real, torch.full_like(real, batch["labels"].numel())]).to(torch.float64)
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
         totals = totals.to(batch["labels"].device)
@@ -93,9 +89,8 @@ class CausalLMObjective(Objective):
     not in the model, wastes no position at the end of a block.
     """
 
-    def __init__(self, model: PreTrainedModel, chunk: int | None = None):
+    def __init__(self, model: PreTrainedModel):
         super().__init__(model)
-        self.chunk = chunk
         self.needs_logits = not is_plain_head(model)
 
     def normalizers(self, batch: Batch) -> Tensor:
@@ -103,7 +98,7 @@ class CausalLMObjective(Objective):
 
     def token_counts(self, batch: Batch) -> Tensor:
         real = (batch["labels"] != IGNORE_INDEX).sum()
-        return torch.stack([real, real, torch.full_like(real, batch["labels"].numel())]).to(torch.float64)
+        return stack_counts(real, real, batch["labels"].numel())
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
         return self.summed_loss(batch) / totals[0].to(batch["labels"].device)
@@ -117,20 +112,14 @@ class CausalLMObjective(Objective):
             logits = upcast(self.model(**inputs).logits.flatten(0, 1))
             return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
         return chunked_cross_entropy(
-            hidden_states(self.model, inputs).flatten(0, 1),
-            self.model.get_output_embeddings(),
-            labels,
-            chunk=self.chunk,
+            hidden_states(self.model, inputs).flatten(0, 1), self.model.get_output_embeddings(), labels
         )
 
 
 class AnswerObjective(CausalLMObjective):
     """Next-token cross-entropy of right-padded prompts with answers: only the tokens of answers have labels."""
 
-    def token_counts(self, batch: Batch) -> Tensor:
-        """Speed is measured in all tokens that the model reads, prompts included."""
-        real = batch["attention_mask"].sum()
-        return torch.stack([real, real, torch.full_like(real, batch["attention_mask"].numel())]).to(torch.float64)
+    token_counts = Objective.token_counts  # speed is measured in all tokens, prompts included
 
 
 class TruncatedBPTTObjective(CausalLMObjective):
@@ -140,8 +129,8 @@ class TruncatedBPTTObjective(CausalLMObjective):
     The batch has the `stream` of each row, and in `fresh` whether a stream starts there.
     """
 
-    def __init__(self, model: PreTrainedModel, streams: int, chunk: int | None = None):
-        super().__init__(model, chunk)
+    def __init__(self, model: PreTrainedModel, streams: int):
+        super().__init__(model)
         self.streams = streams
         self._state: dict[str, Tensor] = {}  # (streams, width) each
         self._local = torch.zeros(streams, dtype=torch.bool)
@@ -159,7 +148,7 @@ class TruncatedBPTTObjective(CausalLMObjective):
             self._state[name][rows] = new.detach().to(self._state[name].dtype)
         self._local[rows.cpu()] = True
         head = self.model.get_output_embeddings()
-        return chunked_cross_entropy(hidden.flatten(0, 1), head, batch["labels"].flatten(), chunk=self.chunk)
+        return chunked_cross_entropy(hidden.flatten(0, 1), head, batch["labels"].flatten())
 
     def carried_state(self) -> dict[str, Tensor]:
         return self._state

@@ -75,8 +75,12 @@ class Objective(nn.Module):
         raise NotImplementedError
 
     def token_counts(self, batch: Batch) -> Tensor:
-        """For the log, three counts of a micro-batch: tokens that measure speed, real tokens, tokens with padding."""
-        raise NotImplementedError
+        """For the log, three counts of a micro-batch: tokens that measure speed, real tokens, tokens with padding.
+
+        By default, speed is measured in all tokens that the model reads.
+        """
+        real = batch["attention_mask"].sum()
+        return stack_counts(real, real, batch["attention_mask"].numel())
 
     def carried_state(self) -> dict[str, Tensor]:
         """State carried from step to step besides the weights, by name: (streams, …), one row per stream of text."""
@@ -113,9 +117,7 @@ class Seq2SeqObjective(Objective):
         """Speed is measured in target tokens. Source tokens count as padded tokens too, but images do not."""
         target = (batch["labels"] != IGNORE_INDEX).sum()
         source = batch.get("attention_mask", batch["labels"].new_zeros(0))
-        real = target + source.sum()
-        padded = batch["labels"].numel() + source.numel()
-        return torch.stack([target, real, torch.full_like(real, padded)]).to(torch.float64)
+        return stack_counts(target, target + source.sum(), batch["labels"].numel() + source.numel())
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
         return self.summed_loss(batch, self.label_smoothing) / totals[0].to(batch["labels"].device)
@@ -136,6 +138,11 @@ class Seq2SeqObjective(Objective):
             reduction="sum",
             label_smoothing=label_smoothing,
         )
+
+
+def stack_counts(speed: Tensor, real: Tensor, padded: int) -> Tensor:
+    """The three counts of `Objective.token_counts` as one float64 tensor."""
+    return torch.stack([speed, real, torch.full_like(real, padded)]).to(torch.float64)
 
 
 def decoder_inputs(model: PreTrainedModel, labels: Tensor) -> Tensor:

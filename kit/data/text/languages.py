@@ -11,7 +11,7 @@ keys below in addition.
 
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from kit.errors import RecipeError, RunError, did_you_mean
@@ -65,17 +65,15 @@ class Languages:
             raise RunError(f'the model cannot translate into "{target}": it has a single direction.')
         return []
 
-    @contextmanager
-    def source_language(self, source: str | None) -> Iterator[None]:
+    def source_language(self, source: str | None) -> AbstractContextManager[None]:
         """Set the language in which the tokenizer encodes sources. Raises RunError for an unknown one."""
         if source is not None and not self.targets:
             raise RunError(f'the model cannot translate from "{source}": it has a single direction.')
-        yield
+        return nullcontext()
 
-    @contextmanager
-    def target_language(self, target: str | None) -> Iterator[None]:
+    def target_language(self, target: str | None) -> AbstractContextManager[None]:
         """Set the language in which the tokenizer encodes targets. Raises RunError for an unknown one."""
-        yield
+        return nullcontext()
 
     def forced_first_token(self, target: str | None) -> int | None:
         """The token that every output in this language starts with, if there is one."""
@@ -126,23 +124,21 @@ class LanguageCodes(Languages):
         self.code("target", target)  # not encoded here; reports an unknown language before anything is decoded
         return []
 
-    @contextmanager
-    def source_language(self, source: str | None) -> Iterator[None]:
-        tokenizer, before = self._tokenizer, self._tokenizer.src_lang
-        tokenizer.src_lang = self.code("source", source)
-        try:
-            yield
-        finally:
-            tokenizer.src_lang = before
+    def source_language(self, source: str | None) -> AbstractContextManager[None]:
+        return self._temporarily("src_lang", self.code("source", source))
+
+    def target_language(self, target: str | None) -> AbstractContextManager[None]:
+        return self._temporarily("tgt_lang", self.code("target", target))
 
     @contextmanager
-    def target_language(self, target: str | None) -> Iterator[None]:
-        tokenizer, before = self._tokenizer, self._tokenizer.tgt_lang
-        tokenizer.tgt_lang = self.code("target", target)
+    def _temporarily(self, attribute: str, code: str) -> Iterator[None]:
+        """Context manager: set a language of the tokenizer inside the block."""
+        before = getattr(self._tokenizer, attribute)
+        setattr(self._tokenizer, attribute, code)
         try:
             yield
         finally:
-            tokenizer.tgt_lang = before
+            setattr(self._tokenizer, attribute, before)
 
     def forced_first_token(self, target: str | None) -> int | None:
         return self.ids[self.code("target", target)]

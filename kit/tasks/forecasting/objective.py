@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kit.training.objective import Batch, Objective
+from kit.training.objective import Batch, Objective, stack_counts
 
 
 class ForecastObjective(Objective):
@@ -16,9 +16,8 @@ class ForecastObjective(Objective):
     def token_counts(self, batch: Batch) -> Tensor:
         """The speed is that of steps to predict."""
         predicted = batch["future_mask"].sum()
-        real = predicted + batch["past_mask"].sum()
-        padded = batch["future_mask"].numel() + batch["past_mask"].numel()
-        return torch.stack([predicted, real, torch.full_like(real, padded)]).to(torch.float64)
+        past = batch["past_mask"]
+        return stack_counts(predicted, predicted + past.sum(), batch["future_mask"].numel() + past.numel())
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
         total = totals[0].to(batch["future_values"].device)

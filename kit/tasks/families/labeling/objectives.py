@@ -42,11 +42,6 @@ class LabelObjective(Objective):
         loss = self.summed_loss(self.output(batch), batch, training=True)
         return loss / totals[0].clamp(min=1e-12).to(loss.device)
 
-    def token_counts(self, batch: Batch) -> Tensor:
-        """The speed is that of input tokens."""
-        real = batch["attention_mask"].sum()
-        return torch.stack([real, real, torch.full_like(real, batch["attention_mask"].numel())]).to(torch.float64)
-
 
 class ClassificationObjective(LabelObjective):
     """Cross-entropy of one label, binary cross-entropy of several, or squared error of a number.
