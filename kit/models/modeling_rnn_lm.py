@@ -21,7 +21,7 @@ from .recurrent import (
     cross_entropy,
     gather_time,
     left_align_index,
-    recurrent_layer,
+    recurrent_stack,
     run_with_state,
 )
 
@@ -50,11 +50,8 @@ class RNNLMModel(RNNLMPreTrainedModel):
     def __init__(self, config: RNNLMConfig):
         super().__init__(config)
         self.embed_tokens = nn.Embedding(config.vocab_size, config.word_embedding_size, config.pad_token_id)
-        self.layers = nn.ModuleList(
-            recurrent_layer(
-                config.cell, config.word_embedding_size if i == 0 else config.hidden_size, config.hidden_size
-            )
-            for i in range(config.num_hidden_layers)
+        self.layers = recurrent_stack(
+            config.cell, config.word_embedding_size, config.hidden_size, config.num_hidden_layers
         )
         needs_projection = config.output_size != config.hidden_size
         self.projection = nn.Linear(config.hidden_size, config.output_size) if needs_projection else nn.Identity()

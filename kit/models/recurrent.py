@@ -124,16 +124,6 @@ def cell_step(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) 
     return step(x, hidden, *weights), None
 
 
-def run_layer(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """All time steps at once: x (batch, time, input) → outputs (batch, time, hidden), last hidden, last cell."""
-    if isinstance(layer, nn.LSTM):
-        assert cell is not None
-        outputs, (h, c) = layer(x, (hidden.unsqueeze(0).contiguous(), cell.unsqueeze(0).contiguous()))
-        return outputs, h[0], c[0]
-    outputs, h = layer(x, hidden.unsqueeze(0).contiguous())
-    return outputs, h[0], None
-
-
 # ---- padded sequences ------------------------------------------------------------------------------------------------
 
 
@@ -160,18 +150,25 @@ def last_real_step(x: Tensor, mask: Tensor) -> Tensor:
     return x[torch.arange(len(x), device=x.device), (position * mask).argmax(1)]
 
 
+def run_packed(layer: nn.Module, x: Tensor, lengths: Tensor | None, state: Any = None) -> tuple[Tensor, Any]:
+    """Outputs, zero at padding, and final state of a layer over right-padded rows, from a state or from zeros.
+
+    `lengths` (batch,) are on the CPU, or None where nothing is padded: the fused kernels are faster on plain tensors.
+    """
+    if lengths is None:
+        return layer(x, state)
+    packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+    packed_outputs, final = layer(packed, state)
+    return pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.shape[1])[0], final
+
+
 def run_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
     """Run a layer over right-padded rows so that padding changes nothing.
 
     x (batch, time, input), lengths (batch,) on the CPU → outputs (batch, time, directions · hidden), zero at padding,
     and the final hidden and cell (batch, directions · hidden) of each row's last real token.
     """
-    if bool((lengths == x.shape[1]).all()):  # without padding, the fused kernels are faster on plain tensors
-        outputs, final = layer(x)
-    else:
-        packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
-        packed_outputs, final = layer(packed)
-        outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.shape[1])
+    outputs, final = run_packed(layer, x, None if bool((lengths == x.shape[1]).all()) else lengths)
     hidden, cell = final if isinstance(layer, nn.LSTM) else (final, None)
 
     def join(state: Tensor) -> Tensor:  # (directions, batch, hidden) → (batch, directions · hidden)
@@ -221,7 +218,7 @@ def run_with_state(
     x: Tensor,
     lengths: Tensor | None,
     hidden: Tensor,
-    cell: Tensor,
+    cell: Tensor | None,
     weight_dropout: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Continue a one-directional layer from a state, over right-padded rows.
@@ -230,16 +227,14 @@ def run_with_state(
     and the state after each row's last real token; `lengths` (batch,) is None where nothing is padded.
     """
     is_lstm = isinstance(layer, nn.LSTM)
-    first = hidden.unsqueeze(0).contiguous()
-    state: Any = (first, cell.unsqueeze(0).contiguous()) if is_lstm else first
+    state: Any = hidden.unsqueeze(0).contiguous()
+    if is_lstm:
+        assert cell is not None
+        state = (state, cell.unsqueeze(0).contiguous())
+    # torch packs no empty sequence: a row without a real token is read as one, and keeps its state
+    packed_lengths = None if lengths is None else lengths.clamp(min=1).cpu()
     with dropped_recurrent_weights(layer, weight_dropout):
-        if lengths is None:
-            outputs, final = layer(x, state)
-        else:
-            # torch packs no empty sequence: a row without a real token is read as one, and keeps its state
-            packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-            packed_outputs, final = layer(packed, state)
-            outputs, _ = pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.shape[1])
+        outputs, final = run_packed(layer, x, packed_lengths, state)
     new_hidden, new_cell = (final[0][0], final[1][0]) if is_lstm else (final[0], None)
     if lengths is not None:
         has_tokens = (lengths > 0).unsqueeze(1)

@@ -47,7 +47,7 @@ from .recurrent import (
     cell_step,
     left_align_index,
     recurrent_layer,
-    run_layer,
+    run_with_state,
 )
 
 State = dict[str, Tensor]
@@ -333,7 +333,8 @@ class RNNDecoder(nn.Module):
             if i > 0:
                 x = concat_present(self.dropout(outputs[-1]), context if self.context_to_next_layer else None)
             first = state["hidden"][:, i]  # (batch, hidden)
-            output, hidden, cell = run_layer(layer, x, first, state["cell"][:, i] if "cell" in state else None)
+            cell = state["cell"][:, i] if "cell" in state else None
+            output, hidden, cell = run_with_state(layer, x, None, first, cell)
             # 1. or 4. queries: the states before each position, or those at it
             if self.attention is not None and i == self.query_layer:
                 query = output

@@ -226,7 +226,7 @@ def test_one_buffer_is_read_ahead_and_resuming_reads_only_its_buffer() -> None:
     for buffer in range(1, 6):
         plan.step(number)
         assert plan._ahead is not None
-        assert plan._ahead.wait(60)
+        plan._ahead.result(60)
         assert (buffer + 1) * size <= sum(some.read) <= (buffer + 1) * size + 2 * CHUNK_ROWS
         number = plan._next.step
     state = plan.state(number - 1)
@@ -236,7 +236,7 @@ def test_one_buffer_is_read_ahead_and_resuming_reads_only_its_buffer() -> None:
     again.restore(state)
     again.step(number - 1)
     assert again._ahead is not None
-    assert again._ahead.wait(60)
+    again._ahead.result(60)
     assert sum(some.read) <= 2 * size + 2 * CHUNK_ROWS
     again.close()
 

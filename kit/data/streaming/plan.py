@@ -9,6 +9,7 @@ and the next one. Resuming reads one buffer again.
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence, Sized
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -102,34 +103,21 @@ class BufferShare(Generic[E]):
     encoded: dict[int, tuple[E, SplitReport, dict[str, int]]]
 
 
-class BackgroundTask(Generic[T]):
-    """A function call that runs in a thread."""
+def run_in_background(call: Callable[[], T]) -> Future[T]:
+    """The result of a call that runs in a thread.
 
-    def __init__(self, call: Callable[[], T]):
-        self._call = call
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        # a daemon, because nothing can interrupt it while it waits for the network
-        self._thread = threading.Thread(target=self._run, name="stream", daemon=True)
-        self._thread.start()
+    The thread is a daemon, unlike those of an executor: nothing can interrupt it while it waits for the network.
+    """
+    future = Future[T]()
 
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._result = self._call()
+            future.set_result(call())
         except BaseException as error:
-            self._error = error
+            future.set_exception(error)
 
-    def wait(self, seconds: float) -> bool:
-        """Wait for at most `seconds`; returns whether the call has ended."""
-        self._thread.join(seconds)
-        return not self._thread.is_alive()
-
-    def result(self) -> T:
-        """Wait for the result, or raise what the call raised."""
-        self._thread.join()
-        if self._error is not None:
-            raise self._error
-        return self._result  # type: ignore[return-value]
+    threading.Thread(target=run, name="stream", daemon=True).start()
+    return future
 
 
 class Cancelled(Exception):
@@ -172,7 +160,7 @@ class StreamPlan(Generic[E]):
         self._examples: E | None = None
         self._plan: BatchPlan | None = None
         self._buffers: Buffers | None = None
-        self._ahead: BackgroundTask[BufferShare[E] | KitError] | None = None
+        self._ahead: Future[BufferShare[E] | KitError] | None = None
         self._stop = threading.Event()
 
     # ---- the interface of the training loop --------------------------------------------------------------------------
@@ -219,7 +207,7 @@ class StreamPlan(Generic[E]):
     def close(self) -> None:
         """Stop reading ahead."""
         self._stop.set()
-        if self._ahead is not None and self._ahead.wait(SECONDS_TO_STOP) and self._buffers is not None:
+        if self._ahead is not None and self._buffers is not None and wait([self._ahead], SECONDS_TO_STOP).done:
             self._buffers.close()
         self._ahead = self._buffers = None
         self._stop = threading.Event()
@@ -262,7 +250,7 @@ class StreamPlan(Generic[E]):
         """The shares of all processes in the next buffer; starts to encode the one after it."""
         if self._ahead is None:
             self._buffers = self._stream.buffers(self._seed, self._size, self.micro_batches, self._next.position)
-            self._ahead = BackgroundTask(self._encode_share)
+            self._ahead = run_in_background(self._encode_share)
         local_share = self._ahead.result()
         self._ahead = None
         shares: list[BufferShare[E]] = []
@@ -275,7 +263,7 @@ class StreamPlan(Generic[E]):
         first = shares[0]
         if any((s.start, s.end, s.num_chunks) != (first.start, first.end, first.num_chunks) for s in shares):
             raise DataError("the processes read different training data. Give all of them the same files.")
-        self._ahead = BackgroundTask(self._encode_share)
+        self._ahead = run_in_background(self._encode_share)
         return shares
 
     def _encode_share(self) -> BufferShare[E] | KitError:
