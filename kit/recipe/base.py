@@ -64,14 +64,14 @@ class Recipe(Section):
         if self.train.early_stopping_patience is not None and self.eval.steps == 0:
             yield (
                 "train.early_stopping_patience",
-                "it counts evaluations, but with eval.steps: 0 only the final one takes place.",
+                "it counts evaluations, and with eval.steps: 0 only the final one runs.",
             )
         if self.model.pretrained is not None and self.tokenizer.pretrained is None:
             for name in filter(self.tokenizer.is_set, self.tokenizer.training_keys):
                 yield f"tokenizer.{name}", "it has no effect on the tokenizer of model.pretrained. Leave it out."
         if self.model.pretrained is None:
-            given = [f"train.{name}" for name in ("freeze", "layer_decay") if self.train.is_set(name)]
-            for key in ["peft.method"] * (self.peft.method is not None) + given:
+            keys = [f"train.{name}" for name in ("freeze", "layer_decay") if self.train.is_set(name)]
+            for key in ["peft.method"] * self.peft.is_set("method") + keys:
                 yield key, "it applies only to a pretrained model (model.pretrained); this one is new. Leave it out."
         if self.peft.method is not None and self.train.freeze is not None:
             yield "train.freeze", "peft.method already freezes the whole pretrained model. Leave it out."

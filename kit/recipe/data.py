@@ -166,7 +166,7 @@ class StreamingKeys(SourceKeys):
             if self.is_builtin:
                 yield "streaming", "built-in data is generated in memory. Leave it out."
             for name in filter(self.is_set, self.in_memory_keys):
-                yield name, "it needs all training data in memory. Leave out it or data.streaming."
+                yield name, "it needs all training data in memory. Remove it or data.streaming."
 
 
 class DataSection(FilterKeys, HoldoutKeys, BuiltinKeys, FileKeys):

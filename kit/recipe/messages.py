@@ -119,7 +119,7 @@ def _hint(annotation: Any, wrong: Any) -> str:
 
 
 def _expected(model: Any, location: KeyPath) -> tuple[KeyPath, Any, Sequence[Any]]:
-    """The part of `location` that exists in the input (pydantic adds steps of its own), and the expected type there."""
+    """The part of `location` that exists in the input (pydantic adds steps to it), and the expected type there."""
     annotation, metadata = model, []
     for number, part in enumerate(location):
         for kind in _kinds(annotation):

@@ -46,8 +46,8 @@ class DialogueData(DataSection):
     counted. Other splits keep every example."""
 
     answer: str | None = None
-    """Column of the part of the reply that matters: evaluation reports how often the output contains it, next to how
-    often the most frequent answer would be right. Only with data.target."""
+    """Column of the decisive part of the reply: evaluation reports the share of outputs that contain it, and the share
+    of the most frequent answer as a baseline. Only with data.target."""
 
     @property
     def roles(self) -> tuple[str, ...]:

@@ -41,7 +41,8 @@ class QuestionAnsweringData(LabelingData):
     positions of the model if that is smaller."""
 
     doc_stride: NonNegativeInt = 128
-    """Number of tokens that neighboring windows of a long text share; at most half of the room for text in a window."""
+    """Number of tokens that neighboring windows of a long text share; at most half of the tokens left for text in a
+    window."""
 
     max_question_length: PositiveInt = 64
     """Maximum number of tokens in a question; longer questions are truncated, and counted."""

@@ -135,7 +135,7 @@ class TranslationRecipe(SupportsAdapters, Seq2SeqRecipe):
                 "training. Set the maximum length, such as 128.",
             )
         if self.data.streaming and self.tokenizer.bpe_dropout:
-            yield "tokenizer.bpe_dropout", "it needs all training data in memory. Leave out it or data.streaming."
+            yield "tokenizer.bpe_dropout", "it needs all training data in memory. Remove it or data.streaming."
 
     def _language_contradictions(self) -> Iterator[tuple[str, str]]:
         """Mistakes in the language keys of the tokenizer."""
