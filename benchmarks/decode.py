@@ -139,7 +139,7 @@ def main() -> None:
     given = parser.parse_args()
     sources, references = lines_of(given.source), lines_of(given.reference)
     translator = Translator(given.run)
-    settings = translator.settings(num_beams=given.beams)
+    settings = translator.with_options(num_beams=given.beams).settings
     pairs = TokenPairs(RaggedTokens(translator.tokenizers.encode_source(sources)), RaggedTokens([] for _ in sources))
     in_file_order = [
         np.arange(start, min(start + given.batch, len(pairs))) for start in range(0, len(pairs), given.batch)

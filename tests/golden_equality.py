@@ -182,7 +182,7 @@ JOBS: dict[str, Job] = {
             "train": {**TRAIN, "batch_size": 16},
             "eval": {"steps": 50, "metrics": ["exact_match", "rouge1"], "max_new_tokens": 10},
         },
-        "generate", "prompt", arguments=("--max-new-tokens", "8"), needs=("gpt",),
+        needs=("gpt",),  # not compared: `kit generate` of 0.1 left out the template that the model was trained with
     ),
     "captioning": Job(
         {
@@ -344,7 +344,7 @@ def differences_of(name: str, old: Path, new: Path) -> Iterator[str]:
         yield from value_differences(split, mine.get(split), theirs.get(split))
         rows = [read_rows(side / name / "predictions" / f"{split}.jsonl") for side in (old, new)]
         yield from value_differences(f"predictions/{split}", *rows)
-    for path in sorted(old.glob(f"{name}.out*")):
+    for path in sorted(old.glob(f"{name}.out*")) if JOBS[name].command is not None else ():
         if path.read_bytes() != (new / path.name).read_bytes():
             yield f"{path.name} differs"
 

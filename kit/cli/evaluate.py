@@ -16,13 +16,13 @@ def evaluate(
     predictions: Annotated[Path | None, typer.Option(help="File to write predictions to, as JSON lines.")] = None,
 ) -> None:
     """Evaluate the model of a run. Overrides such as eval.num_beams=5 apply only to this evaluation."""
-    from kit.prediction.files import writing
+    from kit.prediction.writing import open_output, to_json
     from kit.runs.evaluate import evaluate as evaluate_run
 
     evaluation = evaluate_run(run, split, overrides)
     if predictions is not None:
-        with writing(predictions) as file:
-            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in evaluation.rows)
+        with open_output(predictions) as file:
+            file.writelines(to_json(row) + "\n" for row in evaluation.rows)
     print(json.dumps(evaluation.figures, indent=1, ensure_ascii=False))
 
 

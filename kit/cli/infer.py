@@ -64,20 +64,19 @@ def generate(
 ) -> None:
     """Translate a file line by line, in order. Files of any size are streamed; bad lines are reported and skipped.
 
-    A causal language model continues each line (an empty line: generates from scratch), a dialogue model replies to it
-    (a turn, or a JSON list of turns), and a captioner reads it as the path of an image.
+    A causal language model continues each line (an empty line: generates from scratch), an instruction-tuned model
+    answers it, a dialogue model replies to it (a turn, or a JSON list of turns), and a captioner reads it as the path
+    of an image.
     """
-    from functools import partial
-
-    from kit.inference.generate import Wishes, writer_for
-    from kit.prediction.files import translate_file, write_outputs
+    from kit.inference.generate import generate_file
+    from kit.prediction.options import GenerateOptions
     from kit.system.console import Reporter
 
     reporter = Reporter()
     if file is not None and not file.is_file():
         raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit generate {run}`")
     details = scores or n_best > 1
-    wishes = Wishes(
+    options = GenerateOptions(
         n_best=n_best,
         num_beams=num_beams,
         max_new_tokens=max_new_tokens,
@@ -93,11 +92,10 @@ def generate(
         attention=attention,
         scores=details or as_json,
         tokens_per_batch=tokens_per_batch,
-        at_once=file is None and sys.stdin.isatty(),
+        portion_size=1 if file is None and sys.stdin.isatty() else None,
     )
-    write = partial(write_outputs, details=details, as_json=as_json)
     try:
-        translate_file(writer_for(run, wishes, reporter.print), file, output, write, reporter)
+        generate_file(run, file, output, options, reporter, details=details, as_json=as_json)
     except KeyboardInterrupt:
         reporter.print("interrupted" if output is None else f"interrupted: {output} is unchanged")
         raise typer.Exit(130) from None
@@ -112,8 +110,9 @@ def chat(
 ) -> None:
     """Chat with a dialogue model in the terminal: /new starts a new dialogue, /quit exits."""
     from kit.inference.chat import chat_in_terminal
+    from kit.prediction.options import GenerateOptions
 
-    chat_in_terminal(run, {"num_beams": num_beams, "max_new_tokens": max_new_tokens})
+    chat_in_terminal(run, GenerateOptions(num_beams=num_beams, max_new_tokens=max_new_tokens))
 
 
 def embed(
@@ -151,20 +150,13 @@ def predict(
 
     Column names are those in the run's recipe; overrides such as data.text=review change them. Rows need no labels.
     """
-    from kit.inference.predict import label_file
+    from kit.inference.predict import predict_file
+    from kit.prediction.rows import PredictOptions
     from kit.system.console import Reporter
-    from kit.tasks.forecasting.inference import forecast_file, is_forecaster
 
     if not file.is_file():
         raise KitError(f"{file} does not exist: give a file with the rows or series to predict")
-    if is_forecaster(run):
-        if overrides:
-            raise KitError(f"{overrides[0]}: forecasts use the columns that {run} was trained on. Leave it out")
-        forecast_file(run, file, output, horizon, Reporter())
-    elif horizon is not None:
-        raise KitError(f"--horizon applies only to forecasting models, and {run} is not one. Leave it out")
-    else:
-        label_file(run, file, overrides or [], output, Reporter())
+    predict_file(run, PredictOptions(file, tuple(overrides or ()), horizon), output, Reporter())
 
 
 def plot(
@@ -184,12 +176,10 @@ def plot(
     output: Annotated[Path | None, typer.Option(help="Folder or .png file to write to (default: RUN/plots).")] = None,
 ) -> None:
     """Plot the training curves of a run, and the cross-attention and self-attention of its model."""
-    from kit.inference.plot import plot as draw
+    from kit.inference.plot import plot as plot_run
+    from kit.prediction.options import PlotOptions
     from kit.system.console import Reporter
 
-    paths = draw(
-        run, sentence=sentence, target=target, kind=kind, layer=layer, head=head, output=output,
-        source_language=source_language, target_language=target_language, image=image, say=Reporter().print,
-    )  # fmt: skip
-    for path in paths:
+    options = PlotOptions(sentence, target, kind, layer, head, image, source_language, target_language, output)
+    for path in plot_run(run, options, Reporter().print):
         print(path)

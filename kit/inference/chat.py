@@ -1,67 +1,59 @@
-"""A conversation in the terminal: `kit chat`."""
+"""A dialogue with a model in the terminal: `kit chat`."""
 
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from kit.decoding.settings import GenerationSettings
-from kit.prediction.bad_lines import BadLines, reason
-from kit.prediction.files import decoded, raw_lines
-from kit.tasks.dialogue.inference import Responder
-from kit.tasks.families.seq2seq.inference import UNREADABLE
+from kit.errors import RunError
+from kit.inference.generate import text_predictor
+from kit.prediction.issues import LineIssues, describe_error
+from kit.prediction.lines import decode_lines, split_lines
+from kit.prediction.options import GenerateOptions
+from kit.prediction.text import BLANK, TextPredictor
 
-HELP = "/new begins a new conversation, /quit ends it (so does the end of the input)"
+HELP = "/new starts a new dialogue, /quit (or the end of the input) exits"
 PROMPT = "> "
 
 
-class Conversation:
-    """What has been said so far, and a model that replies to it."""
-
-    def __init__(self, responder: Responder, settings: GenerationSettings | None = None):
-        self.responder, self.settings = responder, settings
-        self.turns: list[str] = []
-
-    def say(self, line: str) -> str:
-        """The model's reply to a line; both become part of the conversation, unless there is no reply."""
-        reply = self.responder.reply([*self.turns, line], self.settings)
-        self.turns += [line, reply]
-        return reply
-
-
-def chat(responder: Responder, lines: Iterable[str], out: TextIO, settings: GenerationSettings | None = None) -> None:
-    """Reply to lines until /quit or their end; whatever a line holds, the conversation goes on."""
-    conversation = Conversation(responder, settings)
+def chat(predictor: TextPredictor, lines: Iterable[str], out: TextIO) -> None:
+    """Reply to lines until /quit or their end. A line that fails gets a message and is not part of the dialogue."""
+    turns: list[str] = []
     for line in lines:
         text = line.strip()
         if text == "/quit":
             return
         if text == "/new":
-            conversation.turns.clear()
-            print("(a new conversation)", file=out, flush=True)
+            turns = []
+            message = "(a new dialogue)"
         elif text.startswith("/"):
-            print(f"({HELP})", file=out, flush=True)
-        elif UNREADABLE.fullmatch(text):
-            print("(nothing to read in this line)", file=out, flush=True)
+            message = f"({HELP})"
+        elif BLANK.fullmatch(text):
+            message = "(nothing to read in this line)"
         else:
             try:
-                print(conversation.say(text), file=out, flush=True)
-            except Exception as error:  # such as a half of a surrogate pair, or want of memory
-                print(f"(no reply: {reason(error)})", file=out, flush=True)
+                message = predictor.reply([*turns, text])
+                turns += [text, message]
+            except Exception as error:  # half a surrogate pair, or out of memory
+                message = f"(no reply: {describe_error(error)})"
+        print(message, file=out, flush=True)
 
 
-def chat_in_terminal(run: str | Path, settings: dict[str, int | float | None]) -> None:
-    """Talk to the model of a run through standard input and output."""
-    responder = Responder(run)
+def chat_in_terminal(run: str | Path, options: GenerateOptions) -> None:
+    """Chat with the model of a run through standard input and output."""
+    predictor = text_predictor(run, options)
+    if not predictor.chats:
+        raise RunError(f"{run} is no dialogue model: use `kit generate`")
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
     if sys.stdin.isatty():
         print(HELP, file=sys.stderr)
-    chat(responder, typed_lines(), sys.stdout, responder.settings(**settings))
+    chat(predictor, typed_lines(), sys.stdout)
 
 
 def typed_lines() -> Iterator[str]:
-    """Lines of standard input, after a prompt where a person types them; broken bytes are read as \ufffd."""
-    lines = decoded(raw_lines(sys.stdin.buffer, bad := BadLines()), bad)
+    """Lines of standard input, after a prompt if it is a terminal; invalid bytes are read as \ufffd."""
+    issues = LineIssues()
+    lines = decode_lines(split_lines(sys.stdin.buffer, issues), issues)
     while True:
         if sys.stdin.isatty():
             print(PROMPT, end="", file=sys.stderr, flush=True)

@@ -1,78 +1,75 @@
 """`kit embed`: a vector for each line of text, from any encoder or language model."""
 
-import json
-import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
-from kit.data.batching.plan import length_sorted_batches
 from kit.errors import KitError, RunError, did_you_mean
-from kit.prediction.bad_lines import BadLines
-from kit.prediction.files import read_lines
-from kit.pretrained.loading import load_model, one_line_errors, weights_dir
+from kit.prediction.engine import Encoded, Predictor
+from kit.prediction.issues import LineIssues, longer_than
+from kit.prediction.lines import read_lines
+from kit.prediction.writing import open_output, to_json
+from kit.pretrained.loading import ModelFolder
 from kit.pretrained.positions import position_limit
 from kit.system.console import Reporter
 from kit.system.files import atomic_write
-from kit.tasks.families.seq2seq.inference import CHARACTERS_AT_ONCE, LINES_AT_ONCE, take
 
 Pooling = Literal["mean", "cls", "last"]
+TokenizedText = dict[str, list[int]]
 
 
-class Embedder:
-    """A trained model that turns texts into vectors."""
+class Embedder(Predictor[str, TokenizedText, np.ndarray]):
+    """A trained model that turns texts into vectors (float32); a text without a token has a vector of zeros."""
 
-    def __init__(self, name_or_path: str | Path, pooling: Pooling = "mean", device: str | None = None):
-        """`name_or_path` is a run folder, a model folder or a Hub id.
+    action: ClassVar[str] = "embedded"
 
-        `pooling` makes one vector of those of all tokens: their mean, that of the first token (as in BERT), or that of
-        the last one (of models that read from left to right).
+    def __init__(
+        self,
+        name_or_path: str | Path,
+        pooling: Pooling = "mean",
+        device: str | None = None,
+        tokens_per_batch: int = 8192,
+    ):
+        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training.
+
+        `pooling` combines the hidden states of the tokens: their mean, that of the first token (as in BERT), or that
+        of the last one (for models that read from left to right).
         """
-        self.model = load_model(AutoModel, name_or_path).eval()
-        if getattr(self.model.config, "is_encoder_decoder", False) and hasattr(self.model, "decoder"):
+        folder = ModelFolder.open(name_or_path)
+        self.model = folder.load(AutoModel, device)
+        if getattr(folder.config, "is_encoder_decoder", False) and hasattr(self.model, "decoder"):
             raise RunError(f"{name_or_path} needs a target as well as a source: it has no vector for a single text")
-        self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        with one_line_errors(name_or_path):
-            self.tokenizer = AutoTokenizer.from_pretrained(weights_dir(name_or_path), trust_remote_code=False)
-        if self.tokenizer.pad_token_id is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
+        self.tokenizer = folder.tokenizer
         self.pooling = pooling
-        self.limit = position_limit(self.model.config)
-        self.cut = 0
-        """Texts so far that were longer than the model can read, and of which only the beginning was."""
+        self.tokens_per_batch = tokens_per_batch
+        self.limit = position_limit(folder.config)
+        # not config.hidden_size: some models return another width
+        self.empty = np.zeros_like(self.predict([{"input_ids": [0], "attention_mask": [1]}])[0])
 
-    def embed(self, texts: Iterable[str], tokens_per_batch: int = 8192) -> Iterator[np.ndarray]:
-        """A vector (float32) for each text, in order; texts are read in portions and sorted by length within each.
+    def encode(self, items: list[str]) -> list[Encoded[TokenizedText]]:
+        lengths = [len(ids) for ids in self.tokenizer(items, verbose=False)["input_ids"]]
+        encoded = self.tokenizer(items, truncation=self.limit is not None, max_length=self.limit, verbose=False)
+        rows = [{name: encoded[name][index] for name in encoded} for index in range(len(items))]
+        return [self._as_unit(row, length) for row, length in zip(rows, lengths, strict=True)]
 
-        A text without a token is a vector of zeros.
-        """
-        lines = iter(texts)
-        while portion := take(lines, LINES_AT_ONCE, CHARACTERS_AT_ONCE):
-            yield from self._portion(portion, tokens_per_batch)
+    def _as_unit(self, row: TokenizedText, length: int) -> Encoded[TokenizedText]:
+        if self.limit is not None and length > self.limit:
+            return Encoded([row], longer_than(self.limit, "tokens", "only the beginning was embedded"))
+        return Encoded([row] if row["input_ids"] else [])
+
+    def lengths(self, units: list[TokenizedText]) -> np.ndarray:
+        return np.array([len(row["input_ids"]) for row in units])
 
     @torch.inference_mode()
-    def _portion(self, texts: list[str], tokens_per_batch: int) -> np.ndarray:
-        whole = self.tokenizer(texts, verbose=False)["input_ids"]
-        self.cut += sum(self.limit is not None and len(ids) > self.limit for ids in whole)
-        encoded = self.tokenizer(texts, truncation=self.limit is not None, max_length=self.limit, verbose=False)
-        lengths = np.array([len(ids) for ids in encoded["input_ids"]])
-        vectors: dict[int, np.ndarray] = {}
-        for indices in length_sorted_batches(lengths, tokens_per_batch):
-            rows = [{name: encoded[name][i] for name in encoded} for i in indices if lengths[i]]
-            if not rows:
-                continue
-            batch = self.tokenizer.pad(rows, padding_side="right", return_tensors="pt").to(self.model.device)
-            states = self.model(**batch).last_hidden_state.float()  # (batch, length, width)
-            found = self._pooled(states, batch["attention_mask"]).cpu().numpy()
-            vectors.update(zip((int(i) for i in indices if lengths[i]), found, strict=True))
-        width = len(next(iter(vectors.values()))) if vectors else self.model.config.hidden_size
-        return np.stack([vectors.get(i, np.zeros(width, np.float32)) for i in range(len(texts))])
+    def predict(self, units: list[TokenizedText]) -> list[np.ndarray]:
+        batch = self.tokenizer.pad(units, padding_side="right", return_tensors="pt").to(self.model.device)
+        states = self.model(**batch).last_hidden_state.float()  # (batch, length, width)
+        return list(self._pool(states, batch["attention_mask"]).cpu().numpy())
 
-    def _pooled(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    def _pool(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         if self.pooling == "cls":
             return states[:, 0]
         if self.pooling == "last":
@@ -82,34 +79,31 @@ class Embedder:
 
 
 def embed_file(
-    run: str, file: Path | None, output: Path | None, pooling: str, tokens_per_batch: int, reporter: Reporter
+    run: str, file: Path | None, output: Path | None, pooling: Any, tokens_per_batch: int, reporter: Reporter
 ) -> None:
     """Embed the lines of a file, or of standard input, into a .npy file or as JSON lines to standard output."""
-    if pooling not in get_args(Pooling):
-        known = get_args(Pooling)
-        raise KitError(f'--pooling: expected one of {", ".join(known)}, got "{pooling}".{did_you_mean(pooling, known)}')
+    choices = get_args(Pooling)
+    if pooling not in choices:
+        raise KitError(
+            f'--pooling: expected one of {", ".join(choices)}, got "{pooling}".{did_you_mean(pooling, choices)}'
+        )
     if file is not None and not file.is_file():
         raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit embed {run}`")
     if output is not None and output.suffix != ".npy":
-        raise KitError(f"--output: {output} does not end in .npy, the one format that vectors are written in")
+        raise KitError(f"--output: {output} does not end in .npy, the only format of vectors")
     if output is not None and not output.parent.is_dir():
         raise KitError(f"--output: there is no folder {output.parent} to write {output.name} into")
-    embedder, bad_lines = Embedder(run, pooling), BadLines()  # type: ignore[arg-type]
-    with read_lines(file, bad_lines) as lines, reporter.progress("lines", None) as advance:
-        rows = []
-        for vector in embedder.embed(lines, tokens_per_batch):
-            advance(1)
-            if output is None:
-                sys.stdout.write(json.dumps([round(float(number), 6) for number in vector]) + "\n")
-            else:
-                rows.append(vector)
-    if output is not None:
-        with atomic_write(output) as temporary, temporary.open("wb") as stream:
-            np.save(stream, np.stack(rows) if rows else np.empty((0, embedder.model.config.hidden_size), np.float32))
-        reporter.print(f"{len(rows):,} vectors: {output}")
-    for message in bad_lines.messages():
+    embedder, issues = Embedder(run, pooling, tokens_per_batch=tokens_per_batch), LineIssues()
+    with read_lines(file, issues) as lines, reporter.progress("lines", None) as advance:
+        vectors = embedder.stream(lines, issues, advance)
+        if output is None:
+            with open_output(None) as stream:
+                for vector in vectors:
+                    print(to_json([round(float(number), 6) for number in vector]), file=stream)
+        else:
+            rows = list(vectors)
+            with atomic_write(output) as temporary, temporary.open("wb") as matrix:
+                np.save(matrix, np.stack(rows) if rows else np.empty((0, len(embedder.empty)), np.float32))
+            reporter.print(f"{len(rows):,} vectors: {output}")
+    for message in issues.messages():
         reporter.print(message)
-    if embedder.cut:
-        reporter.print(
-            f"{embedder.cut:,} lines were longer than the model can read: only their beginnings were embedded"
-        )

@@ -5,7 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from datasets import Dataset
@@ -19,9 +19,11 @@ from kit.data.splits import Splits, load_splits
 from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamCounts, StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
-from kit.errors import RecipeError
+from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.prediction.engine import Predictor
+from kit.pretrained.loading import ModelFolder
 from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
 from kit.training.processes import gather
@@ -81,6 +83,9 @@ class Task(ABC, Generic[E]):
     card_template: ClassVar[str]
     """Name of the template of the model card, in model_cards/."""
 
+    command: ClassVar[Literal["generate", "predict", "embed"]] = "generate"
+    """The command that runs trained models of this task."""
+
     proofs: ClassVar[Sequence[Proof]]
     """What `kit verify` proves about models of this task."""
 
@@ -99,6 +104,11 @@ class Task(ABC, Generic[E]):
     def accepts(cls, config: PreTrainedConfig) -> bool:
         """Whether a trained model with this configuration belongs to the task; registry order decides between tasks."""
         return False
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: Any) -> Predictor[Any, Any, Any]:
+        """What runs a trained model in `command`. Raises KitError for options that the model does not support."""
+        raise RunError(f"{folder.name} writes no text and predicts no rows: use `kit {cls.command}`")
 
     def row_steps(self) -> RowSteps:
         """What the task does to rows while its data is loaded."""
@@ -246,6 +256,10 @@ class Task(ABC, Generic[E]):
     def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
         """Pictures of a finished model that go beside its training curves."""
         return None
+
+    def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
+        """What `kit plot` shows the attention of a run for, unless the user gives an example."""
+        return []
 
     @abstractmethod
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:

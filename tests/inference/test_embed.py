@@ -13,6 +13,7 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertModel, PreTra
 from kit import RunError
 from kit.data.text.tokenizer import train_tokenizer
 from kit.inference.embed import Embedder
+from kit.prediction.issues import LineIssues
 from kit.recipe.model import TokenizerSection
 
 TEXTS = ["one two three", "", "two", "three three one two two one", "one two", "two " * 40]
@@ -32,7 +33,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_vector_is_that_of_the_text_alone(encoder: Path, pooling: Any) -> None:
-    found = list(Embedder(encoder, pooling).embed(TEXTS, tokens_per_batch=16))
+    found = list(Embedder(encoder, pooling, tokens_per_batch=16).stream(TEXTS, LineIssues()))
     model, tokenizer = AutoModel.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
     for text, vector in zip(TEXTS, found, strict=True):
         with torch.no_grad():
@@ -47,9 +48,9 @@ def test_the_command_writes_in_order_and_tells_what_was_cut(
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")
     done = kit("embed", encoder, "in.txt", "--output", "out.npy")
     assert done.returncode == 0, done.stderr
-    assert "1 lines were longer than the model can read" in done.stderr
+    assert "1 line had more than 32 tokens, only the beginning was embedded: line 6" in done.stderr
     matrix = np.load(tmp_path / "out.npy")
-    np.testing.assert_allclose(matrix, np.stack(list(Embedder(encoder).embed(TEXTS))), atol=1e-5)
+    np.testing.assert_allclose(matrix, np.stack(list(Embedder(encoder).stream(TEXTS, LineIssues()))), atol=1e-5)
     printed = kit_here("embed", encoder, "in.txt", "--pooling", "cls").stdout.splitlines()
     assert np.array([json.loads(line) for line in printed]).shape == matrix.shape
     for wrong in (("--pooling", "max"), ("--output", "out.txt"), ("--output", "none/out.npy")):

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 import kit.tasks.families.seq2seq.inference
 from kit import KitError, Translator, load_recipe, train
 from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letter_code
-from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError
-from kit.prediction.bad_lines import BadLines
-from kit.prediction.files import LONGEST_LINE, count_lines, read_lines
-from kit.tasks.families.seq2seq.inference import Output
+from kit.prediction.issues import UNREADABLE_LINE, LineIssues
+from kit.prediction.lines import MAX_LINE_BYTES, count_lines, read_lines
+from kit.prediction.text import Output
 
 GOOD = ["3. April 2021", "samedi 12 juin 1999", "May 5, 2030", "[de] 01.02.03"]
-QUICK = GenerationSettings(max_new_tokens=2)
+QUICK = {"max_new_tokens": 2}
 
 
 @pytest.fixture(scope="module")
@@ -78,7 +77,7 @@ def test_no_more_than_a_portion_is_read_ahead_or_kept(translator: Translator) ->
 
     outputs: list[weakref.ref[Output]] = []
     alive = 0
-    for written, best in enumerate(translator.translate(stream(), QUICK, lines_at_once=50, progress=count), start=1):
+    for written, best in enumerate(translator.translate(stream(), portion_size=50, progress=count, **QUICK), start=1):
         assert written <= done <= read <= written + 50
         outputs.append(weakref.ref(best[0]))
         if written % 200 == 0:
@@ -97,14 +96,14 @@ def test_long_lines_make_small_portions(translator: Translator) -> None:
             read += 1
             yield "5. Mai " * 60_000  # 420,000 characters
 
-    next(translator.translate(stream(), QUICK, bad_lines=BadLines()))
+    next(translator.translate(stream(), issues=LineIssues(), **QUICK))
     assert read == 3
 
 
 def test_counting_and_order_over_portions(translator: Translator, tmp_path: Path) -> None:
     lines = [f"{day} June {year}" if day % 5 else "" for day in range(1, 29) for year in (1999, 2021)]
     expected = texts_of(translator.translate(lines))
-    assert texts_of(translator.translate(lines, lines_at_once=7, tokens_per_batch=40)) == expected
+    assert texts_of(translator.translate(lines, portion_size=7, tokens_per_batch=40)) == expected
     assert [expected[place] for place, line in enumerate(lines) if not line] == [""] * lines.count("")
     for end in ("\n", ""):
         (tmp_path / "in.txt").write_text("\n".join(lines) + end, encoding="utf-8")
@@ -120,9 +119,9 @@ def test_every_kind_of_bad_line(limited: Path, tmp_path: Path, kit_here: RunKit)
         b"\x00\x01\x02": "",
         b"5 June \xff2001": None,  # read, with a mark in place of the byte
         b"June " * 20: None,  # longer than the positions
-        b"x" * (LONGEST_LINE + 10): None,
-        "é".encode() * LONGEST_LINE: None,
-        b"\x00" * (LONGEST_LINE + 10): "",
+        b"x" * (MAX_LINE_BYTES + 10): None,
+        "é".encode() * MAX_LINE_BYTES: None,
+        b"\x00" * (MAX_LINE_BYTES + 10): "",
     }
     lines = [b"\xef\xbb\xbf3 May 1984", *bad, b"", b"7 June 2001\r", b"no end"]
     (tmp_path / "in.txt").write_bytes(b"\n".join(lines))
@@ -143,12 +142,12 @@ def test_every_kind_of_bad_line(limited: Path, tmp_path: Path, kit_here: RunKit)
     assert "3 lines had more than 24 tokens, the rest was left out: lines 5, 6, 7" in done.stderr
 
 
-def test_only_the_first_few_bad_lines_are_named() -> None:
-    bad_lines = BadLines()
+def test_only_the_first_few_issues_are_named() -> None:
+    issues = LineIssues()
     for line in range(1000, 1012):
-        bad_lines.add(kit.tasks.families.seq2seq.inference.NOTHING, line)
-    assert bad_lines.messages()[0].startswith("12 lines held nothing")
-    assert bad_lines.messages()[0].endswith(": lines 1,000, 1,001, 1,002, 1,003, 1,004, …")
+        issues.add(UNREADABLE_LINE, line)
+    assert issues.messages()[0].startswith("12 lines held nothing")
+    assert issues.messages()[0].endswith(": lines 1,000, 1,001, 1,002, 1,003, 1,004, …")
 
 
 def test_from_python_a_bad_line_is_an_error(limited: Path) -> None:
@@ -158,19 +157,19 @@ def test_from_python_a_bad_line_is_an_error(limited: Path) -> None:
     with pytest.raises(DataError, match="line 1 held nothing"):
         list(translator.translate(["\x00"]))
     with pytest.raises(KitError, match=r"max_new_tokens=25 .* at most 24"):
-        translator.settings(max_new_tokens=25)
-    assert translator.settings(max_new_tokens=24).max_new_tokens == 24
+        translator.with_options(max_new_tokens=25)
+    assert translator.with_options(max_new_tokens=24).settings.max_new_tokens == 24
 
 
 def test_half_a_character_costs_one_line(translator: Translator) -> None:
-    bad_lines = BadLines()
+    issues = LineIssues()
     lines = [GOOD[0], "a \ud800 b", GOOD[1]]
     for split in (None, "de"):
-        found = texts_of(translator.translate(lines, bad_lines=bad_lines, split=split))
-        assert [found[0], found[2]] == texts_of(translator.translate([GOOD[0], GOOD[1]], split=split))
+        found = texts_of(translator.translate(lines, issues=issues, split_sentences=split))
+        assert [found[0], found[2]] == texts_of(translator.translate([GOOD[0], GOOD[1]], split_sentences=split))
         assert found[1] == ""
-    assert "line" in bad_lines.messages()[0]
-    assert "could not be translated" in bad_lines.messages()[0]
+    assert "line" in issues.messages()[0]
+    assert "could not be translated" in issues.messages()[0]
 
 
 Search = Any
@@ -184,7 +183,7 @@ def test_a_batch_that_fails_is_tried_in_parts(
     expected = texts_of(translator.translate(lines))
     search, sizes = kit.tasks.families.seq2seq.inference.search, []
 
-    def narrow(model: Any, batch: dict[str, Any], how: GenerationSettings) -> Any:
+    def narrow(model: Any, batch: dict[str, Any], how: Any) -> Any:
         rows, length = batch["input_ids"].shape
         sizes.append(rows)
         if rows > 2 or length == 20:  # with the end marker
@@ -223,7 +222,7 @@ def test_an_interrupted_file_leaves_nothing_behind(
 ) -> None:
     search = kit.tasks.families.seq2seq.inference.search
 
-    def interrupted(model: Any, batch: dict[str, Any], how: GenerationSettings) -> Any:
+    def interrupted(model: Any, batch: dict[str, Any], how: Any) -> Any:
         if batch["input_ids"].shape[1] < 12:  # the shortest lines come last
             raise KeyboardInterrupt
         return search(model, batch, how)
@@ -253,26 +252,26 @@ def test_a_broken_gzip_file_is_named(trained: Path, tmp_path: Path, kit_here: Ru
 def test_lines_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("lines") / "in.txt"
     path.write_bytes("".join(line + "\n" for line in lines).encode())
-    bad_lines = BadLines()
-    with read_lines(path, bad_lines) as found:
+    issues = LineIssues()
+    with read_lines(path, issues) as found:
         assert list(found) == [line.removeprefix("\ufeff") if not place else line for place, line in enumerate(lines)]
-    assert bad_lines.messages() == []
+    assert issues.messages() == []
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
 def test_a_cut_never_halves_a_character(tmp_path_factory: pytest.TempPathFactory, text: str, shift: int) -> None:
     text = text.replace("\n", "-").replace("\r", "-")
-    line = "a" * (LONGEST_LINE - len(text.encode()) + shift - 1) + text + "bcdef"
+    line = "a" * (MAX_LINE_BYTES - len(text.encode()) + shift - 1) + text + "bcdef"
     path = tmp_path_factory.mktemp("cut") / "in.txt"
     path.write_bytes(line.encode() + b"\nnext")
-    bad_lines = BadLines()
-    with read_lines(path, bad_lines) as found:
+    issues = LineIssues()
+    with read_lines(path, issues) as found:
         cut, after = found
     assert after == "next"
     assert line.startswith(cut)
-    assert LONGEST_LINE - 4 < len(cut.encode()) <= LONGEST_LINE
-    assert len(bad_lines.messages()) == (len(line.encode()) > LONGEST_LINE)
+    assert MAX_LINE_BYTES - 4 < len(cut.encode()) <= MAX_LINE_BYTES
+    assert len(issues.messages()) == (len(line.encode()) > MAX_LINE_BYTES)
 
 
 # ---- sentences -------------------------------------------------------------------------------------------------------
@@ -314,12 +313,12 @@ def test_paragraphs_on_request(translator: Translator, trained: Path, tmp_path: 
     paragraphs = ["Am 3. April 2021. Oder am 4. Mai!  Ja?", "", GOOD[2]]
     parts = texts_of(translator.translate(["Am 3. April 2021.", "Oder am 4. Mai!", "Ja?", GOOD[2]]))
     expected = [f"{parts[0]} {parts[1]}  {parts[2]}", "", parts[3]]
-    assert texts_of(translator.translate(paragraphs, split="de")) == expected
+    assert texts_of(translator.translate(paragraphs, split_sentences="de")) == expected
     (tmp_path / "in.txt").write_text("\n".join(paragraphs), encoding="utf-8")
     assert kit_here("generate", trained, "in.txt", "--split-sentences", "de").stdout.split("\n")[:-1] == expected
     done = kit_here("generate", trained, "in.txt", "--split-sentences", "de", "--n-best", "2")
     assert done.returncode == 2
-    assert "--n-best has no meaning with --split-sentences" in done.stderr
+    assert "--n-best has no effect with --split-sentences" in done.stderr
 
 
 def test_no_token_twice(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:

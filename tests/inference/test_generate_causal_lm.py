@@ -13,9 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 from kit import KitError, register
 from kit.data.text.tokenizer import train_tokenizer
 from kit.models import RNNLMConfig, RNNLMForCausalLM
-from kit.prediction.bad_lines import BadLines
+from kit.prediction.issues import LineIssues
+from kit.prediction.options import GenerateOptions
 from kit.recipe.model import TokenizerSection
-from kit.tasks.families.language_modeling.inference import Completer, Writing
+from kit.tasks.families.language_modeling.inference import Completer
 
 TEXT = ["the cat sat on the mat and saw a dog", "a dog ran to the cat", "no cat ran"] * 3
 LINES = ["the", "", "a dog ran to", "no cat sat on a mat and", "dog", "the cat"]
@@ -43,9 +44,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_batch_writes_what_each_line_gets_alone(model: Path, beams: int) -> None:
-    completer, writing = Completer(model), Writing(max_new_tokens=9, num_beams=beams)
-    together = [found[0] for found in completer.complete(LINES, writing)]
-    one_by_one = [found[0] for found in completer.complete(LINES, writing, tokens_per_batch=1)]
+    completer = Completer(model, GenerateOptions(max_new_tokens=9, num_beams=beams))
+    together = [found[0] for found in completer.stream(LINES)]
+    one_by_one = [found[0] for found in completer.with_options(tokens_per_batch=1).stream(LINES)]
     assert [found.text for found in together] == [found.text for found in one_by_one]
     assert [found.score for found in together] == pytest.approx([found.score for found in one_by_one], rel=1e-4)
     assert all(found.text.startswith(line) for found, line in zip(together, LINES, strict=True))
@@ -53,7 +54,7 @@ def test_a_batch_writes_what_each_line_gets_alone(model: Path, beams: int) -> No
 
 
 def test_it_is_what_transformers_writes(model: Path) -> None:
-    found = [one[0].text for one in Completer(model).complete(LINES, Writing(max_new_tokens=6))]
+    found = [one[0].text for one in Completer(model, GenerateOptions(max_new_tokens=6)).stream(LINES)]
     pipe = pipeline("text-generation", model=str(model))
     for line, text in zip(LINES, found, strict=True):
         if line:
@@ -65,8 +66,8 @@ def test_it_is_what_transformers_writes(model: Path) -> None:
 
 
 def test_scores_are_the_mean_log_probability_of_what_was_written(model: Path) -> None:
-    completer = Completer(model)
-    (found,) = next(completer.complete(["the cat"], Writing(max_new_tokens=5)))
+    completer = Completer(model, GenerateOptions(max_new_tokens=5))
+    (found,) = next(completer.stream(["the cat"]))
     ids = completer.tokenizer("the cat")["input_ids"]
     with torch.no_grad():
         written = completer.model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False)
@@ -79,7 +80,8 @@ def test_scores_are_the_mean_log_probability_of_what_was_written(model: Path) ->
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_whatever_is_given_each_line_gets_an_output(model: Path, lines: list[str], tokens: int) -> None:
     completer = COMPLETERS.setdefault(model, Completer(model))
-    found = list(completer.complete(lines, Writing(max_new_tokens=3), tokens, bad_lines=BadLines()))
+    changed = completer.with_options(max_new_tokens=3, tokens_per_batch=tokens)
+    found = list(changed.stream(lines, LineIssues()))
     assert len(found) == len(lines)
     assert all(len(outputs) == 1 for outputs in found)
 
@@ -91,14 +93,14 @@ def test_samples_follow_their_seed(model: Path) -> None:
     completer = Completer(model)
 
     def texts(**changes: Any) -> list[str]:
-        writing = Writing(max_new_tokens=8, sample=True, num_return_sequences=3, **changes)
-        return [found.text for outputs in completer.complete(["the", ""], writing) for found in outputs]
+        sampler = completer.with_options(max_new_tokens=8, sample=True, n_best=3, **changes)
+        return [found.text for outputs in sampler.stream(["the", ""]) for found in outputs]
 
     assert len(texts()) == 6
     assert len(set(texts())) > 2
     assert texts() == texts()
     assert texts(seed=1) != texts(seed=2)
-    greedy = [outputs[0].text for outputs in completer.complete(["the", ""], Writing(max_new_tokens=8))]
+    greedy = [outputs[0].text for outputs in completer.with_options(max_new_tokens=8).stream(["the", ""])]
     assert texts(temperature=1e-5) == [text for text in greedy for _ in range(3)]
 
 
@@ -123,19 +125,19 @@ def test_the_command(model: Path, tmp_path: Path, kit_here: Any) -> None:
 def test_options_of_language_models_are_refused_by_others(trained: Path, kit_here: Any) -> None:
     refused = kit_here("generate", trained, "--sample")
     assert refused.returncode == 2
-    assert "--sample has no meaning for a model that translates" in refused.stderr
+    assert "--sample has no effect on" in refused.stderr
 
 
 def test_long_beginnings_are_read_from_their_end(model: Path) -> None:
-    completer, bad_lines = Completer(model), BadLines()
+    completer, issues = Completer(model), LineIssues()
     if completer.positions is None:
         completer.positions = 32
     with pytest.raises(KitError, match="at most 31"):
-        completer.complete(["the"], Writing(max_new_tokens=32))
+        completer.with_options(max_new_tokens=32)
     long = "the cat sat " * 40
-    (found,) = next(completer.complete([long], Writing(max_new_tokens=4), bad_lines=bad_lines))
+    (found,) = next(completer.with_options(max_new_tokens=4).stream([long], issues))
     assert found.text.startswith(long)
-    assert bad_lines.messages() == ["1 line had more than 28 tokens, only the end was read: line 1"]
+    assert issues.messages() == ["1 line had more than 28 tokens, only the end was read: line 1"]
     end = completer.tokenizer(long)["input_ids"][-28:]
     with torch.no_grad():
         expected = completer.model.generate(torch.tensor([end]), max_new_tokens=4, do_sample=False)[0, 28:]

@@ -16,18 +16,20 @@ from transformers import AutoModelForSeq2SeqLM, PreTrainedModel, PreTrainedToken
 
 from kit import Translator
 from kit.errors import KitError
-from kit.inference.plot import Question, first_question, plot
+from kit.inference.plot import plot
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from kit.models.configuration_transformer_seq2seq import TransformerSeq2SeqConfig
 from kit.plots.fonts import SPECIAL_NAMES
+from kit.prediction.options import PlotOptions
 from kit.pretrained.pipelines import register
 from kit.tasks.families.seq2seq.attention_weights import (
-    MOST_TOKENS,
+    MAX_TOKENS,
     Attention,
     attention_of,
     attention_weights,
     readable,
 )
+from kit.tasks.families.seq2seq.plots import Question, first_question
 from kit.tasks.families.seq2seq.task import vocabulary_settings
 
 register()
@@ -136,7 +138,6 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
         figures[path] = figure
         return path
 
-    monkeypatch.setattr("kit.tasks.families.seq2seq.plots.save_figure", keep)
     monkeypatch.setattr("kit.inference.plot.save_figure", keep)
     return figures
 
@@ -159,12 +160,17 @@ def characters(text: str) -> list[str]:
     return [*text.replace(" ", "␣"), "END"]
 
 
+def attention_by(run: Path, sentence: str, target: str | None = None) -> Attention:
+    translator = Translator(run)
+    return attention_of(translator.model, translator.tokenizers, sentence, target)
+
+
 # ---- the pictures ----------------------------------------------------------------------------------------------------
 
 
 def test_without_a_sentence_the_first_prediction_is_drawn(rnn: Path, drawn: dict[Path, Figure]) -> None:
     row = json.loads((rnn / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()[0])
-    (path,) = plot(rnn, kind="cross")
+    (path,) = plot(rnn, PlotOptions(kind="cross"))
     assert path == rnn / "plots" / "attention.png"
     output, source = tokens_along(drawn[path])
     assert source == characters(row["source"])
@@ -193,9 +199,9 @@ def test_the_command_draws_curves_and_attention_and_says_where(rnn: Path, kit_he
 
 
 def test_every_kind_of_a_transformer(transformer: Path, drawn: dict[Path, Figure], tmp_path: Path) -> None:
-    found = attention_of(Translator(transformer), SENTENCE)
+    found = attention_by(transformer, SENTENCE)
     source, output = characters(SENTENCE), tokens_along_output(found)
-    pictures = plot(transformer, sentence=SENTENCE, kind="all", layer="all", output=tmp_path)
+    pictures = plot(transformer, PlotOptions(sentence=SENTENCE, kind="all", layer="all", output=tmp_path))
     assert [path.name for path in pictures] == [
         "attention_all_layers.png", "encoder_attention_all_layers.png", "decoder_attention_all_layers.png",
     ]  # fmt: skip
@@ -228,8 +234,8 @@ def tokens_along_output(found: Attention) -> list[str]:
 def test_layers_and_heads_are_counted_from_one(
     transformer: Path, drawn: dict[Path, Figure], layer: str | None, head: str | None, name: str, title: str
 ) -> None:
-    weights = attention_of(Translator(transformer), SENTENCE).weights["cross"].numpy()
-    (path,) = plot(transformer, sentence=SENTENCE, layer=layer, head=head)
+    weights = attention_by(transformer, SENTENCE).weights["cross"].numpy()
+    (path,) = plot(transformer, PlotOptions(sentence=SENTENCE, layer=layer, head=head))
     assert path.name == name
     assert title_of(drawn[path]) == title
     expected = weights if layer == "all" else weights[[int(layer or 3) - 1]]
@@ -245,7 +251,7 @@ def test_layers_and_heads_are_counted_from_one(
 
 def test_a_given_target_is_read_instead_of_a_search(transformer: Path, drawn: dict[Path, Figure]) -> None:
     translator = Translator(transformer)
-    (path,) = plot(transformer, sentence=SENTENCE, target="2021-04-03", kind="decoder")
+    (path,) = plot(transformer, PlotOptions(sentence=SENTENCE, target="2021-04-03", kind="decoder"))
     output, read = tokens_along(drawn[path])
     assert output == characters("2021-04-03")
     assert read == ["START", *characters("2021-04-03")[:-1]]
@@ -265,13 +271,13 @@ def test_a_sequence_beyond_the_positions_is_cut_and_said_so(
     run_of: Callable[..., Path], drawn: dict[Path, Figure]
 ) -> None:
     short = run_of("transformer", max_position_embeddings=6)
-    (path,) = plot(short, sentence=SENTENCE)
+    (path,) = plot(short, PlotOptions(sentence=SENTENCE))
     assert tokens_along(drawn[path])[1] == [*"3.␣Ap", "END"]
-    assert "cut after 6 tokens" in title_of(drawn[path])
-    found = attention_of(Translator(short), "3", "2021-04-03")
-    assert (len(found.output), found.cut) == (6, 6)
-    assert attention_of(Translator(short), "3", "20").cut is None
-    assert len(attention_of(Translator(run_of("rnn")), "3 " * MOST_TOKENS).source) == MOST_TOKENS
+    assert "truncated after 6 tokens" in title_of(drawn[path])
+    found = attention_by(short, "3", "2021-04-03")
+    assert (len(found.output), found.truncated_at) == (6, 6)
+    assert attention_by(short, "3", "20").truncated_at is None
+    assert len(attention_by(run_of("rnn"), "3 " * MAX_TOKENS).source) == MAX_TOKENS
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -283,7 +289,7 @@ def test_pretrained_models(
     folder = chosen.save(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     languages = chosen.recipe.get("tokenizer", {})
-    pictures = plot(folder, sentence="ab cd", kind="all", **languages)
+    pictures = plot(folder, PlotOptions(sentence="ab cd", kind="all", **languages))
     assert pictures == [Path("attention.png"), Path("encoder_attention.png"), Path("decoder_attention.png")]
     output, source = tokens_along(drawn[Path("attention.png")])
     assert "ab␣cd" in "".join(source)
@@ -326,15 +332,15 @@ def test_bytes_are_read_as_text() -> None:
         ({"sentence": " \n"}, "the sentence is empty"),
         ({"sentence": "a", "target": ""}, "the target is empty"),
         ({"target": "a"}, "--target needs --sentence"),
-        ({"kind": "curves", "head": "1"}, "--head has no effect with --kind curves"),
-        ({"kind": "all", "output": Path("a.png")}, "--kind all draws several: name a folder"),
-        ({"kind": "cross", "output": Path("a.pdf")}, "a.pdf: pictures are PNG files"),
+        ({"kind": "curves", "head": "1"}, "--head has no effect on --kind curves"),
+        ({"kind": "all", "output": Path("a.png")}, "--kind all has several figures: name a folder"),
+        ({"kind": "cross", "output": Path("a.pdf")}, "a.pdf: figures are PNG files"),
         ({"sentence": "a", "target_language": "fr"}, 'cannot translate into "fr"'),
     ],
 )
 def test_mistakes(transformer: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(KitError) as told:
-        plot(transformer, **options)
+        plot(transformer, PlotOptions(**options))
     assert message in str(told.value)
     assert not (transformer / "plots").exists()
 
@@ -342,21 +348,21 @@ def test_mistakes(transformer: Path, options: dict[str, object], message: str) -
 def test_what_an_rnn_does_not_have(rnn: Path, drawn: dict[Path, Figure]) -> None:
     for kind in ("encoder", "decoder"):
         with pytest.raises(KitError, match=rf"--kind {kind}: .* \(rnn_seq2seq\) .* only cross-attention"):
-            plot(rnn, kind=kind)
-    (path,) = plot(rnn, kind="all", layer="all")
+            plot(rnn, PlotOptions(kind=kind))
+    (path,) = plot(rnn, PlotOptions(kind="all", layer="all"))
     assert title_of(drawn[path]) == "cross-attention"  # one layer, one head
 
 
 def test_a_model_without_attention(run_of: Callable[..., Path], tmp_path: Path) -> None:
     blind = run_of("rnn without attention")
     said: list[str] = []
-    names = {path.name for path in plot(blind, output=tmp_path / "pictures", say=said.append)}
+    names = {path.name for path in plot(blind, PlotOptions(output=tmp_path / "pictures"), said.append)}
     assert "loss.png" in names
     assert "attention.png" not in names
     assert len(said) == 1
     assert "has no attention" in said[0]
     with pytest.raises(KitError, match="has no attention"):
-        plot(blind, sentence=SENTENCE)
+        plot(blind, PlotOptions(sentence=SENTENCE))
 
 
 def test_an_unfinished_run_has_curves_only(run_of: Callable[..., Path], kit_here: RunKit) -> None:
@@ -370,7 +376,7 @@ def test_an_unfinished_run_has_curves_only(run_of: Callable[..., Path], kit_here
     assert kit_here("plot", run).returncode == 2
     done = kit_here("plot", run, "--kind", "curves")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "no figures to draw" in done.stderr
+    assert "has no curves to plot" in done.stderr
 
 
 def test_a_model_folder_needs_a_sentence(rnn: Path, kit_here: RunKit, tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def test_rows_without_text_and_long_ones_are_told(run: Path, tmp_path: Path, kit
     done = kit_here("predict", run, "odd.jsonl", "--output", "odd.csv")
     assert done.returncode == 0, done.stderr
     assert "2,103 rows: odd.csv" in done.stderr
-    assert "1 rows have no text, and so no prediction" in done.stderr
-    assert "1 rows were longer than the model reads, and were cut" in done.stderr
+    assert "1 row had nothing to read, the prediction is empty: row 1" in done.stderr
+    assert "1 rows were longer than the model reads, and were truncated" in done.stderr
     with (tmp_path / "odd.csv").open(encoding="utf-8", newline="") as file:
         found = list(csv.DictReader(file))
     assert [row["prediction"] for row in found[:2]] == ["", found[1]["prediction"]]
@@ -138,7 +138,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
         (("two.tsv", "data.columns=[word]"), "two.tsv, line 1"),
         (("other.jsonl", "train.seed=1"), "train.seed has no effect on a finished run. Only data and eval can be"),
         (("other.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
-        (("other.jsonl", "--horizon", "3"), "--horizon applies only to forecasting models"),
+        (("other.jsonl", "--horizon", "3"), "--horizon has no effect on"),
     ):
         refused = kit_here("predict", run, *arguments)
         assert refused.returncode == 2, (arguments, refused.stderr)

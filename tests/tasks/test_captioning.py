@@ -25,7 +25,7 @@ from kit.evaluation.metrics import compute_metrics
 from kit.runs.prepare import prepare
 from kit.runs.verify import verify
 from kit.tasks.captioning.inference import Captioner
-from kit.tasks.captioning.plots import look
+from kit.tasks.captioning.plots import caption_attention
 from kit.tasks.captioning.task import Captioned
 
 RECIPE = """\
@@ -138,12 +138,13 @@ def test_files_of_paths_are_captioned_and_bad_lines_do_not_stop_them(
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
     done = kit_here("generate", run, "lines.txt", "--output", "out.txt")
     assert done.returncode == 0, done.stderr
-    assert "2 lines named no picture that can be read, the output is empty: lines 2, 6" in " ".join(done.stderr.split())
+    assert "2 lines named no image that can be read (ValueError: " in done.stderr
+    assert "the output is empty: lines 2, 6" in done.stderr
     right = [row["prediction"] for row in rows_of(run)]
     assert (tmp_path / "out.txt").read_text().splitlines() == [right[0], "", *right[1:3], "", "", *right[3:]]
     refused = kit_here("generate", run, "lines.txt", "--target-language", "de")
     assert refused.returncode == 2
-    assert "--target-language has no meaning" in refused.stderr
+    assert "--target-language has no effect on" in refused.stderr
 
 
 def test_the_pipeline_with_kit_and_in_a_process_without(run: Path, folder: Path, tmp_path: Path) -> None:
@@ -179,14 +180,14 @@ print(pipe({paths!r}) == {right!r})
 
 def test_heat_maps_are_what_each_step_of_the_search_saw(run: Path, folder: Path) -> None:
     captioner = Captioner(run)
-    seen = look(captioner, folder / "3.png")
+    seen = caption_attention(captioner.model, captioner.tokenizers, captioner.reader, folder / "3.png")
     reader = captioner.reader
     batch = {"pixel_values": reader.pixels(reader.resized(reader.picture(folder / "3.png"))[None])}
-    (hypothesis,) = search(captioner.model, batch, captioner.settings(), attention=True)[0]
+    (hypothesis,) = search(captioner.model, batch, captioner.settings, attention=True)[0]
     assert hypothesis.attention is not None
     assert seen.weights.shape == (2, len(hypothesis.tokens), 4, 4)
     torch.testing.assert_close(seen.weights.flatten(2), hypothesis.attention.float())
-    given = look(captioner, folder / "3.png", "a red circle")
+    given = caption_attention(captioner.model, captioner.tokenizers, captioner.reader, folder / "3.png", "a red circle")
     assert len(given.tokens) == 4
 
 
@@ -198,9 +199,9 @@ def test_plots_of_a_captioner(kit_here, run: Path, folder: Path, tmp_path: Path)
     assert done.returncode == 0, done.stderr
     assert {"loss.png", "attention_1.png"} <= {path.name for path in (tmp_path / "all").iterdir()}
     for arguments, message in (
-        (["--sentence", "x"], "--sentence has no meaning for a captioner"),
+        (["--sentence", "x"], "--sentence has no effect on"),
         (["--head", "3"], "--head 3: the model has 2 heads"),
-        (["--kind", "encoder"], "a captioner has cross-attention only"),
+        (["--kind", "encoder"], "a captioning model has cross-attention only"),
         (["--image", "gone.png"], "gone.png"),
     ):
         refused = kit_here("plot", run, *arguments, "--output", "none")
@@ -226,10 +227,10 @@ def test_without_attention_there_is_nothing_to_draw_and_grey_pictures_are_read(f
     found = train(load_recipe(folder / "recipe.yaml", [*choices, *quick]), tmp_path / "run")
     assert not list((tmp_path / "run" / "plots").glob("attention*"))
     assert found.results["data"]["left_out"]["max_length"] > 0
-    (output,) = next(iter(Captioner(tmp_path / "run").caption([folder / "1.png"])))
+    (output,) = next(iter(Captioner(tmp_path / "run").stream([folder / "1.png"])))
     assert isinstance(output.text, str)
-    with pytest.raises(DataError, match=r"picture 2: .*gone\.png"):
-        list(Captioner(tmp_path / "run").caption([folder / "1.png", "gone.png"]))
+    with pytest.raises(DataError, match=r"line 2 named no image .*gone\.png"):
+        list(Captioner(tmp_path / "run").stream([folder / "1.png", "gone.png"]))
 
 
 def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: Path) -> None:
@@ -237,7 +238,7 @@ def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: P
     quick = [f"model.backbone_config={resnet}", "train.max_steps=2", "eval.steps=0"]
     found = train(load_recipe(folder / "recipe.yaml", quick), tmp_path / "run")
     paths = [folder / row["source"] for row in rows_of(found.folder)]
-    outputs = [best.text for (best,) in Captioner(found.folder).caption(paths)]
+    outputs = [best.text for (best,) in Captioner(found.folder).stream(paths)]
     assert outputs == [row["prediction"] for row in rows_of(found.folder)]
     # its statistics, which batches of another size would change, are kept with the weights
     assert any(name.endswith("running_mean") for name in load_file(found.folder / "model" / "model.safetensors"))

@@ -22,7 +22,7 @@ from kit.inference.chat import chat
 from kit.pipelines.dialogue import recent_turns
 from kit.recipe.base import Recipe
 from kit.tasks.dialogue.data import Conversations
-from kit.tasks.dialogue.inference import Responder, history_of
+from kit.tasks.dialogue.inference import Responder, turns_in
 from kit.tasks.registry import create_task
 
 TINY: dict[str, Any] = {
@@ -254,7 +254,7 @@ def test_flat_models_read_the_turns_as_one_text(model: str, tmp_path: Path) -> N
     run = train(recipe(tmp_path, model, max_steps=2), tmp_path / "run").folder
     responder = Responder(run)
     turns = ["my exam is on 3 may.", "ok.", "when is my exam?"]
-    kept, cut = responder.tokens_of(turns * 3)
+    kept, cut = responder.tokenize(turns * 3)
     assert cut == (model == "transformer")  # it has 24 positions
     assert sum(map(len, kept)) <= 24 if cut else len(kept) == 9
     expected = pipeline("dialogue", run)(turns)[0]["generated_text"]
@@ -291,8 +291,8 @@ def test_chat_generate_and_pipelines_give_the_same_replies(
     lines = talked.stdout.splitlines()
     assert lines[:2] == [first, second]
     assert lines[2:4] == ["(nothing to read in this line)"] * 2
-    assert "/quit ends it" in lines[4]
-    assert lines[5:] == ["(a new conversation)", first]
+    assert "/new starts a new dialogue" in lines[4]
+    assert lines[5:] == ["(a new dialogue)", first]
 
 
 def test_a_bad_line_never_ends_a_conversation(talker: Path) -> None:
@@ -305,9 +305,9 @@ def test_a_bad_line_never_ends_a_conversation(talker: Path) -> None:
 
 
 def test_a_line_that_is_no_list_of_texts_is_a_turn() -> None:
-    assert history_of('["a", "b"]') == ["a", "b"]
+    assert turns_in('["a", "b"]') == ["a", "b"]
     for line in ("[laughs] hi", '["a", 1]', "[]", "plain", '{"a": 1}'):
-        assert history_of(line) == [line]
+        assert turns_in(line) == [line]
 
 
 def test_other_models_do_not_chat(trained: Path, kit_here: Any) -> None:

@@ -22,6 +22,7 @@ from kit.data.builtin import pendulum
 from kit.data.text.tokenizer import NoTokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
+from kit.prediction.rows import PredictOptions
 from kit.recipe.base import Recipe
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
 from kit.tasks.forecasting.inference import Forecaster
@@ -316,10 +317,10 @@ def test_predict_goes_on_with_the_series_of_a_file(run: Path, tmp_path: Path, ki
     assert [(row["series"], row["step"]) for row in written] == [
         (str(n), str(step)) for n, steps in ((1, 4), (2, 4), (3, 5)) for step in range(1, steps + 1)
     ]
-    forecaster = Forecaster(run)
-    series = forecaster.read(tmp_path / "new.jsonl")
-    for one, forecast in zip(series, forecaster.predict(series, 2), strict=True):
-        alone = next(forecaster.predict([one], 2))
+    forecaster = Forecaster(run, PredictOptions(tmp_path / "new.jsonl", horizon=2))
+    series = forecaster.read()
+    for one, forecast in zip(series, forecaster.stream(series), strict=True):
+        alone = next(forecaster.stream([one]))
         np.testing.assert_allclose(forecast.values, alone.values, rtol=1e-5)
         rows_of = [[float(row[f"values {place}"]) for place in (1, 2)] for row in written if row["series"] == one.name]
         np.testing.assert_allclose(forecast.values, rows_of[:2], rtol=1e-4, atol=1e-6)
@@ -329,7 +330,7 @@ def test_predict_goes_on_with_the_series_of_a_file(run: Path, tmp_path: Path, ki
     for arguments, message in (
         (("new.jsonl", "--horizon", "6"), "its context is known for 4 steps after the last value"),
         (("missing.csv",), "missing.csv does not exist"),
-        (("new.jsonl", "--output", "out.xlsx"), "forecasts are written as .csv or .jsonl"),
+        (("new.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
         (("new.jsonl", "data.history=3"), "data.history=3: forecasts use the columns"),
     ):
         refused = kit_here("predict", run, *arguments)

@@ -108,6 +108,16 @@ def test_it_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
         assert found.figures["exact_match"] == 1.0
 
 
+def test_generate_reads_prompts_in_the_template_of_training(fluent: Path, tmp_path: Path, kit_here: Any) -> None:
+    """With or without the recipe: a line is a prompt, and its output the answer that the evaluation has."""
+    rows = [json.loads(line) for line in (fluent / "predictions" / "test.jsonl").read_text().splitlines()]
+    (tmp_path / "in.txt").write_text("".join(row["prompt"] + "\n" for row in rows) + "\n")
+    for model in (fluent, fluent / "model"):
+        done = kit_here("generate", model, "in.txt")
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split("\n")[:-1] == [*(row["prediction"] for row in rows), ""]
+
+
 def test_a_run_is_proved(fluent: Path) -> None:
     checks = verify(fluent)
     assert {check.name for check in checks} >= {"padding", "left padding", "cache", "loss", "accumulation"}

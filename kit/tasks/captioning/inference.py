@@ -1,101 +1,97 @@
-"""Caption pictures with a trained model: in order, streaming, in memory that does not grow with their number."""
+"""Caption images with a trained model."""
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from transformers import AutoModelForImageTextToText
 
-from kit.data.text.tokenizer import load_pretrained_tokenizers
-from kit.decoding.search import Hypothesis, search
-from kit.decoding.settings import GenerationSettings, saved_settings
-from kit.errors import DataError, RunError
-from kit.prediction.bad_lines import FAILED, BadLines, Fault, in_halves
-from kit.pretrained.loading import load_config, load_model, weights_dir
-from kit.tasks.captioning.images import PixelReader
+from kit.decoding.search import search
+from kit.errors import KitError, RunError
+from kit.prediction.engine import Encoded
+from kit.prediction.issues import LineIssue
+from kit.prediction.options import GenerateOptions, PlotOptions
+from kit.prediction.text import BLANK, Output, TextPredictor, encode_blank, outputs_of
+from kit.pretrained.loading import ModelFolder
+from kit.tasks.captioning.images import PixelReader, picture_cost
+from kit.tasks.captioning.plots import attention_figure_of
 from kit.tasks.captioning.recipe import CaptioningRecipe
-from kit.tasks.families.seq2seq.inference import EMPTY, UNREADABLE, Output, outputs_of
+from kit.tasks.families.seq2seq.plots import parse_number
 
-PICTURES_AT_ONCE = 64
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-NO_PICTURE = Fault("named no picture that can be read", "the output is empty")
-
-
-def is_captioner(name_or_path: str | Path) -> bool:
-    """Whether a run folder, a model folder or a Hub id holds a model that reads pictures."""
-    return load_config(name_or_path).model_type in CaptioningRecipe.kit_types
+NO_IMAGE = LineIssue("named no image that can be read", "the output is empty")
 
 
-@dataclass
-class _Seen:
-    """A picture on its way: its pixels, or nothing; then its captions."""
+class Captioner(TextPredictor[np.ndarray]):
+    """A captioning model and its tokenizer. An item is the path of an image, or a PIL image."""
 
-    pixels: np.ndarray | None
-    outputs: list[Output]
+    description: ClassVar[str] = "a captioning model"
+    supported: ClassVar[frozenset[str]] = frozenset({"attention"})
+    plot_options: ClassVar[frozenset[str]] = frozenset({"image", "target", "kind", "head", "output"})
+    action: ClassVar[str] = "captioned"
 
-
-class Captioner:
-    """A trained model with its tokenizer, ready to caption."""
-
-    def __init__(self, name_or_path: str | Path, device: str | None = None):
-        """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
-        self.model = load_model(AutoModelForImageTextToText, name_or_path).eval()
-        if self.model.config.model_type not in CaptioningRecipe.kit_types:
-            raise RunError(f"{name_or_path} is a {self.model.config.model_type}, which reads no pictures")
-        self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        self.tokenizers = load_pretrained_tokenizers(weights_dir(name_or_path))
-        self.reader = PixelReader(self.model.config)
-
-    def settings(self, **changes: object) -> GenerationSettings:
-        """The search that the model was saved with, with changes."""
-        return saved_settings(self.model, **changes)
-
-    def caption(
+    def __init__(
         self,
-        pictures: Iterable[Any],
-        settings: GenerationSettings | None = None,
-        at_once: int = PICTURES_AT_ONCE,
-        *,
-        bad_lines: BadLines | None = None,
-        progress: Callable[[int], object] = lambda pictures: None,
-    ) -> Iterator[list[Output]]:
-        """The best captions of each picture, a path or a PIL image, in order; an empty path gives one empty caption.
+        name_or_path: str | Path | ModelFolder,
+        options: GenerateOptions = GenerateOptions(),  # noqa: B008  # immutable
+        device: str | None = None,
+    ):
+        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training."""
+        folder = ModelFolder.open(name_or_path)
+        if folder.config.model_type not in CaptioningRecipe.kit_types:
+            raise RunError(f"{folder.name} is a {folder.config.model_type}, which reads no images")
+        self.model = folder.load(AutoModelForImageTextToText, device)
+        self.tokenizers = folder.tokenizers
+        self.reader = PixelReader(folder.config)
+        super().__init__(folder, options)
 
-        A picture that cannot be read is an error; with `bad_lines` it is noted there, and its caption is empty.
-        """
-        settings, waiting, read = settings or self.settings(), iter(pictures), 0
-        while portion := list(islice(waiting, at_once)):
-            seen = [self._look(picture, number, bad_lines) for number, picture in enumerate(portion, start=read + 1)]
-            there = np.array([place for place, one in enumerate(seen) if one.pixels is not None], dtype=np.int64)
-            work = partial(self._search, seen, settings=settings)
-            for place, found in in_halves(there, work, raising=bad_lines is None) if len(there) else ():
-                if isinstance(found, Exception):
-                    assert bad_lines is not None
-                    bad_lines.add(FAILED, read + place + 1, found)
-                else:
-                    seen[place].outputs = outputs_of(self.tokenizers, found)
-            progress(len(portion))
-            read += len(portion)
-            yield from (one.outputs for one in seen)
+    def configure(self, options: GenerateOptions) -> None:
+        super().configure(options)
+        self.settings = options.seq2seq_settings(self.model)
+        self.tokens_per_batch = max(1, options.tokens_per_batch // self.settings.num_beams)
+        # images of a portion are in memory as pixels: a portion is a batch
+        self.portion_size = options.portion_size or max(1, self.tokens_per_batch // picture_cost(self.folder.config))
 
-    def _search(self, seen: list[_Seen], places: np.ndarray, settings: GenerationSettings) -> list[list[Hypothesis]]:
-        pixels = self.reader.pixels(np.stack([seen[place].pixels for place in places]))
-        return search(self.model, {"pixel_values": pixels.to(self.model.device)}, settings)
+    def encode(self, items: list[Any]) -> list[Encoded[np.ndarray]]:
+        return [encode_blank(item) if _is_blank(item) else self._read(item) for item in items]
 
-    def _look(self, picture: Any, number: int, bad_lines: BadLines | None) -> _Seen:
-        if isinstance(picture, str):
-            if UNREADABLE.fullmatch(picture):
-                return _Seen(None, [EMPTY])
-            picture = Path(picture)
+    def _read(self, item: Any) -> Encoded[np.ndarray]:
         try:
-            return _Seen(self.reader.resized(self.reader.picture(picture)), [EMPTY])
+            image = self.reader.picture(Path(item) if isinstance(item, str) else item)
+            return Encoded([self.reader.resized(image)])
         except (ValueError, OSError) as error:
-            if bad_lines is None:
-                raise DataError(f"picture {number}: {error}") from error
-            bad_lines.add(NO_PICTURE, number)
-            return _Seen(None, [EMPTY])
+            return Encoded([], NO_IMAGE, error)
+
+    def lengths(self, units: list[np.ndarray]) -> np.ndarray:
+        return np.full(len(units), picture_cost(self.folder.config))
+
+    def predict(self, units: list[np.ndarray]) -> list[list[Output]]:
+        pixels = self.reader.pixels(np.stack(units))
+        found = search(self.model, {"pixel_values": pixels.to(self.model.device)}, self.settings)
+        return [outputs_of(self.tokenizers, hypotheses) for hypotheses in found]
+
+    def line_figure(self, line: Any) -> "Figure | None":
+        return self.image_figure(line)
+
+    def image_figure(self, image: Any, caption: str | None = None, head: int | str = "mean") -> "Figure | None":
+        """The attention over an image, for the model's caption or a given one; None if the model has no attention."""
+        return attention_figure_of(self.model, self.tokenizers, self.reader, image, caption, head, self.settings)
+
+    def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
+        if options.kind not in (None, "cross"):
+            raise KitError(f"--kind {options.kind}: a captioning model has cross-attention only")
+        options.require("image", "target")
+        head = "mean" if options.head is None else parse_number("--head", options.head, ("mean",))
+        if options.image is not None:
+            images: dict[str, Any] = {f"attention_{options.image.stem}.png": options.image}
+        else:
+            images = {f"attention_{number}.png": image for number, image in enumerate(examples(), start=1)}
+        figures = {name: self.image_figure(image, options.target, head) for name, image in images.items()}
+        return {name: figure for name, figure in figures.items() if figure is not None}
+
+
+def _is_blank(item: Any) -> bool:
+    return isinstance(item, str) and BLANK.fullmatch(item) is not None

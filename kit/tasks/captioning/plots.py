@@ -4,86 +4,88 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from PIL import Image
 
+from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import search
-from kit.decoding.settings import GenerationSettings
+from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError, RunError
-from kit.plots.curves import save_figure
 from kit.plots.fonts import MISSING_NOTE, label_of, script_of
+from kit.tasks.captioning.images import PixelReader
 from kit.tasks.families.seq2seq.attention_weights import eager_attention, readable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from kit.tasks.captioning.inference import Captioner
-
 COLUMNS = 6
-MOST_WORDS = 60
+MAX_TOKENS = 60
 _PANEL, _GAP, _TOP = 1.5, 0.12, 0.32  # inches
 _DPI = 120
 
 
 @dataclass(frozen=True)
-class Look:
-    """A caption with where each of its tokens looked: weights (heads, tokens, rows, columns) that add up to 1."""
+class CaptionAttention:
+    """A caption with the attention of each of its tokens: weights (heads, tokens, rows, columns) that add up to 1."""
 
-    picture: Image.Image
+    image: Image.Image
     tokens: list[str]
     weights: torch.Tensor
 
 
 @torch.inference_mode()
-def look(
-    captioner: Captioner, picture: Any, caption: str | None = None, settings: GenerationSettings | None = None
-) -> Look:
-    """Where the model looks while it writes its best caption of a picture, or reads a given one.
+def caption_attention(
+    model: Any,
+    tokenizers: Tokenizers,
+    reader: PixelReader,
+    image: Any,
+    caption: str | None = None,
+    settings: GenerationSettings | None = None,
+) -> CaptionAttention:
+    """The attention while a model writes its best caption of an image, or reads a given one.
 
-    Raises RunError if the model has no attention.
+    Raises DataError if the image cannot be read.
     """
-    model, reader = captioner.model, captioner.reader
-    if model.config.attention in ("none", "fixed"):
-        raise RunError("the model has no attention: it sees the picture through a fixed state only")
     try:
-        seen = reader.picture(picture)
+        opened = reader.picture(image)
     except ValueError as error:
         raise DataError(str(error)) from error
-    batch = {"pixel_values": reader.pixels(reader.resized(seen)[None]).to(model.device)}
+    batch = {"pixel_values": reader.pixels(reader.resized(opened)[None]).to(model.device)}
     if caption is None:
-        tokens = search(model, batch, settings or captioner.settings())[0][0].tokens
+        tokens = search(model, batch, settings or saved_settings(model))[0][0].tokens
     else:
-        tokens = captioner.tokenizers.encode_target([caption])[0]
-    tokens = tokens[:MOST_WORDS]
+        tokens = tokenizers.encode_target([caption])[0]
+    tokens = tokens[:MAX_TOKENS]
     inputs = torch.tensor([[model.generation_config.decoder_start_token_id, *tokens[:-1]]], device=model.device)
     with eager_attention(model):
-        told = model(**batch, decoder_input_ids=inputs, use_cache=False, output_attentions=True)
+        outputs = model(**batch, decoder_input_ids=inputs, use_cache=False, output_attentions=True)
     shape = model.feature_shape(*batch["pixel_values"].shape[-2:])
-    weights = told.cross_attentions[-1][0].float().cpu().unflatten(-1, shape)  # (heads, tokens, rows, columns)
-    return Look(seen, readable(captioner.tokenizers.target, tokens), weights)
+    weights = outputs.cross_attentions[-1][0].float().cpu().unflatten(-1, shape)  # (heads, tokens, rows, columns)
+    return CaptionAttention(opened, readable(tokenizers.target, tokens), weights)
 
 
-def caption_figure(seen: Look, head: int | str = "mean", title: str | None = None) -> Figure:
+def caption_figure(attention: CaptionAttention, head: int | str = "mean", title: str | None = None) -> Figure:
     """The picture, and beside it once more for each word: as bright as the weight at each place, on a common scale."""
     from matplotlib.figure import Figure
 
-    number = seen.weights.shape[1]
-    weights = seen.weights.mean(0) if head == "mean" else seen.weights[int(head) - 1]  # (tokens, rows, columns)
+    number = attention.weights.shape[1]
+    weights = (
+        attention.weights.mean(0) if head == "mean" else attention.weights[int(head) - 1]
+    )  # (tokens, rows, columns)
     panels = number + 1
     columns = min(COLUMNS, panels)
     rows = math.ceil(panels / columns)
-    wide, high = seen.picture.size
+    wide, high = attention.image.size
     tall = _PANEL * min(3.0, max(1 / 3, high / wide))
-    script = script_of([*seen.tokens, title or ""])
+    script = script_of([*attention.tokens, title or ""])
     heading = 0.25 if title else 0.0
     width = columns * (_PANEL + _GAP) + _GAP
     height = rows * (tall + _TOP) + _GAP + heading
     figure = Figure(figsize=(width, height), dpi=_DPI)
-    colors = np.asarray(seen.picture.convert("RGB"), dtype=np.float32) / 255
+    colors = np.asarray(attention.image.convert("RGB"), dtype=np.float32) / 255
     for place in range(panels):
         row, column = divmod(place, columns)
         left, bottom = _GAP + column * (_PANEL + _GAP), height - heading - (row + 1) * (tall + _TOP)
@@ -91,7 +93,7 @@ def caption_figure(seen: Look, head: int | str = "mean", title: str | None = Non
         axes.set_axis_off()
         shown = colors if place == 0 else lit(colors, weights[place - 1].numpy(), float(weights.max()))
         axes.imshow(shown, aspect="auto", interpolation="nearest")
-        name = "the picture" if place == 0 else label_of(seen.tokens[place - 1], script, spaces=True).strip()
+        name = "the picture" if place == 0 else label_of(attention.tokens[place - 1], script, spaces=True).strip()
         style: dict[str, Any] = {"family": script.fonts, "parse_math": False, "fontsize": 9, "pad": 3}
         axes.set_title(name, color="dimgray" if place == 0 or name in ("END",) else "black", **style)
     if title:
@@ -112,22 +114,22 @@ def lit(colors: np.ndarray, weights: np.ndarray, most: float) -> np.ndarray:
     return shaded + (1 - shaded) * light * np.array([0.30, 0.25, 0.0], dtype=np.float32)
 
 
-def draw_caption(
-    captioner: Captioner,
-    picture: Any,
-    path: Path,
+def attention_figure_of(
+    model: Any,
+    tokenizers: Tokenizers,
+    reader: PixelReader,
+    image: Any,
     caption: str | None = None,
     head: int | str = "mean",
     settings: GenerationSettings | None = None,
-) -> bool:
-    """Draw where the model looks for each word; false if it has no attention."""
-    if captioner.model.config.attention in ("none", "fixed"):
-        return False
-    seen = look(captioner, picture, caption, settings)
-    heads = seen.weights.shape[0]
+) -> Figure | None:
+    """The attention over an image for each token of its caption; None if the model has no attention."""
+    if model.config.attention in ("none", "fixed"):
+        return None
+    attention = caption_attention(model, tokenizers, reader, image, caption, settings)
+    heads = attention.weights.shape[0]
     if head != "mean" and not 1 <= int(head) <= heads:
         raise RunError(f"--head {head}: the model has {heads} head{'s' * (heads > 1)}, counted from 1")
     which = "" if heads == 1 else f" · mean of {heads} heads" if head == "mean" else f" · head {head} of {heads}"
-    title = "where the model looks for each word" + which + (" · the caption was given" if caption is not None else "")
-    save_figure(caption_figure(seen, head, title), path)
-    return True
+    title = "attention of each word" + which + (" · the caption was given" if caption is not None else "")
+    return caption_figure(attention, head, title)

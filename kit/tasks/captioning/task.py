@@ -20,17 +20,16 @@ from kit.data.rows import IMAGE_BYTES
 from kit.data.splits import Splits
 from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
-from kit.errors import DataError, RecipeError, RunError
+from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.image_to_text import TASK as PIPELINE
-from kit.pretrained.loading import load_config, load_model
-from kit.recipe.base import Recipe
+from kit.prediction.options import GenerateOptions
+from kit.pretrained.loading import ModelFolder, load_config, load_model
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
 from kit.tasks.captioning.inference import Captioner
-from kit.tasks.captioning.plots import draw_caption
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
 from kit.tasks.families.seq2seq.card import results_note
@@ -71,6 +70,9 @@ class Captioned:
         return {"pixel_values": self.pictures.pixels(places)}
 
 
+PLOTTED_IMAGES = 3
+
+
 class Captioning(Writing[Captioned]):
     """What a recipe of this task does at each station on the way of the data."""
 
@@ -82,6 +84,10 @@ class Captioning(Writing[Captioned]):
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         return config.model_type in CaptioningRecipe.kit_types
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> Captioner:
+        return Captioner(folder, options)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -212,19 +218,18 @@ class Captioning(Writing[Captioned]):
     def image_processor(self, model: PreTrainedModel) -> Any:
         return image_processor_of(model.config)
 
-    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
-        """Where the exported model looks in a few pictures, word by word: one that cannot be loaded is noticed."""
-        captioner = Captioner(model_folder)
-        for number, picture in enumerate(self.some_pictures(splits, split, captioner), start=1):
-            draw_caption(captioner, picture, plots / f"attention_{number}.png")
-
-    def some_pictures(self, splits: Splits, split: str, captioner: Captioner, number: int = 3) -> list[Any]:
-        """A few pictures of a split, spread evenly over it."""
-        rows = splits.datasets[split]
-        number = min(number, len(rows))
+    def plot_examples(self, rows: Dataset, predictor: Any) -> list[Any]:
+        """A few images of a split, spread evenly over it."""
+        number = min(PLOTTED_IMAGES, len(rows))
         few = rows.select([place * len(rows) // number for place in range(number)])
-        pictures = Pictures(few, root_of(self.recipe.data), captioner.reader)
-        return [pictures[place] for place in range(number)]
+        images = Pictures(few, root_of(self.recipe.data), predictor.reader)
+        return [images[index] for index in range(number)]
+
+    def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
+        """Images of the run's data, which its predictions do not contain."""
+        splits = self.load().datasets
+        split = next((name for name in ("test", "validation") if name in splits), None)
+        return [] if split is None else self.plot_examples(splits[split], predictor)
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
@@ -248,13 +253,3 @@ def described(rows: Dataset) -> list[dict[str, Any]]:
     others = [name for name in rows.column_names if name not in ("image", "caption", FILE, IMAGE_BYTES)]
     told = rows.select_columns(["caption", FILE, *others])
     return [{"source": row.pop(FILE), "target": row.pop("caption"), **row} for row in told]
-
-
-def first_pictures(folder: Path, recipe: Recipe, captioner: Captioner) -> list[Any]:
-    """A few pictures of a run's test data, or of its validation data."""
-    task = Captioning(recipe)
-    splits = task.load()
-    split = next((name for name in ("test", "validation") if name in splits.datasets), None)
-    if split is None:
-        raise RunError(f"{folder} has no test data to take a picture from: give one with --image")
-    return task.some_pictures(splits, split, captioner)

@@ -33,10 +33,12 @@ from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
+from kit.pretrained.loading import ModelFolder
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
-from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
+from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer
 from kit.tasks.families.language_modeling.proofs import causal_batch
 from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
@@ -80,6 +82,10 @@ class CausalLM(LanguageModel[TextBlocks]):
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         return is_causal_lm(config) and not hasattr(config, INSTRUCTIONS)
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> Completer:
+        return Completer(folder, options)
 
     def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
         train, data = self.recipe.train, self.recipe.data

@@ -1,74 +1,101 @@
-"""Reply to dialogues with a trained model: lines of a file, or one conversation."""
+"""Reply to dialogues: lines of a file, or one conversation."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from kit.data.batching.ragged import TokenPairs
 from kit.decoding.search import search
-from kit.decoding.settings import GenerationSettings
-from kit.errors import KitError, RunError
+from kit.errors import RunError
 from kit.pipelines.dialogue import SETTINGS, reads_turns, recent_turns
 from kit.plots.attention import attention_figure
-from kit.plots.curves import save_figure
-from kit.prediction.bad_lines import FAILED, longer_than
-from kit.pretrained.loading import load_config
+from kit.prediction.engine import Encoded
+from kit.prediction.issues import longer_than
+from kit.prediction.options import GenerateOptions, PlotOptions
+from kit.prediction.text import BLANK, CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, encode_blank
+from kit.pretrained.loading import ModelFolder
 from kit.tasks.dialogue.data import Conversations
-from kit.tasks.families.seq2seq.inference import CHARACTERS_PER_TOKEN, LONGEST_SOURCE, Request, Result, Translator
+from kit.tasks.families.seq2seq.inference import Seq2SeqPredictor
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
-class Responder(Translator):
-    """A trained dialogue model and its tokenizer, ready to reply."""
+class Responder(Seq2SeqPredictor):
+    """A dialogue model and its tokenizer. A line is a turn, or a JSON list of turns."""
 
-    def __init__(self, name_or_path: str | Path, device: str | None = None):
-        super().__init__(name_or_path, device)
-        config = self.model.config
-        settings = getattr(config, SETTINGS, None)
+    description: ClassVar[str] = "a dialogue model"
+    supported: ClassVar[frozenset[str]] = frozenset({"attention"})
+    action: ClassVar[str] = "replied to"
+    plot_options: ClassVar[frozenset[str]] = frozenset({"sentence", "kind", "output"})
+    chats: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        name_or_path: str | Path | ModelFolder,
+        options: GenerateOptions = GenerateOptions(),  # noqa: B008  # immutable
+        device: str | None = None,
+    ):
+        folder = ModelFolder.open(name_or_path)
+        settings = getattr(folder.config, SETTINGS, None)
         if settings is None:
-            raise RunError(f"{name_or_path} is no dialogue model: it was not trained by a recipe with task: dialogue")
+            raise RunError(f"{folder.name} is no dialogue model: it was not trained by a recipe with task: dialogue")
         self.max_turns: int | None = settings.get("max_turns")
-        self.apart: bool = reads_turns(config)
+        self.separate_turns: bool = reads_turns(folder.config)
+        super().__init__(folder, options, device)
+        if self.separate_turns:
+            self.max_source_tokens = MAX_SOURCE_TOKENS
 
-    def tokens_of(self, turns: list[str]) -> tuple[list[list[int]], bool]:
-        """The tokens of the turns that are read, and whether something had to be left out because it is too long."""
-        limit = LONGEST_SOURCE if self.apart else self.positions or LONGEST_SOURCE
-        most = limit * CHARACTERS_PER_TOKEN
-        read = turns if self.max_turns is None else turns[-self.max_turns :]
-        short = [turn[-most:] for turn in read]
-        kept, cut = recent_turns(self.tokenizers.encode_source(short), None, limit)
-        return kept, cut or short != read
+    def tokenize(self, turns: list[str]) -> tuple[list[list[int]], bool]:
+        """The tokens of the turns that the model reads, and whether any were left out because they are too long."""
+        max_characters = self.max_source_tokens * CHARACTERS_PER_TOKEN
+        recent = turns if self.max_turns is None else turns[-self.max_turns :]
+        short = [turn[-max_characters:] for turn in recent]
+        tokens, truncated = recent_turns(self.tokenizers.encode_source(short), None, self.max_source_tokens)
+        return tokens, truncated or short != recent
 
-    def reply(self, turns: list[str], settings: GenerationSettings | None = None) -> str:
-        """The next turn."""
-        batch = self._pairs([self.tokens_of(turns)[0]]).batch(np.array([0]), self.tokenizers.source.pad_token_id)
-        batch = {name: part.to(self.model.device) for name, part in batch.items()}
-        best = search(self.model, batch, settings or self.settings())[0][0]
-        return self.tokenizers.decode([best.tokens])[0]
+    def reply(self, turns: list[str]) -> str:
+        return self.predict([self.tokenize(turns)[0]])[0][0].text
 
-    def _pairs(self, ids: list[Any]) -> TokenPairs:
-        return Conversations.of(ids, [[] for _ in ids], self.apart)
+    def pairs(self, units: list[Any]) -> TokenPairs:
+        return Conversations.of(units, [[] for _ in units], self.separate_turns)
 
-    def _encode(self, texts: list[str], request: Request, results: list[Result]) -> list[Any]:
-        found: list[Any] = []
-        for text, result in zip(texts, results, strict=True):
-            try:
-                tokens, cut = self.tokens_of(history_of(text))
-            except Exception as error:  # such as a half of a surrogate pair, which is no character
-                if isinstance(error, KitError) or request.bad_lines is None:
-                    raise
-                result.fault, result.error = FAILED, error
-                found.append(None)
-                continue
-            if cut:
-                result.fault = longer_than(LONGEST_SOURCE if self.apart else self.positions or LONGEST_SOURCE, "tokens")
-            found.append(tokens)
-        return found
+    def encode(self, lines: list[str]) -> list[Encoded[list[list[int]]]]:
+        return [encode_blank(line) if BLANK.fullmatch(line) else self._encode_line(line) for line in lines]
+
+    def _encode_line(self, line: str) -> Encoded[list[list[int]]]:
+        tokens, truncated = self.tokenize(turns_in(line))
+        return Encoded([tokens], longer_than(self.max_source_tokens, "tokens") if truncated else None)
+
+    def line_figure(self, line: str) -> "Figure | None":
+        return self.turns_figure(turns_in(line))
+
+    def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
+        line = options.sentence if options.sentence is not None else examples()[0].sentence
+        figure = self.line_figure(line)
+        return {} if figure is None else {"attention.png": figure}
+
+    def turns_figure(self, turns: list[str]) -> "Figure | None":
+        """The attention over turns, or over tokens if the model reads them as one text; None if it has none."""
+        tokens, _ = self.tokenize(turns)
+        source = self.tokenizers.source
+        batch = self.pairs([tokens]).batch(np.array([0]), source.pad_token_id)
+        batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
+        best = search(self.model, batch, self.settings, attention=True)[0][0]
+        if best.attention is None:
+            return None
+        source_tokens = [source.decode([token]) for turn in tokens for token in turn]
+        labels = turns[-len(tokens) :] if self.separate_turns else source_tokens
+        written = [self.tokenizers.target.decode([token]) for token in best.tokens]
+        names = ("turns" if self.separate_turns else "tokens of all turns", "reply")
+        return attention_figure(best.attention.cpu(), labels, written, names=names, of_texts=self.separate_turns)
 
 
-def history_of(line: str) -> list[str]:
-    """The turns in a line: a JSON list of texts, or else the line itself, as a dialogue of one turn."""
+def turns_in(line: str) -> list[str]:
+    """The turns in a line: a JSON list of texts, or the line itself as the only turn."""
     if line.lstrip().startswith("["):
         try:
             turns = json.loads(line)
@@ -77,28 +104,3 @@ def history_of(line: str) -> list[str]:
         if isinstance(turns, list) and turns and all(isinstance(turn, str) for turn in turns):
             return turns
     return [line]
-
-
-def load_translator(run: str | Path) -> Translator:
-    """What answers lines of text with the model of a run, a folder or the Hub."""
-    return Responder(run) if hasattr(load_config(run), SETTINGS) else Translator(run)
-
-
-def draw_history(
-    responder: Responder, turns: list[str], path: Path, settings: GenerationSettings | None = None
-) -> Path | None:
-    """A picture of what the model looks at for each token of its reply: turns, or tokens if it reads them as one text.
-    None if it has no attention."""
-    kept, _ = responder.tokens_of(turns)
-    source = responder.tokenizers.source
-    batch = responder._pairs([kept]).batch(np.array([0]), source.pad_token_id)
-    batch = {name: part.to(responder.model.device) for name, part in batch.items()}
-    best = search(responder.model, batch, settings or responder.settings(), attention=True)[0][0]
-    if best.attention is None:
-        return None
-    tokens = [source.decode([token]) for turn in kept for token in turn]
-    labels = turns[-len(kept) :] if responder.apart else tokens
-    written = [responder.tokenizers.target.decode([token]) for token in best.tokens]
-    names = ("turns" if responder.apart else "tokens of all turns", "reply")
-    figure = attention_figure(best.attention.cpu(), labels, written, names=names, of_texts=responder.apart)
-    return save_figure(figure, path)

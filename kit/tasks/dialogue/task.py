@@ -28,12 +28,13 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
-from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
+from kit.prediction.options import GenerateOptions
+from kit.pretrained.loading import ModelFolder, load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies
-from kit.tasks.dialogue.inference import Responder, draw_history
+from kit.tasks.dialogue.inference import Responder
 from kit.tasks.dialogue.recipe import DialogueRecipe
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
@@ -53,6 +54,10 @@ class Dialogue(Writing[Conversations]):
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         return hasattr(config, SETTINGS)
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> Responder:
+        return Responder(folder, options)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -225,10 +230,6 @@ class Dialogue(Writing[Conversations]):
     def shown(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["target"] else "≠"
         return f"{' / '.join(row['turns'][-3:])} → {row['prediction']} {mark} {row['target']}"
-
-    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
-        """The attention of the first example, drawn by the exported model: one that cannot be loaded is noticed."""
-        draw_history(Responder(model_folder), splits.datasets[split][0]["turns"], plots / "attention.png")
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)

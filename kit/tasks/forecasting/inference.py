@@ -1,12 +1,9 @@
-"""Forecasts of the series in a file: `kit predict`."""
+"""Forecast the series of a file."""
 
-import csv
-import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby, islice
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,72 +14,75 @@ from kit.data.formats.layout import Layout
 from kit.data.formats.reader import read_table
 from kit.data.rows import to_dataset
 from kit.errors import DataError, KitError, RunError
-from kit.prediction.files import writing
-from kit.pretrained.loading import load_config, load_model
-from kit.system.console import Reporter
+from kit.prediction.engine import Encoded
+from kit.prediction.rows import PredictOptions, RowPredictor
+from kit.pretrained.loading import ModelFolder
 from kit.tasks.forecasting.recipe import ForecastingData
 from kit.tasks.forecasting.series import Array, Series, read_series
-from kit.tasks.forecasting.task import SETTINGS, value_names
 
-SERIES_AT_ONCE = 256
+SETTINGS = "forecasting"
+"""Field of the model's configuration with the columns and the history of its series."""
+
+BATCH_SIZE = 256
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """How a series goes on."""
+    """The next values of a series."""
 
-    series: str
     values: Array  # (horizon, value_size)
     scales: Array | None  # the same: standard deviations, of a model that has them
 
 
-def is_forecaster(name_or_path: str | Path) -> bool:
-    """Whether a run folder, a model folder or a Hub id holds a model that goes on with series."""
-    return load_config(name_or_path).model_type == "rnn_forecaster"
+class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
+    """A forecasting model. A unit is a series with the number of steps to predict."""
 
+    noun: ClassVar[str] = "series"
+    action: ClassVar[str] = "forecast"
+    portion_size = BATCH_SIZE
 
-class Forecaster:
-    """A trained model, ready to go on with series."""
+    def __init__(self, name_or_path: str | Path | ModelFolder, options: PredictOptions, device: str | None = None):
+        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training."""
+        folder = ModelFolder.open(name_or_path)
+        self.settings: dict[str, Any] | None = getattr(folder.config, SETTINGS, None)
+        if self.settings is None:
+            raise RunError(f"{folder.name} was not trained by a recipe with task: forecasting")
+        if options.overrides:
+            raise KitError(
+                f"{options.overrides[0]}: forecasts use the columns that {folder.name} was trained on. Leave it out"
+            )
+        self.options = options
+        self.model: Any = folder.load(AutoModelForTimeSeriesPrediction, device)
+        self.history: int = self.settings["history"]
+        self.names = value_names(self.settings["values"], folder.config.value_size)
+        self.empty = Forecast(np.empty((0, folder.config.value_size)), None)
 
-    def __init__(self, name_or_path: str | Path):
-        """`name_or_path` is a run folder, a model folder or a Hub id."""
-        self.model: Any = load_model(AutoModelForTimeSeriesPrediction, name_or_path).eval()
-        settings = getattr(self.model.config, SETTINGS, None)
-        if settings is None:
-            raise RunError(f"{name_or_path} was not trained by a recipe with task: forecasting")
-        self.settings: dict[str, Any] = settings
-        self.history: int = settings["history"]
-        self.names = value_names(settings["values"], self.model.config.value_size)
-
-    def read(self, file: Path) -> list[Series]:
-        """The series of a file, which has the columns that the model was trained on."""
+    def read(self) -> list[Series]:
+        assert self.settings is not None
         keys = ("context", "series", "history", "missing")
+        file = str(self.options.file)
         data = ForecastingData(
-            path=str(file),
+            path=file,
             targets=self.settings["values"],
             horizon=self.model.config.horizon,
             **{key: self.settings[key] for key in keys},
         )
-        rows = to_dataset(plain_text(read_table(file, Layout()).table))
-        return read_series(rows, data, str(file), complete=False)
+        rows = to_dataset(plain_text(read_table(self.options.file, Layout()).table))
+        return read_series(rows, data, file, complete=False)
 
-    def predict(self, series: Sequence[Series], horizon: int | None = None) -> Iterator[Forecast]:
-        """The forecasts, in order; series with equally many steps to predict are computed together."""
-        asked = [(one, self.steps_of(one, horizon)) for one in series]
-        for steps, group in groupby(asked, key=lambda pair: pair[1]):
-            while some := [one for one, _ in islice(group, SERIES_AT_ONCE)]:
-                yield from self._together(some, steps)
+    def encode(self, items: list[Series]) -> list[Encoded[tuple[Series, int]]]:
+        return [Encoded([(series, self.steps_of(series))]) for series in items]
 
-    def steps_of(self, series: Series, horizon: int | None) -> int:
-        """How many steps to predict. Raises DataError if what is known about them does not reach so far."""
-        config = self.model.config
+    def steps_of(self, series: Series) -> int:
+        """The number of steps to predict. Raises DataError if the known context does not reach so far."""
+        config, horizon = self.model.config, self.options.horizon
         if (series.values.shape[1], series.context.shape[1]) != (config.value_size, config.context_size):
             raise DataError(
                 f'series "{series.name}" has {series.values.shape[1]} values and {series.context.shape[1]} known '
                 f"numbers at each step, but the model takes {config.value_size} and {config.context_size}."
             )
-        if not series.there.any():
-            raise DataError(f'series "{series.name}" has no value to go on from.')
+        if not series.there[-self.history :].any():
+            raise DataError(f'series "{series.name}" has no value in its last {self.history} steps to forecast from.')
         if config.context_size == 0:
             return horizon or config.horizon
         known = len(series.context) - len(series)
@@ -94,70 +94,58 @@ class Forecaster:
             )
         return horizon or known
 
-    def _together(self, series: list[Series], steps: int) -> Iterator[Forecast]:
+    def lengths(self, units: list[tuple[Series, int]]) -> np.ndarray:
+        return np.array([steps for _, steps in units])
+
+    def batches(self, units: list[tuple[Series, int]]) -> list[np.ndarray]:
+        """Series with the same number of steps to predict; a portion is small enough for a batch."""
+        lengths = self.lengths(units)
+        return [np.flatnonzero(lengths == steps) for steps in dict.fromkeys(lengths.tolist())]
+
+    def predict(self, units: list[tuple[Series, int]]) -> list[Forecast]:
+        steps = units[0][1]
         sizes = self.model.config.value_size, self.model.config.context_size
-        values, context = (np.zeros((len(series), self.history, size)) for size in sizes)
+        values, context = (np.zeros((len(units), self.history, size)) for size in sizes)
         mask = np.zeros(values.shape[:2], dtype=bool)
-        for row, one in enumerate(series):  # shorter pasts stand at the end
-            length = min(self.history, len(one))
-            start = len(one) - length
-            values[row, self.history - length :] = np.nan_to_num(one.values[start:])
-            context[row, self.history - length :] = one.context[start : len(one)]
-            mask[row, self.history - length :] = one.there[start:]
-            if not mask[row].any():
-                raise DataError(f'series "{one.name}" has no value in its last {self.history} steps to go on from.')
+        for row, (series, _) in enumerate(units):  # shorter histories are at the end
+            length = min(self.history, len(series))
+            start = len(series) - length
+            values[row, self.history - length :] = np.nan_to_num(series.values[start:])
+            context[row, self.history - length :] = series.context[start : len(series)]
+            mask[row, self.history - length :] = series.there[start:]
         inputs = {"past_values": torch.from_numpy(values).float(), "past_mask": torch.from_numpy(mask)}
         if sizes[1]:
-            future = np.stack([one.context[len(one) : len(one) + steps] for one in series])
+            future = np.stack([series.context[len(series) : len(series) + steps] for series, _ in units])
             inputs["past_context"] = torch.from_numpy(context).float()
             inputs["future_context"] = torch.from_numpy(future).float()
+        inputs = {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
         output = self.model.predict(**inputs, horizon=steps)
-        for row, one in enumerate(series):
-            scales = None if output.scales is None else output.scales[row].double().numpy()
-            yield Forecast(one.name, output.predictions[row].double().numpy(), scales)
+        predictions = output.predictions.cpu().double().numpy()
+        if output.scales is None:
+            return [Forecast(values, None) for values in predictions]
+        return [Forecast(*pair) for pair in zip(predictions, output.scales.cpu().double().numpy(), strict=True)]
+
+    def columns(self) -> list[str]:
+        scales = [f"{name} scale" for name in self.names] if self.model.config.loss == "gaussian" else []
+        return ["series", "step", *self.names, *scales]
+
+    def json_row(self, item: Series, output: Forecast) -> dict[str, Any]:
+        row = {"series": item.name, "values": rounded(output.values)}
+        return row if output.scales is None else row | {"scales": rounded(output.scales)}
+
+    def csv_rows(self, item: Series, output: Forecast) -> Iterable[dict[str, Any]]:
+        """A row for each step, counted from 1, after the end of the series."""
+        numbers = output.values if output.scales is None else np.hstack([output.values, output.scales])
+        for step, row in enumerate(numbers, start=1):
+            texts = [f"{number:.7g}" for number in row]
+            yield dict(zip(self.columns(), [item.name, step, *texts], strict=True))
 
 
-def forecast_file(run: str | Path, file: Path, output: Path | None, horizon: int | None, reporter: Reporter) -> None:
-    """Write how each series of a file goes on; the output appears when it is complete."""
-    writers: dict[str, Callable[[Iterator[Forecast], list[str], TextIO], int]] = {
-        ".csv": write_csv,
-        ".jsonl": write_json,
-    }
-    ending = ".jsonl" if output is None else output.suffix
-    if ending not in writers:
-        raise KitError(f"--output {output}: forecasts are written as .csv or .jsonl")
-    forecaster = Forecaster(run)
-    series = forecaster.read(file)
-    with writing(output) as text:
-        count = writers[ending](forecaster.predict(series, horizon), forecaster.names, text)
-    reporter.print(f"{count:,} series{'' if output is None else f': {output}'}")
+def value_names(columns: list[str], size: int) -> list[str]:
+    """A name for each of the numbers of a step."""
+    return list(columns) if len(columns) == size else [f"{columns[0]} {number}" for number in range(1, size + 1)]
 
 
-def write_csv(forecasts: Iterator[Forecast], names: list[str], file: TextIO) -> int:
-    """A row for each step, counted from 1, after the end of each series."""
-    writer, count = csv.writer(file, lineterminator="\n"), 0
-    for count, forecast in enumerate(forecasts, start=1):
-        scales = forecast.scales
-        if count == 1:
-            more = [] if scales is None else [f"{name} scale" for name in names]
-            writer.writerow(["series", "step", *names, *more])
-        for step, values in enumerate(forecast.values):
-            numbers = [*values, *([] if scales is None else scales[step])]
-            writer.writerow([forecast.series, step + 1, *(f"{number:.7g}" for number in numbers)])
-    return count
-
-
-def write_json(forecasts: Iterator[Forecast], names: list[str], file: TextIO) -> int:
-    """An object for each series."""
-    count = 0
-    for forecast in forecasts:
-        count += 1
-        row: dict[str, Any] = {"series": forecast.series, "values": _listed(forecast.values)}
-        if forecast.scales is not None:
-            row["scales"] = _listed(forecast.scales)
-        print(json.dumps(row, ensure_ascii=False), file=file)
-    return count
-
-
-def _listed(steps: Array) -> list[list[float]]:
+def rounded(steps: Array) -> list[list[float]]:
+    """Numbers with as many digits as single precision has."""
     return [[float(f"{number:.7g}") for number in step] for step in steps]

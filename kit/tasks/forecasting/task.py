@@ -6,7 +6,7 @@ beside them stand those of the last value and of a linear autoregression on the 
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -24,11 +24,13 @@ from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.pretrained.loading import export_model, load_config, load_model
+from kit.prediction.rows import PredictOptions
+from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model
 from kit.recipe.model_settings import config_class
 from kit.system.files import read_json
 from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
+from kit.tasks.forecasting.inference import SETTINGS, Forecaster, value_names
 from kit.tasks.forecasting.objective import ForecastObjective
 from kit.tasks.forecasting.plots import draw_errors, draw_forecast
 from kit.tasks.forecasting.proofs import PROOFS
@@ -40,10 +42,6 @@ from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
 
-SETTINGS = "forecasting"
-"""Field of the model's configuration that tells how files are read for it."""
-BASELINES = ("persistence", "linear")
-
 
 class Forecasting(Task[Windows]):
     """What a recipe of this task does at each station on the way of the data."""
@@ -52,9 +50,15 @@ class Forecasting(Task[Windows]):
     proofs: ClassVar[Sequence[Proof]] = PROOFS
     recipe: ForecastingRecipe
 
+    command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
+
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         return config.model_type in ForecastingRecipe.kit_types
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: PredictOptions) -> Forecaster:
+        return Forecaster(folder, options)
 
     training_windows: Windows | None = None
     """Once the training data is encoded: what a new model is as wide as, and takes its normalization from."""
@@ -313,11 +317,6 @@ def roll_out(objective: ForecastObjective, windows: Windows, evaluator: Evaluato
 
     predictions, (loss, count) = evaluator.outputs_and_sums(windows.lengths, windows.batch, compute)
     return loss / max(count, 1), np.stack(predictions)
-
-
-def value_names(columns: list[str], size: int) -> list[str]:
-    """A name for each of the numbers of a step."""
-    return list(columns) if len(columns) == size else [f"{columns[0]} {place + 1}" for place in range(size)]
 
 
 def _means(errors: Array, axes: tuple[int, ...]) -> Array:

@@ -31,14 +31,16 @@ from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
+from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
-from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens, TokenView
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
 from kit.tasks.families.language_modeling.task import PLAIN, perplexity, vocabulary_settings
+from kit.tasks.instruction_tuning.inference import Answerer, tokenize_prompts
 from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
 from kit.training.lm_objectives import AnswerObjective
 from kit.training.objective import Batch, Objective
@@ -106,6 +108,10 @@ class InstructionTuning(Task[Answered]):
     def accepts(cls, config: PreTrainedConfig) -> bool:
         return is_causal_lm(config) and hasattr(config, INSTRUCTIONS)
 
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> Answerer:
+        return Answerer(folder, options)
+
     # ---- text → tokens → batches -------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
@@ -143,22 +149,15 @@ class InstructionTuning(Task[Answered]):
         """Prompts as the template has them and answers with the end token, cut into tokens apart from each other: a
         prompt has the same tokens whatever its answer, as it has when the model is used."""
         tokenizer, data = tokenizers.source, self.recipe.data
-        template_is_plain = not any(token in data.template for token in tokenizer.all_special_tokens)
-        how: dict[str, Any] = {"split_special_tokens": template_is_plain, "verbose": False}
-        prompts = self.ids(tokenizer, [data.written(text) for text in ColumnView(rows, "prompt")], **how)
-        if prompts and prompts[0][-1:] == [tokenizer.eos_token_id] and not data.template.endswith(tokenizer.eos_token):
-            prompts = [ids[:-1] for ids in prompts]  # some tokenizers end every text
+        prompts = tokenize_prompts(tokenizer, data.template, list(ColumnView(rows, "prompt")))
         for number, ids in enumerate(prompts, start=1):
             if not ids:
                 raise DataError(f"data.prompt: {data.path}, {split}, row {number}: there is no token to answer to.")
-        answers = self.ids(tokenizer, list(ColumnView(rows, "answer")), **PLAIN)
+        texts = list(ColumnView(rows, "answer"))
+        answers = tokenizer(texts, **PLAIN)["input_ids"] if texts else []
         ended = RaggedTokens([*ids, tokenizer.eos_token_id] for ids in answers)
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         return Answered(RaggedTokens(prompts), ended, pad)
-
-    @staticmethod
-    def ids(tokenizer: PreTrainedTokenizerBase, texts: list[str], **how: Any) -> list[list[int]]:
-        return tokenizer(texts, **how)["input_ids"] if texts else []
 
     def cut_prompts(self, examples: Answered, limit: int | None) -> Answered:
         """Leave room for the answer by cutting off the beginning of prompts, and the end of answers that are too long
@@ -204,10 +203,13 @@ class InstructionTuning(Task[Answered]):
         """The configuration of the model, new or pretrained."""
         section = self.recipe.model
         if section.pretrained is not None:
-            return load_config(section.pretrained, section.settings)
-        assert section.type is not None
-        kind = config_class(section.type, self.recipe.kit_types, self.recipe.mapping)
-        return kind(**section.settings, **vocabulary_settings(kind, tokenizers.source))
+            config = load_config(section.pretrained, section.settings)
+        else:
+            assert section.type is not None
+            kind = config_class(section.type, self.recipe.kit_types, self.recipe.mapping)
+            config = kind(**section.settings, **vocabulary_settings(kind, tokenizers.source))
+        setattr(config, INSTRUCTIONS, {"template": self.recipe.data.template})
+        return config
 
     def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
         config = self.config(tokenizers)

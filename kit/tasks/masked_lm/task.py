@@ -97,6 +97,8 @@ class MaskedLM(LanguageModel[MaskedExamples]):
     kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "masked"
     recipe: MaskedLMRecipe
 
+    command: ClassVar[Literal["generate", "predict", "embed"]] = "embed"
+
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         saved_by = (AutoModelForMaskedLM, AutoModelForPreTraining)  # the second has causal models, too

@@ -35,6 +35,10 @@ class TaggingData(TruncationKey, LabelingData):
     first token only. The predicted tag of a word is always that of its first token."""
 
     @property
+    def default_columns(self) -> list[str]:
+        return ["tokens", self.tags]
+
+    @property
     def learned_columns(self) -> tuple[str, ...]:
         return (self.tags,)
 

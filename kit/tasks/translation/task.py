@@ -26,15 +26,15 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.dialogue import SETTINGS as DIALOGUE
 from kit.pipelines.text_to_text import PIPELINES
+from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import architecture
-from kit.pretrained.loading import load_config, load_seq2seq, plain_weights
+from kit.pretrained.loading import ModelFolder, load_config, load_seq2seq, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.inference import Translator
-from kit.tasks.families.seq2seq.plots import draw_sentence, first_question
 from kit.tasks.families.seq2seq.task import Writing, suit_tokenizers, vocabulary_settings
 from kit.tasks.translation.bpe_dropout import CutAnew
 from kit.tasks.translation.directions import DirectionSteps
@@ -65,6 +65,10 @@ class Translation(Writing[TokenPairs]):
         other_head = architecture(config).endswith(("Classification", "QuestionAnswering"))
         is_text_model = type(config) in AutoModelForSeq2SeqLM._model_mapping
         return is_text_model and not other_head and not hasattr(config, DIALOGUE)
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> Translator:
+        return Translator(folder, options)
 
     @property
     def pipelines(self) -> tuple[str, ...]:
@@ -260,12 +264,6 @@ class Translation(Writing[TokenPairs]):
     def shown(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["target"] else "≠"
         return f"{row['source']} → {row['prediction']} {mark} {row['target']}"
-
-    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
-        """The attention of the first example, drawn by the exported model: one that cannot be loaded is noticed."""
-        translator = Translator(model_folder)
-        if question := first_question(splits.datasets[split]):
-            draw_sentence(translator, question, plots / "attention.png")
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         data, section = self.recipe.data, self.recipe.eval

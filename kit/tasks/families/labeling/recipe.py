@@ -32,6 +32,11 @@ class LabelingData(LanguagesKey, DataSection):
         return tuple(self.value_columns)
 
     @property
+    def default_columns(self) -> list[str]:
+        """The columns of files that do not name theirs; empty if there is no such convention."""
+        return []
+
+    @property
     def read_roles(self) -> list[str]:
         """The internal names of the columns that a model reads."""
         columns = self.text_columns | self.value_columns

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from datasets import Dataset
@@ -17,12 +17,14 @@ from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
 from kit.evaluation.evaluator import Evaluator
+from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_saved_as
-from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens
 from kit.tasks.families.labeling.data import Inputs
+from kit.tasks.families.labeling.inference import LabelPredictor
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.proofs import PROOFS, LabeledSubject
 from kit.tasks.families.labeling.recipe import LabelingRecipe
@@ -79,9 +81,15 @@ class FineTuning(Task[L]):
 
     recipe: LabelingRecipe
 
+    command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
+
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         return is_saved_as(config, cls.auto_class)
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: PredictOptions) -> LabelPredictor:
+        return LabelPredictor(folder, options)
 
     labels: list[str] | None = None
     """Names of the labels, in the model's order, once the training data is encoded; None where there are none."""

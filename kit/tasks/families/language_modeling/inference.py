@@ -1,225 +1,148 @@
-"""Go on with beginnings of texts, as a causal language model would: in order, streaming, in batches."""
+"""Continue lines of text with a causal language model."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers import AutoModelForCausalLM
 
-from kit.data.batching.plan import length_sorted_batches
-from kit.errors import DataError, KitError
-from kit.prediction.bad_lines import FAILED, BadLines, Fault, in_halves
-from kit.pretrained.loading import load_config, load_model, one_line_errors, weights_dir
+from kit.decoding.settings import GenerationSettings
+from kit.errors import KitError
+from kit.prediction.engine import Encoded
+from kit.prediction.issues import LineIssues, longer_than
+from kit.prediction.options import GenerateOptions
+from kit.prediction.text import CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, Output, TextPredictor
+from kit.pretrained.loading import ModelFolder
 from kit.pretrained.positions import position_limit
-from kit.tasks.families.seq2seq.inference import (
-    CHARACTERS_AT_ONCE,
-    CHARACTERS_PER_TOKEN,
-    EMPTY,
-    LINES_AT_ONCE,
-    LONGEST_SOURCE,
-    Output,
-    take,
-)
 
 INSTRUCTIONS = "instructions"
 """Field of the model's configuration with the prompt template of instruction tuning."""
 
 MAX_NEW_TOKENS = 60
-"""How long completions are where neither the model nor the user says it."""
+"""Length of continuations if neither the model nor the user sets it."""
 
 
-def goes_on_with_text(name_or_path: str | Path) -> bool:
-    """Whether a run folder, a model folder or a Hub id holds a causal language model."""
-    config = load_config(name_or_path)
-    saved_as = (getattr(config, "architectures", None) or [""])[0]
-    known = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(config.model_type, ())
-    return saved_as.endswith("ForCausalLM") or saved_as in ([known] if isinstance(known, str) else known)
+class Prompt(NamedTuple):
+    """A line, and the tokens that the model continues."""
+
+    text: str
+    ids: list[int]
 
 
-@dataclass(frozen=True)
-class Writing:
-    """How texts are gone on with: the likeliest token each time, by beam search, or by drawing tokens."""
+class Completer(TextPredictor[Prompt]):
+    """A causal language model. The score of an output is the mean log-probability of its new tokens."""
 
-    max_new_tokens: int = MAX_NEW_TOKENS
-    num_beams: int = 1
-    num_return_sequences: int = 1
-    sample: bool = False
-    temperature: float = 1.0
-    top_p: float = 1.0
-    seed: int = 0
-    length_penalty: float = 1.0
-    no_repeat_ngram_size: int = 0
-    scores: bool = True
+    description: ClassVar[str] = "a language model"
+    supported: ClassVar[frozenset[str]] = frozenset({"sample", "temperature", "top_p", "seed"})
+    action: ClassVar[str] = "continued"
 
-    def generation_config(self, tokenizer: Any, own: GenerationConfig) -> GenerationConfig:
-        """As transformers wants it. The defaults of the library, and of who saved the model, are not relied on."""
-        chosen: dict[str, Any] = {}
-        if self.sample:
-            chosen = {"temperature": self.temperature, "top_p": self.top_p, "top_k": 0}
-        elif self.num_beams > 1:
-            chosen = {"length_penalty": self.length_penalty, "early_stopping": False}
-        return GenerationConfig(
-            do_sample=self.sample,
-            num_beams=self.num_beams,
-            num_return_sequences=self.num_return_sequences,
-            max_new_tokens=self.max_new_tokens,
-            no_repeat_ngram_size=self.no_repeat_ngram_size,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id if own.eos_token_id is None else own.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            output_logits=self.scores and self.num_beams == 1,
-            output_scores=self.num_beams > 1,  # or there are none of whole texts either
-            return_dict_in_generate=True,
-            **chosen,
-        )
-
-
-class Completer:
-    """A trained causal language model, ready to go on with texts."""
-
-    def __init__(self, name_or_path: str | Path, device: str | None = None):
-        """`name_or_path` is a run folder, a model folder or a Hub id; by default a GPU is used if there is one."""
-        self.model = load_model(AutoModelForCausalLM, name_or_path).eval()
-        self.model.to(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-        with one_line_errors(name_or_path):
-            self.tokenizer = AutoTokenizer.from_pretrained(weights_dir(name_or_path), trust_remote_code=False)
-        if self.tokenizer.pad_token_id is None:
-            self.tokenizer.pad_token = self.tokenizer.eos_token
-        self.positions = position_limit(self.model.config)
-        start = self.tokenizer.bos_token_id
-        self.start = self.tokenizer.eos_token_id if start is None else start
-        """What a text without a beginning goes on from: what stood before every text in training."""
-
-    def writing(self, **changes: Any) -> Writing:
-        """How to write: as told, and otherwise for as long as the model was saved with, or as it has positions for."""
-        longest = self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
-        own = longest if self.positions is None else max(1, min(longest, self.positions // 2))
-        given = {name: value for name, value in changes.items() if value is not None}
-        writing = Writing(**{"max_new_tokens": own, **given})
-        if writing.sample and writing.num_beams > 1:
-            raise KitError("--sample draws tokens and --num-beams searches the likeliest text: take one of them away")
-        if writing.sample or writing.num_return_sequences <= writing.num_beams:
-            return writing
-        return replace(writing, num_beams=writing.num_return_sequences)
-
-    def complete(
+    def __init__(
         self,
-        lines: Iterable[str],
-        writing: Writing | None = None,
-        tokens_per_batch: int = 8192,
-        lines_at_once: int = LINES_AT_ONCE,
-        *,
-        bad_lines: BadLines | None = None,
-        progress: Callable[[int], object] = lambda lines: None,
-    ) -> Iterator[list[Output]]:
-        """Each line with what the model writes after it, in the order of the lines; an empty line is a text from START.
+        name_or_path: str | Path | ModelFolder,
+        options: GenerateOptions = GenerateOptions(),  # noqa: B008  # immutable
+        device: str | None = None,
+    ):
+        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training."""
+        folder = ModelFolder.open(name_or_path)
+        self.model = folder.load(AutoModelForCausalLM, device)
+        self.tokenizer = folder.tokenizer
+        self.positions = position_limit(folder.config)
+        # an empty line is continued from what preceded every text in training
+        bos = self.tokenizer.bos_token_id
+        self.start = self.tokenizer.eos_token_id if bos is None else bos
+        super().__init__(folder, options)
 
-        Lines are read in portions and sorted by length within each. The score of an output is the mean of the
-        log-probabilities of the tokens that were written. A line that is longer than the model can read is an error;
-        with `bad_lines` it is noted there, and only its end is read.
-        """
-        writing = writing or self.writing()
-        if self.positions is not None and writing.max_new_tokens >= self.positions:
+    def configure(self, options: GenerateOptions) -> None:
+        super().configure(options)
+        drawing = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
+        for name, value in drawing.items():
+            if value is not None and not options.sample:
+                raise KitError(f"--{name.replace('_', '-')} has no effect without --sample")
+        if options.sample and (options.num_beams or 1) > 1:
+            raise KitError("--sample draws tokens and --num-beams searches for the most probable text: use one of them")
+        saved = self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
+        default = saved if self.positions is None else max(1, min(saved, self.positions // 2))
+        chosen = {name: value for name, value in (options.search_changes() | drawing).items() if value is not None}
+        settings = GenerationSettings(**{"max_new_tokens": default, "do_sample": options.sample, **chosen})
+        if self.positions is not None and settings.max_new_tokens >= self.positions:
             raise KitError(
-                f"max_new_tokens={writing.max_new_tokens} is more than the model has positions for beside a beginning: "
+                f"max_new_tokens={settings.max_new_tokens} is more than the model has positions for beside a prompt: "
                 f"at most {self.positions - 1}"
             )
-        torch.manual_seed(writing.seed)
-        return self._stream(iter(lines), writing, tokens_per_batch, lines_at_once, bad_lines, progress)
+        if not settings.do_sample:
+            settings = replace(settings, num_beams=max(settings.num_beams, settings.num_return_sequences))
+        self.settings = settings
+        self.tokens_per_batch = max(1, options.tokens_per_batch // max(settings.num_beams, options.n_best))
+        self.max_source_tokens = (
+            MAX_SOURCE_TOKENS if self.positions is None else self.positions - settings.max_new_tokens
+        )
 
-    def _stream(
+    def stream(
         self,
-        lines: Iterator[str],
-        writing: Writing,
-        tokens_per_batch: int,
-        lines_at_once: int,
-        bad_lines: BadLines | None,
-        progress: Callable[[int], object],
+        items: Iterable[str],
+        issues: LineIssues | None = None,
+        progress: Callable[[int], object] = lambda items: None,
     ) -> Iterator[list[Output]]:
-        read = 0
-        while portion := take(lines, lines_at_once, CHARACTERS_AT_ONCE):
-            beginnings, long = self._encode(portion, writing.max_new_tokens)
-            note(bad_lines, self._too_long(writing.max_new_tokens), [read + place + 1 for place in long])
-            lengths = np.array([len(ids) for ids in beginnings]) + writing.max_new_tokens
-            found: dict[int, list[Output]] = {}
-            work = partial(self._write, portion, beginnings, writing)
-            copies = max(writing.num_beams, writing.num_return_sequences)
-            for indices in length_sorted_batches(lengths, max(1, tokens_per_batch // copies)):
-                for place, written in in_halves(indices, work, raising=bad_lines is None):
-                    if isinstance(written, Exception):
-                        assert bad_lines is not None
-                        bad_lines.add(FAILED, read + place + 1, written)
-                        written = [EMPTY]
-                    found[place] = written
-                progress(len(indices))
-            yield from (found[place] for place in range(len(portion)))
-            read += len(portion)
+        torch.manual_seed(self.settings.seed)
+        return super().stream(items, issues, progress)
 
-    def _too_long(self, new: int) -> Fault:
-        return Fault(f"had more than {self._room(new):,} tokens", "only the end was read")
+    def encode(self, items: list[str]) -> list[Encoded[Prompt]]:
+        """The last tokens of each line, as many as leave room for new ones."""
+        limit = self.max_source_tokens
+        max_characters = limit * CHARACTERS_PER_TOKEN
+        issue = longer_than(limit, "tokens", "only the end was read")
+        return [
+            Encoded([Prompt(line, ids[-limit:])], issue if len(ids) > limit or len(line) > max_characters else None)
+            for line, ids in zip(items, self.tokenize([line[-max_characters:] for line in items]), strict=True)
+        ]
 
-    def _room(self, new: int) -> int:
-        """Most tokens of a beginning, beside those that are to be written."""
-        return LONGEST_SOURCE if self.positions is None else self.positions - new
+    def tokenize(self, lines: list[str]) -> list[list[int]]:
+        """The tokens of each line, at least one."""
+        return [ids or [self.start] for ids in self.tokenizer(lines, verbose=False)["input_ids"]]
 
-    def _encode(self, lines: list[str], new: int) -> tuple[list[list[int]], list[int]]:
-        """The tokens of each beginning, and the places of those of which only the end can be read."""
-        room = self._room(new)
-        most = room * CHARACTERS_PER_TOKEN
-        whole = self.tokenizer([line[-most:] for line in lines], verbose=False)["input_ids"]
-        long = [place for place, ids in enumerate(whole) if len(ids) > room or len(lines[place]) > most]
-        return [ids[-room:] or [self.start] for ids in whole], long
+    def lengths(self, units: list[Prompt]) -> np.ndarray:
+        return np.array([len(prompt.ids) for prompt in units]) + self.settings.max_new_tokens
 
     @torch.inference_mode()
-    def _write(
-        self, all_lines: list[str], all_beginnings: list[list[int]], writing: Writing, indices: np.ndarray
-    ) -> list[list[Output]]:
-        lines, beginnings = [all_lines[i] for i in indices], [all_beginnings[i] for i in indices]
-        # filled up on the left, so that what is written follows at once
-        width = max(map(len, beginnings))
-        ids = torch.full((len(beginnings), width), self.tokenizer.pad_token_id)
+    def predict(self, units: list[Prompt]) -> list[list[Output]]:
+        # padded on the left, so that new tokens follow the last token of each prompt
+        width = max(len(prompt.ids) for prompt in units)
+        ids = torch.full((len(units), width), self.tokenizer.pad_token_id)
         mask = torch.zeros_like(ids)
-        for row, own in enumerate(beginnings):
-            ids[row, width - len(own) :] = torch.tensor(own)
-            mask[row, width - len(own) :] = 1
-        config = writing.generation_config(self.tokenizer, self.model.generation_config)
+        for row, prompt in enumerate(units):
+            ids[row, width - len(prompt.ids) :] = torch.tensor(prompt.ids)
+            mask[row, width - len(prompt.ids) :] = 1
+        config = self.settings.causal_config(self.tokenizer, self.model.generation_config.eos_token_id)
+        with_beams = self.settings.num_beams > 1
+        config.return_dict_in_generate = True
+        config.output_scores = with_beams  # without them there are no scores of whole texts
+        config.output_logits = self.options.scores and not with_beams
         device = self.model.device
         result = self.model.generate(input_ids=ids.to(device), attention_mask=mask.to(device), generation_config=config)
         ends = config.eos_token_id if isinstance(config.eos_token_id, list) else [config.eos_token_id]
-        n, outputs = writing.num_return_sequences, []
+        n, outputs = self.settings.num_return_sequences, []
         for row, tokens in enumerate(result.sequences[:, width:].tolist()):
             length = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
-            kept = tokens[:length]
-            score = self._score(result, row, kept, writing)
-            text = self._text(lines[row // n], beginnings[row // n], kept)
-            outputs.append(Output(text, score, length is not None))
+            new = tokens[:length]
+            text = self.decode(units[row // n], new)
+            outputs.append(Output(text, self._score(result, row, new), length is not None))
         return [outputs[i : i + n] for i in range(0, len(outputs), n)]
 
-    def _score(self, result: Any, row: int, tokens: list[int], writing: Writing) -> float:
-        if writing.num_beams > 1:
+    def _score(self, result: Any, row: int, tokens: list[int]) -> float:
+        if self.settings.num_beams > 1:
             return float(result.sequences_scores[row])
-        if not writing.scores:
+        if not self.options.scores:
             return 0.0
         steps: list[Tensor] = [step[row] for step in result.logits[: len(tokens)]]
         total = sum(float(step.float().log_softmax(-1)[token]) for step, token in zip(steps, tokens, strict=True))
         return total / max(1, len(tokens))
 
-    def _text(self, line: str, beginning: list[int], written: list[int]) -> str:
-        """The line as it was given, with what was written; a tokenizer that changes the beginning changes it here."""
-        before = self.tokenizer.decode(beginning, skip_special_tokens=True)
-        whole = self.tokenizer.decode(beginning + written, skip_special_tokens=True)
-        return line + whole[len(before) :] if whole.startswith(before) else whole
-
-
-def note(bad_lines: BadLines | None, fault: Fault, numbers: list[int]) -> None:
-    """Note lines with a fault, or stop where nobody wants to know."""
-    for number in numbers:
-        if bad_lines is None:
-            raise DataError(f"line {number} {fault.what}. With bad_lines it is noted, and {fault.remedy}")
-        bad_lines.add(fault, number)
+    def decode(self, prompt: Prompt, new: list[int]) -> str:
+        """The line, unchanged, with the new tokens; a tokenizer that normalizes text changes the line here."""
+        before = self.tokenizer.decode(prompt.ids, skip_special_tokens=True)
+        whole = self.tokenizer.decode(prompt.ids + new, skip_special_tokens=True)
+        return prompt.text + whole[len(before) :] if whole.startswith(before) else whole

@@ -27,6 +27,7 @@ from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
 from kit.tasks.base import Encoded, Task
 from kit.tasks.families.language_modeling.documents import load_documents
+from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import PROOFS
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe
 from kit.training.objective import Batch
@@ -169,7 +170,10 @@ class LanguageModel(Task[B]):
         """The configuration of the model, new or pretrained."""
         section, tokenizer = self.recipe.model, tokenizers.source
         if section.pretrained is not None:
-            return load_config(section.pretrained, section.settings)
+            config = load_config(section.pretrained, section.settings)
+            if hasattr(config, INSTRUCTIONS):  # the model no longer expects the template of its instruction tuning
+                delattr(config, INSTRUCTIONS)
+            return config
         assert section.type is not None
         kind = config_class(section.type, self.recipe.kit_types, self.recipe.mapping)
         return kind(**section.settings, **vocabulary_settings(kind, tokenizer))

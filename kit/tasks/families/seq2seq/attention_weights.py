@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from kit.data.text.tokenizer import Tokenizers
 from kit.data.text.vocabulary import BOS
 from kit.decoding.search import search
-from kit.decoding.settings import GenerationSettings
+from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError
-from kit.pretrained.positions import encode_within
-from kit.tasks.families.seq2seq.inference import UNREADABLE, Translator
+from kit.prediction.text import BLANK
+from kit.pretrained.positions import encode_within, position_limit
 
 Kind = Literal["cross", "encoder", "decoder"]
 
@@ -29,8 +30,8 @@ KINDS: dict[Kind, str] = {
     "decoder": "decoder self-attention",
 }
 
-MOST_TOKENS = 512
-"""Longer sequences are cut: nobody could make out more in a picture, and weights grow with the square of the length."""
+MAX_TOKENS = 512
+"""Longer sequences are truncated: a figure could not show more, and the weights grow with the square of the length."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Attention:
     output: list[str]
     start: str  # what the decoder starts from
     weights: dict[Kind, Tensor]  # of the kinds that the model has: (layers, heads, who looks, what is looked at)
-    cut: int | None = None  # after how many tokens the source or the target was cut, if it was too long
+    truncated_at: int | None = None  # the number of tokens, if the source or the target had more
 
     @property
     def written(self) -> list[str]:
@@ -53,7 +54,8 @@ class Attention:
 
 
 def attention_of(
-    translator: Translator,
+    model: PreTrainedModel,
+    tokenizers: Tokenizers,
     sentence: str,
     target: str | None = None,
     settings: GenerationSettings | None = None,
@@ -62,29 +64,28 @@ def attention_of(
 ) -> Attention:
     """The attention while a model writes its best output for a sentence, or while it reads a given target.
 
-    Either is cut where the model has no more positions, or after MOST_TOKENS.
+    Both are truncated to the positions of the model, and to MAX_TOKENS.
     """
     for name, text in (("sentence", sentence), ("target", target)):
-        if text is not None and UNREADABLE.fullmatch(text):
+        if text is not None and BLANK.fullmatch(text):
             raise DataError(f"the {name} is empty: there is nothing to look at")
-    model, tokenizers = translator.model, translator.tokenizers
-    settings = replace(settings or translator.settings(), **tokenizers.generation_tokens(target_language))
-    limit = min(translator.positions or MOST_TOKENS, MOST_TOKENS)
-    (source,), cut = encode_within(limit, tokenizers.encode_source, [sentence], source_language, target_language)
+    settings = replace(settings or saved_settings(model), **tokenizers.generation_tokens(target_language))
+    limit = min(position_limit(model.config) or MAX_TOKENS, MAX_TOKENS)
+    (source,), truncated = encode_within(limit, tokenizers.encode_source, [sentence], source_language, target_language)
     if target is None:
         ids = torch.tensor([source], device=model.device)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         output = search(model, batch, settings)[0][0].tokens[:limit]
     else:
-        (output,), target_cut = encode_within(limit, tokenizers.encode_target, [target], target_language)
-        cut += target_cut
+        (output,), target_truncated = encode_within(limit, tokenizers.encode_target, [target], target_language)
+        truncated += target_truncated
     start = settings.seq2seq_config(model).decoder_start_token_id
     return Attention(
         source=readable(tokenizers.source, source),
         output=readable(tokenizers.target, output),
         start=start_name(tokenizers.target, start),
         weights=attention_weights(model, source, [start, *output[:-1]]),
-        cut=limit if cut else None,
+        truncated_at=limit if truncated else None,
     )
 
 
@@ -93,24 +94,24 @@ def attention_weights(model: PreTrainedModel, source: list[int], decoder_input: 
     """The weights of every kind of attention that the model has: (layers, heads, who looks, what is looked at)."""
     ids = torch.tensor([source], device=model.device)
     with eager_attention(model):
-        told = model(
+        outputs = model(
             input_ids=ids,
             attention_mask=torch.ones_like(ids),
             decoder_input_ids=torch.tensor([decoder_input], device=model.device),
             use_cache=False,
             output_attentions=True,
         )
-    found: dict[Kind, tuple[Tensor, ...] | None] = {
-        "cross": told.cross_attentions,
-        "encoder": told.encoder_attentions,
-        "decoder": told.decoder_attentions,
+    by_kind: dict[Kind, tuple[Tensor, ...] | None] = {
+        "cross": outputs.cross_attentions,
+        "encoder": outputs.encoder_attentions,
+        "decoder": outputs.decoder_attentions,
     }
-    return {kind: torch.cat(layers).float().cpu() for kind, layers in found.items() if layers}
+    return {kind: torch.cat(layers).float().cpu() for kind, layers in by_kind.items() if layers}
 
 
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
-    """Compute attention in plain steps for a while: the fast kinds do not tell their weights."""
+    """Use eager attention within the block: fused implementations do not return their weights."""
     before = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:

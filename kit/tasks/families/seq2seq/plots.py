@@ -3,17 +3,17 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from transformers import PreTrainedModel
 
+from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.settings import GenerationSettings
-from kit.errors import KitError, did_you_mean
+from kit.errors import KitError, RunError, did_you_mean
 from kit.plots.attention import attention_figure
-from kit.plots.curves import save_figure
+from kit.prediction.text import BLANK
 from kit.tasks.families.seq2seq.attention_weights import KINDS, Attention, Kind, attention_of
-from kit.tasks.families.seq2seq.inference import UNREADABLE, Translator
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ class Maps:
 def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
     """The first row of a split with anything to read in its source."""
     for row in rows:
-        if not UNREADABLE.fullmatch(row["source"]):
+        if not BLANK.fullmatch(row["source"]):
             if "turns" in row:  # a dialogue, as `history_of` reads it
                 return Question(json.dumps(row["turns"], ensure_ascii=False))
             languages = (row["source_language"], row["target_language"]) if "direction" in row else (None, None)
@@ -65,21 +65,37 @@ def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
     return None
 
 
-def draw_sentence(
-    translator: Translator, question: Question, path: Path, settings: GenerationSettings | None = None
-) -> bool:
-    """Draw the cross-attention of the last layer, a map for each head; false if the model has none."""
-    attention = ask(translator, question, settings)
-    if "cross" not in attention.weights:
-        return False
-    save_figure(draw_maps(attention, "cross", Maps(), question), path)
-    return True
+def sentence_figure(
+    model: PreTrainedModel, tokenizers: Tokenizers, question: Question, settings: GenerationSettings | None = None
+) -> "Figure | None":
+    """The cross-attention of the last layer, a map for each head; None if the model has none."""
+    attention = ask(model, tokenizers, question, settings)
+    return draw_maps(attention, "cross", Maps(), question) if "cross" in attention.weights else None
 
 
-def ask(translator: Translator, question: Question, settings: GenerationSettings | None = None) -> Attention:
+def figures_of_kinds(
+    model: PreTrainedModel, tokenizers: Tokenizers, question: Question, kind: str, maps: Maps
+) -> "dict[str, Figure]":
+    """The chosen maps of one kind, or of all kinds that the model has, by file name; empty for a model without any.
+
+    Raises RunError for a kind that the model does not have.
+    """
+    attention = ask(model, tokenizers, question)
+    kinds = [known for known in attention.weights if kind in (known, "all")]
+    if attention.weights and not kinds:
+        existing = " and ".join(KINDS[known] for known in attention.weights)
+        raise RunError(f"--kind {kind}: the model ({model.config.model_type}) has no such attention, only {existing}")
+    return {maps.file_name(known): draw_maps(attention, known, maps, question) for known in kinds}
+
+
+def ask(
+    model: PreTrainedModel, tokenizers: Tokenizers, question: Question, settings: GenerationSettings | None = None
+) -> Attention:
+    """The attention of a model for a question."""
     return attention_of(
-        translator, question.sentence, question.target, settings, question.source_language, question.target_language
-    )
+        model, tokenizers, question.sentence, question.target, settings,
+        question.source_language, question.target_language,
+    )  # fmt: skip
 
 
 def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) -> "Figure":
@@ -87,8 +103,8 @@ def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) 
     weights, title, captions = _choose(attention.weights[kind], kind, maps)
     if question.target is not None:
         title += " · the output was given"
-    if attention.cut is not None:
-        title += f" · cut after {attention.cut} tokens"
+    if attention.truncated_at is not None:
+        title += f" · truncated after {attention.truncated_at} tokens"
     columns = {"cross": attention.source, "encoder": attention.source, "decoder": attention.written}[kind]
     rows = attention.source if kind == "encoder" else attention.output
     names = (

@@ -1,7 +1,7 @@
 """What tasks have in common whose models write a text by search: translation, dialogue, captioning."""
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,10 +14,16 @@ from kit.data.text.languages import TAGS_KEY
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RecipeError
-from kit.pretrained.loading import export_model
+from kit.evaluation.compare import read_predictions
+from kit.evaluation.evaluation import Evaluation
+from kit.plots.curves import save_figure
+from kit.prediction.options import GenerateOptions, PlotOptions
+from kit.prediction.text import TextPredictor
+from kit.pretrained.loading import ModelFolder, export_model
 from kit.pretrained.positions import position_limit
 from kit.tasks.base import E, Task
 from kit.tasks.families.seq2seq.evaluation import search_settings
+from kit.tasks.families.seq2seq.plots import first_question
 from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
 from kit.training.objective import Batch, SamplingSchedule, Seq2SeqObjective
 from kit.verify.proof import Proof
@@ -77,6 +83,29 @@ class Writing(Task[E]):
         indices = np.arange(len(examples))[:MAX_EXAMPLES]
         return self.batch_of(examples, indices, tokenizers), f"{len(rows)} {self.example_name} of {name}"
 
+    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
+        """Plot the attention of the exported model for examples, which also proves that it can be loaded."""
+        predictor = self.predictor(ModelFolder.open(model_folder), GenerateOptions())
+        if examples := self.plot_examples(splits.datasets[split], predictor):
+            for name, figure in predictor.attention_figures(PlotOptions(), lambda: examples).items():
+                save_figure(figure, plots / name)
+
+    def plot_examples(self, rows: Iterable[Mapping[str, Any]], predictor: TextPredictor[Any]) -> list[Any]:
+        """What the attention of a split is plotted for: the first row with anything to read."""
+        question = first_question(rows)
+        return [] if question is None else [question]
+
+    def run_examples(self, predictions: Path, predictor: TextPredictor[Any]) -> list[Any]:
+        """What the attention of a run is plotted for, from its predictions in a folder."""
+        files = [predictions / f"{split}.jsonl" for split in ("test", "validation")]
+        examples = (self.plot_examples(read_predictions(file), predictor) for file in files if is_filled(file))
+        return next((found for found in examples if found), [])
+
+    @classmethod
+    @abstractmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> TextPredictor[Any]:
+        """What generates text with a trained model."""
+
     @abstractmethod
     def batch_of(self, examples: E, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
         """These examples as tensors."""
@@ -117,3 +146,8 @@ def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
             "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
             "config.json"
         )
+
+
+def is_filled(file: Path) -> bool:
+    """Whether a file exists and is not empty."""
+    return file.is_file() and file.stat().st_size > 0

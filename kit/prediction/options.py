@@ -1,0 +1,81 @@
+"""What users ask of `kit generate`, and the rejection of options that a model does not support."""
+
+from collections.abc import Collection
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kit.decoding.settings import GenerationSettings, saved_settings
+from kit.errors import KitError
+
+
+@dataclass(frozen=True)
+class GenerateOptions:
+    """Options of `kit generate`; None where the model decides."""
+
+    n_best: int = 1
+    num_beams: int | None = None
+    max_new_tokens: int | None = None
+    length_penalty: float | None = None
+    no_repeat_ngram_size: int | None = None
+    sample: bool = False
+    temperature: float | None = None
+    top_p: float | None = None
+    seed: int | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    split_sentences: str | None = None
+    attention: Path | None = None
+    """PNG file for the attention of the first line."""
+    scores: bool = True
+    tokens_per_batch: int = 8192
+    portion_size: int | None = None
+    """Number of lines in memory at a time; 1 where a user waits for the output of each line."""
+
+    def search_changes(self) -> dict[str, Any]:
+        """The settings of search that were chosen."""
+        names = ("num_beams", "max_new_tokens", "length_penalty", "no_repeat_ngram_size")
+        return {name: getattr(self, name) for name in names} | {"num_return_sequences": self.n_best}
+
+    def seq2seq_settings(self, model: Any, **tokens: Any) -> GenerationSettings:
+        """The settings saved with an encoder-decoder, with these changes; as many beams as outputs, at least."""
+        saved_beams = model.generation_config.num_beams or 1
+        num_beams = max(self.num_beams or saved_beams, self.n_best)
+        return saved_settings(model, **{**self.search_changes(), "num_beams": num_beams, **tokens})
+
+
+@dataclass(frozen=True)
+class PlotOptions:
+    """Options of `kit plot`; None where there is a default."""
+
+    sentence: str | None = None
+    target: str | None = None
+    kind: str | None = None
+    layer: str | None = None
+    head: str | None = None
+    image: Path | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+    output: Path | None = None
+
+    def require(self, name: str, *dependent: str) -> None:
+        """Raise KitError if a dependent option is given without the option that it refers to."""
+        for other in dependent:
+            if getattr(self, name) is None and getattr(self, other) is not None:
+                raise KitError(f"--{other.replace('_', '-')} needs --{name}, which it refers to")
+
+
+COMMON_OPTIONS = frozenset(
+    {
+        "n_best", "num_beams", "max_new_tokens", "length_penalty", "no_repeat_ngram_size", "scores",
+        "tokens_per_batch", "portion_size",
+    }
+)  # fmt: skip
+"""The fields of GenerateOptions that every model that writes text supports."""
+
+
+def reject_unsupported(options: Any, supported: Collection[str], model: str, remedy: str = "Leave it out") -> None:
+    """Raise KitError for the first option that was given, differs from its default and is not supported."""
+    for option in fields(options):
+        if option.name not in supported and getattr(options, option.name) != option.default:
+            raise KitError(f"--{option.name.replace('_', '-')} has no effect on {model}. {remedy}")
