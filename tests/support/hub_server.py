@@ -95,6 +95,8 @@ class HubServer:
         self.parts: dict[tuple[str, int], bytes] = {}
         self.part_size = part_size
         self.log: list[str] = []
+        self.authorized: set[str] = set()
+        """The hosts that a token was sent to: those named in the requests, of which only the Hub's is the Hub."""
         self.faults: list[Fault] = []
         self.lock = threading.Lock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
@@ -174,6 +176,8 @@ class _Handler(BaseHTTPRequestHandler):
         address = urlsplit(self.path)
         request = f"{self.command} {unquote(address.path)}"
         hub.log.append(request)
+        if "Authorization" in self.headers or TOKEN in self.path:
+            hub.authorized.add(self.headers.get("Host", "").partition(":")[0])
         self.query = parse_qs(address.query)
         self.fault = hub.fault_of(request)
         length = int(self.headers.get("Content-Length") or 0)
