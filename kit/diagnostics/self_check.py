@@ -129,7 +129,7 @@ def round_trip(prepared: Prepared) -> Finding:
         folder = Path(temporary) / "model"
         prepared.task.export(folder, model, prepared.tokenizers)
         with without_progress_bars():
-            loaded = AutoModelForSeq2SeqLM.from_pretrained(folder)
+            loaded = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
         tokenizers = load_pretrained_tokenizers(str(folder))
     changed = []
     if not torch.equal(logits(model, batch), logits(loaded, batch)):

@@ -98,7 +98,10 @@ class Backbone(nn.Module):
     def __init__(self, config: RNNCaptionerConfig):
         super().__init__()
         settings = dict(config.backbone_config)
-        self.network = AutoBackbone.from_config(AutoConfig.for_model(settings.pop("model_type"), **settings))
+        for kernel in ("attn_implementation", "_attn_implementation"):  # which could be code from the Hub
+            settings.pop(kernel, None)
+        backbone = AutoConfig.for_model(settings.pop("model_type"), **settings)
+        self.network = AutoBackbone.from_config(backbone, trust_remote_code=False)
         self.channels = self.network.channels[-1]
 
     def forward(self, pixels: Tensor, mask: Tensor | None) -> tuple[Tensor, None]:

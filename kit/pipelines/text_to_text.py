@@ -73,7 +73,9 @@ class TextToTextPipeline(Pipeline):
         # two vocabularies: the source's tokenizer is at the root, the target's in a folder beside the weights
         place = self.tokenizer.name_or_path
         commit = getattr(self.model.config, "_commit_hash", None) if place == self.model.name_or_path else None
-        return AutoTokenizer.from_pretrained(place, subfolder="target_tokenizer", revision=commit or "main")
+        return AutoTokenizer.from_pretrained(
+            place, subfolder="target_tokenizer", revision=commit or "main", trust_remote_code=False
+        )
 
     # ---- languages ---------------------------------------------------------------------------------------------------
 

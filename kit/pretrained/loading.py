@@ -15,7 +15,6 @@ from transformers import (
     AutoConfig,
     AutoModelForSeq2SeqLM,
     AutoModelForSequenceClassification,
-    AutoTokenizer,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -23,9 +22,10 @@ from transformers import (
 )
 from transformers.utils import logging
 
-from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
+from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, read_tokenizer
 from kit.errors import RecipeError, RunError
 from kit.hub.download import resolve_folder
+from kit.hub.foreign import check_model_folder
 from kit.models import register_models
 from kit.pretrained.adapters import (
     MODEL_CONFIG,
@@ -45,9 +45,6 @@ from kit.system.files import TEMPORARY_PREFIX, replace_folder
 from kit.system.format import FORMAT_STAMP, check_format
 from kit.system.redaction import redact
 
-SAFE_LOADING: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False}
-"""How every model is loaded: weights that are numbers and nothing else, and no code from its folder."""
-
 
 def weights_dir(name_or_path: str | Path) -> str:
     """The folder with the weights of a run, of a model folder, or of `OWNER/NAME[@REVISION]` on the Hub."""
@@ -57,7 +54,9 @@ def weights_dir(name_or_path: str | Path) -> str:
 def _weights_dir(folder: Path) -> Path:
     inside = folder / "model"
     is_model = any((inside / file).is_file() for file in ("config.json", "adapter_config.json"))
-    return inside if is_model else folder
+    path = inside if is_model else folder
+    check_model_folder(path)
+    return path
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class ModelFolder:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of a model with a single text, with padding even if it has no padding token, as GPT-2's."""
         with one_line_errors(self.name):
-            tokenizer = AutoTokenizer.from_pretrained(self.path, trust_remote_code=False)
+            tokenizer = read_tokenizer(str(self.path))
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
@@ -121,7 +120,7 @@ def load_model(
     with one_line_errors(folder.name), without_progress_bars():
         if adapter_config_file(path) is not None:
             return load_adapted(auto_class, path, folder.config)
-        model = auto_class.from_pretrained(path, config=folder.config, **SAFE_LOADING)
+        model = auto_class.from_pretrained(path, config=folder.config, use_safetensors=True, trust_remote_code=False)
     freeze_constants(model)
     return model
 
@@ -140,7 +139,12 @@ def new_or_pretrained(
         return built(auto_class, config).to(getattr(torch, train.dtype)), []
     with one_line_errors(place), without_progress_bars(), plain_weights(place) as folder:
         model, told = auto_class.from_pretrained(
-            folder, config=config, ignore_mismatched_sizes=new_head, output_loading_info=True, **SAFE_LOADING
+            folder,
+            config=config,
+            ignore_mismatched_sizes=new_head,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
         )
     freeze_constants(model)
     if model.get_input_embeddings().num_embeddings < len(tokenizer):
@@ -155,7 +159,7 @@ def new_or_pretrained(
 def built(auto_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
     """A new model. Raises RecipeError if the numbers in its configuration make none."""
     try:
-        return auto_class.from_config(config)
+        return auto_class.from_config(config, trust_remote_code=False)
     # Configurations of transformers take any number: what the layers make of one below 1 is of many kinds.
     except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise RecipeError(
@@ -168,7 +172,7 @@ def load_adapted(auto_class: Any, place: str, config: PreTrainedConfig) -> PreTr
     for, with the adapter merged into them."""
     if auto_class is not adapted_class(place):
         with plain_weights(place) as folder:
-            return auto_class.from_pretrained(folder, config=config, **SAFE_LOADING)
+            return auto_class.from_pretrained(folder, config=config, use_safetensors=True, trust_remote_code=False)
     return with_adapter(load_base(place, config), place)
 
 
@@ -178,7 +182,11 @@ def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
     with one_line_errors(f"{base}, the base model of the adapter {place},"), without_progress_bars():
         # the head of the adapter may have other labels
         model = adapted_class(place).from_pretrained(
-            ModelFolder.open(base).path, config=config, ignore_mismatched_sizes=True, **SAFE_LOADING
+            ModelFolder.open(base).path,
+            config=config,
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,
+            trust_remote_code=False,
         )
     freeze_constants(model)
     if model.can_generate():
@@ -228,7 +236,7 @@ def _read_config(name_or_path: str | Path, path: Path, settings: dict[str, Any])
         if (run / "recipe.yaml").is_file():
             raise RunError(f"{run} has no model yet: finish it with `kit train {run} --resume`")
         raise RunError(f"{run} holds no trained model: it has neither config.json nor model/config.json")
-    arguments: dict[str, Any] = {"trust_remote_code": False}
+    arguments: dict[str, Any] = {}
     if adapter is not None:
         read_adapter_config(path)
         arguments["_configuration_file"] = MODEL_CONFIG
@@ -236,13 +244,15 @@ def _read_config(name_or_path: str | Path, path: Path, settings: dict[str, Any])
         stored, _ = PreTrainedConfig.get_config_dict(path, **arguments)
         if "kit_format" in stored:  # any other model is not one of ours, or was saved by other code
             check_format(name_or_path, stored)
-        config = AutoConfig.from_pretrained(path, **arguments)
-        if not settings:
-            return config
-        checked, problems = check_settings(type(config), settings)
-        if problems:
-            raise RecipeError("; ".join(message for _, message in problems))
-        return AutoConfig.from_pretrained(path, **arguments, **checked)
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False, **arguments)
+        if settings:
+            checked, problems = check_settings(type(config), settings)
+            if problems:
+                raise RecipeError("; ".join(message for _, message in problems))
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False, **arguments, **checked)
+    if (config._attn_implementation or "").startswith("flash_attention"):
+        config._attn_implementation = None  # without the package, transformers would download a kernel instead
+    return config
 
 
 @contextmanager

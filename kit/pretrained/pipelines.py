@@ -18,7 +18,7 @@ from kit.models import register_models
 from kit.pipelines import image_to_text, question_answering
 from kit.pipelines.text_to_text import DIRECTION, TRANSLATION
 from kit.pretrained.adapters import adapted_class, adapter_config_file
-from kit.pretrained.loading import load_config, load_model, weights_dir
+from kit.pretrained.loading import ModelFolder, load_model
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import PIPELINES, custom_pipelines
 
@@ -56,7 +56,7 @@ def register() -> None:
         PIPELINE_REGISTRY.task_aliases = TaskNames(PIPELINE_REGISTRY.task_aliases)
 
 
-def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
+def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs: Any) -> Pipeline:
     """`transformers.pipeline` for kit's tasks, with kit's own code: nothing from the model's folder is executed.
 
     `model` may also be a run folder, or `OWNER/NAME[@REVISION]` on the Hub. With `trust_remote_code=True`, transformers
@@ -66,19 +66,22 @@ def pipeline(task: str, model: Any, **kwargs: Any) -> Pipeline:
     name = DIRECTION.sub(TRANSLATION, task)
     if name in PIPELINES:
         kwargs.setdefault("pipeline_class", PIPELINES[name])
-    if isinstance(model, str | Path) and not kwargs.setdefault("trust_remote_code", False):
-        model = weights_dir(model)
+    if isinstance(model, str | Path) and not trust_remote_code:
+        folder = ModelFolder.open(model)
+        model = str(folder.path)
         if adapter_config_file(model) is not None:
             kwargs.setdefault("tokenizer", model)
-            model = load_model(adapted_class(model), model)
+            model = load_model(adapted_class(model), folder)
         else:
-            load_config(model)  # rejects a folder in another format
-            kwargs["model_kwargs"] = {"use_safetensors": True, **kwargs.get("model_kwargs", {})}
-    if name == image_to_text.TASK and not kwargs.get("trust_remote_code"):
+            # transformers would read the configuration again, and load the kernels that it asks for
+            kwargs.setdefault("config", folder.config)
+            safe = {"use_safetensors": True, "attn_implementation": folder.config._attn_implementation}
+            kwargs["model_kwargs"] = {**safe, **kwargs.get("model_kwargs", {})}
+    if name == image_to_text.TASK and not trust_remote_code:
         # transformers resolves the alias unless the configuration lists the name among its own pipelines
-        kwargs["config"] = copy.copy(load_config(model) if isinstance(model, str) else model.config)
+        kwargs["config"] = copy.copy(folder.config if isinstance(model, str) else model.config)
         kwargs["config"].custom_pipelines = custom_pipelines([name])
-    pipe = transformers_pipeline(task, model=model, **kwargs)
+    pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
     classifies = isinstance(pipe, TextClassificationPipeline | ZeroShotClassificationPipeline)
     if classifies and (problem := padding_problem(pipe.model.config)):
         raise RunError(f"{pipe.model.name_or_path}: {problem}")

@@ -11,9 +11,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-LOAD_OPTIONS = {"trust_remote_code": True}
-"""The code is the user's own, about to be uploaded."""
-
 
 class _BlockKit:
     """Makes every import of kit fail."""
@@ -49,12 +46,14 @@ def _load_model(folder: str, base: str, loader: Any) -> Any:
     import transformers
 
     if not base:
-        return loader.from_pretrained(folder, use_safetensors=True, **LOAD_OPTIONS)
+        return loader.from_pretrained(folder, use_safetensors=True, trust_remote_code=True)
     from peft import PeftModel
 
-    config = transformers.AutoConfig.from_pretrained(folder, _configuration_file="model_config.json", **LOAD_OPTIONS)
+    config = transformers.AutoConfig.from_pretrained(
+        folder, _configuration_file="model_config.json", trust_remote_code=True
+    )
     plain = loader.from_pretrained(
-        base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, **LOAD_OPTIONS
+        base, config=config, ignore_mismatched_sizes=True, use_safetensors=True, trust_remote_code=True
     )
     if plain.can_generate():
         plain.generation_config = transformers.GenerationConfig.from_pretrained(folder)
@@ -71,9 +70,11 @@ def _process(request: dict[str, Any]) -> None:
     save_file(model_outputs(model, load_file(request["inputs"])), target / "tensors.safetensors")
     texts: dict[str, Any] = {}
     if request["texts"]:
-        texts["tokens"] = transformers.AutoTokenizer.from_pretrained(request["model"])(request["texts"])["input_ids"]
+        texts["tokens"] = transformers.AutoTokenizer.from_pretrained(request["model"], trust_remote_code=True)(
+            request["texts"]
+        )["input_ids"]
     if request["calls"]:
-        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", **LOAD_OPTIONS)
+        pipe = transformers.pipeline(request["pipeline"], model=request["model"], device="cpu", trust_remote_code=True)
         texts["answers"] = pipeline_answers(pipe, request["calls"])
     (target / "texts.json").write_text(json.dumps(texts), encoding="utf-8")
 

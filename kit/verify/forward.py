@@ -39,7 +39,7 @@ def compare_after_reload(
     """Save and load a model; passes if weights and the result of `run` are bit-identical."""
     with tempfile.TemporaryDirectory() as folder, without_progress_bars():
         model.save_pretrained(folder)
-        loaded = type(model).from_pretrained(folder, dtype=model.dtype).to(model.device)
+        loaded = type(model).from_pretrained(folder, dtype=model.dtype, trust_remote_code=False).to(model.device)
     ours, theirs = model.state_dict(), loaded.state_dict()
     if ours.keys() != theirs.keys():
         return Outcome(False, f"names differ: {', '.join(sorted(ours.keys() ^ theirs.keys()))}")

@@ -17,6 +17,7 @@ from kit.data.text.languages import PREFIX_KEY, Languages, languages_of
 from kit.data.text.vocabulary import BERT_SPECIAL_TOKENS, BOS, EOS, PAD, UNK, train_vocabulary
 from kit.errors import NetworkError, RecipeError, RunError
 from kit.hub.download import download
+from kit.hub.foreign import check_model_folder
 from kit.hub.names import one_line, parse_repo_id
 from kit.system.files import read_json
 from kit.system.redaction import redact
@@ -161,10 +162,11 @@ class NoTokenizers(Tokenizers):
 def read_tokenizer(folder: str, subfolder: str = "") -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
+    check_model_folder(Path(folder) / subfolder)
     settings = Path(folder) / subfolder / "tokenizer_config.json"
     if settings.is_file() and read_json(settings, "a tokenizer").get("tokenizer_class") in GENERIC_CLASSES:
         # These need no model config; AutoTokenizer would read it, and warn if its model type is not registered.
-        return PreTrainedTokenizerFast.from_pretrained(folder, subfolder=subfolder)
+        return PreTrainedTokenizerFast.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)
     try:
         # Never run code from the Hub; if this were unset, transformers would ask on the terminal.
         return AutoTokenizer.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)

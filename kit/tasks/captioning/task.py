@@ -168,7 +168,7 @@ class Captioning(Writing[Captioned]):
         torch.manual_seed(train.seed)
         config = self.config(tokenizers)
         if section.pretrained is None:
-            model = AutoModelForImageTextToText.from_config(config)
+            model = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)
         else:
             model = load_model(AutoModelForImageTextToText, section.pretrained, section.settings)
             known = model.get_input_embeddings().num_embeddings

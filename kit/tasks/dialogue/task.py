@@ -184,7 +184,7 @@ class Dialogue(Writing[Conversations]):
             setattr(model.config, SETTINGS, getattr(config, SETTINGS))
             suit_tokenizers(model, tokenizers)
         else:
-            model = AutoModelForSeq2SeqLM.from_config(config)
+            model = AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=False)
         return model.to(getattr(torch, train.dtype))
 
     def load_model(self, place: str | Path) -> PreTrainedModel:

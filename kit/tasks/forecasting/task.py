@@ -163,7 +163,7 @@ class Forecasting(Task[Windows]):
             assert section.type is not None
             kind = config_class(section.type, self.recipe.kit_types)
             config = kind(**section.settings, **sizes, horizon=data.horizon)
-            model = AutoModelForTimeSeriesPrediction.from_config(config)
+            model = AutoModelForTimeSeriesPrediction.from_config(config, trust_remote_code=False)
             self.fit_normalization(model, windows)
         names = {"values": data.targets, "context": data.context, "series": data.series, "history": data.history}
         setattr(model.config, SETTINGS, {**names, "missing": data.missing})

@@ -239,7 +239,7 @@ class Translation(Writing[TokenPairs]):
                     "itself first"
                 )
         else:
-            model = AutoModelForSeq2SeqLM.from_config(self.config(tokenizers))
+            model = AutoModelForSeq2SeqLM.from_config(self.config(tokenizers), trust_remote_code=False)
         return model.to(getattr(torch, train.dtype))
 
     def load_model(self, place: str | Path) -> PreTrainedModel:
