@@ -13,6 +13,7 @@ which only what is learned counts. Its seconds are then not those of the stock T
 
 import argparse
 import tempfile
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from kit import load_recipe
 from kit.cards.markdown import table
 from kit.evaluation.aggregate import with_error
 from kit.recipe.base import Recipe
+from kit.runs.finish import with_config_updates
 from kit.runs.prepare import prepare
 from kit.training.layer_swaps import swap_layers
 
@@ -32,7 +34,7 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
     """The figures on validation and test, and the seconds of training."""
     set_seed(recipe.train.seed)
     prepared = prepare(recipe)
-    examples = prepared.encoded.splits["train"]
+    examples = prepared.encoded["train"].examples
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(
             output_dir=folder,
@@ -58,19 +60,15 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
         seconds = trainer.train().metrics["train_runtime"]
     found = {"train": {"seconds": float(seconds)}}
     model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # judged in 32 bits, as kit's
-    objective = prepared.task.objective(model.eval())
+    prepared = replace(prepared, model=model.eval())
+    objective = prepared.task.objective(model, prepared.state)
     for split in ("validation", "test"):
-        if split in prepared.encoded.splits:
+        if split in prepared.encoded:
+            rows, encoded = prepared.splits.datasets[split], prepared.encoded[split]
             evaluation = prepared.task.evaluate(
-                objective,
-                prepared.splits,
-                prepared.encoded,
-                prepared.tokenizers,
-                split,
-                prepared.evaluator(Accelerator()),
+                prepared.evaluator(Accelerator()), objective, rows, encoded, prepared.state
             )
-            if split == "validation":
-                prepared.task.settle(model, evaluation)
+            prepared = with_config_updates(prepared, evaluation.config_updates)
             found[split] = evaluation.figures
     return found
 

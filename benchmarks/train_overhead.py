@@ -86,7 +86,7 @@ def random_batches(pairs: TokenPairs, budget: int, count: int, seed: int, pad: i
 def measure(prepared: Prepared, folder: Path, steps: int, rounds: int) -> dict[str, list[float]]:
     """Target tokens per second of each contender in each round."""
     loop = build_loop(prepared, RunFolder(folder), Accelerator(), Reporter(quiet=True))
-    model, pairs = prepared.model, prepared.encoded.splits["train"]
+    model, pairs = prepared.model, prepared.encoded["train"].examples
     pad = prepared.tokenizers.source.pad_token_id
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}

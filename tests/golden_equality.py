@@ -51,7 +51,7 @@ RENAMED_PARAMETERS: list[tuple[str, str]] = [
 ]
 """Patterns in parameter names of version 0.1, and what stands in their place now."""
 
-RENAMED_FIGURES: dict[str, str] = {}
+RENAMED_FIGURES: dict[str, str] = {"cut": "truncated"}
 """Figures and columns of version 0.1, and their names now."""
 
 TRAIN = {"max_steps": STEPS, "learning_rate": 2e-3, "warmup_steps": 10, "save_steps": 1000, "logging_steps": 10}

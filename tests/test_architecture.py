@@ -33,7 +33,6 @@ KNOWN: dict[str, set[str]] = {
     },
     "names_of_tasks": {
         "kit.inference.plot_images names 'captioning'",
-        "kit.tasks.families.labeling.task names 'question_answering'",
     },
     "checks_of_task_classes": {
         "kit.diagnostics.cost checks for Seq2SeqEval",

@@ -49,7 +49,7 @@ def test_the_length_experiment_trains_five_models_and_draws_them(folder: Path, t
     assert (tmp_path / "out" / "length.png").read_bytes().startswith(b"\x89PNG")
 
     folders = [path for path in (tmp_path / "out").iterdir() if path.is_dir() and path.name != "data"]
-    runs = {path.name: RunFolder.existing(path) for path in folders}
+    runs = {path.name: RunFolder.open(path) for path in folders}
     assert set(runs) == {
         "no_attention", "no_attention_reversed", "fixed_context", "attention", "attention_reversed",
     }  # fmt: skip
@@ -131,7 +131,7 @@ def test_settings_are_compared_over_seeds_and_by_horizon(tmp_path: Path, capsys)
     head, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
     assert head == ["setting", "seeds", "loss", "mse", "mae"]
     figures = [
-        RunFolder.existing(tmp_path / "out" / f"teacher_forcing_{seed}").results()["test"]["mse"] for seed in range(2)
+        RunFolder.open(tmp_path / "out" / f"teacher_forcing_{seed}").results()["test"]["mse"] for seed in range(2)
     ]
     assert rows[0][:2] == ["teacher forcing", "2"]
     assert rows[0][3] == f"{sum(figures) / 2:.4g} ({min(figures):.4g} to {max(figures):.4g})"
@@ -199,11 +199,11 @@ def test_pretraining_is_compared_with_the_same_model_from_scratch(tmp_path: Path
     assert all(json.loads(row)["text"] in text for row in rows["train"])
     assert not any(json.loads(row)["text"] in text for row in rows["test"])
     for seed in (0, 1):
-        scratch, pretrained = (RunFolder.existing(output / f"{name}_{seed}") for name in ("from_scratch", "pretrained"))
+        scratch, pretrained = (RunFolder.open(output / f"{name}_{seed}") for name in ("from_scratch", "pretrained"))
         differences = set(scratch.recipe().differences(pretrained.recipe()))
         assert differences == {"model.pretrained"}
         assert f"{scratch.results()['test']['accuracy']:.4g}" in found
-    assert RunFolder.existing(output / "pretrained_0").recipe().train.seed == 0
+    assert RunFolder.open(output / "pretrained_0").recipe().train.seed == 0
 
 
 def test_a_recipe_is_trained_with_several_seeds(tmp_path: Path, capsys) -> None:
@@ -212,7 +212,7 @@ def test_a_recipe_is_trained_with_several_seeds(tmp_path: Path, capsys) -> None:
     script("several_seeds").main(["pretraining/bert_nsp_tiny", *small, "--seeds", "2", "--output", str(output)])
     found = (output / "seeds.md").read_text()
     assert capsys.readouterr().out == found
-    results = [RunFolder.existing(output / f"seed_{seed}").results()["test"] for seed in (0, 1)]
+    results = [RunFolder.open(output / f"seed_{seed}").results()["test"] for seed in (0, 1)]
     for name in ("pair_accuracy", "pair_accuracy_error", "masked_loss", "unigram_loss"):
         values = [result[name] for result in results]
         mean, error = sum(values) / 2, abs(values[0] - values[1]) / 2
@@ -376,7 +376,7 @@ def test_the_example_of_training_with_kit_runs(in_tmp: Path, capsys) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"exact match on the test split: [\d.]+", lines[-2])
     assert lines[-1].startswith("[{'translation_text': ")
-    assert RunFolder.existing(in_tmp / "runs" / "dates_from_python").results()["train"]["steps"] == 2
+    assert RunFolder.open(in_tmp / "runs" / "dates_from_python").results()["train"]["steps"] == 2
 
 
 def test_the_example_of_training_with_the_trainer_runs(in_tmp: Path, capsys) -> None:

@@ -91,7 +91,7 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
 
 def _show_results(finished: Any, reporter: Any) -> None:
     """Print where a run is, and its main figures."""
-    if finished.was_there:
+    if finished.already_finished:
         reporter.print(f"{finished.folder} holds the finished run; nothing was changed (use --output for a new one):")
     else:
         reporter.print(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")

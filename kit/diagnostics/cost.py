@@ -17,7 +17,6 @@ from kit.data.batching.plan import length_sorted_batches, micro_batch_rng
 from kit.data.batching.ragged import TokenPairs
 from kit.data.streaming.plan import StreamPlan
 from kit.runs.prepare import Prepared
-from kit.tasks.base import Encoded
 from kit.tasks.families.seq2seq.evaluation import Sources, by_language, mean_loss, predict, search_settings
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
 from kit.training.layer_swaps import swap_layers
@@ -116,10 +115,9 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     task, train = prepared.task, prepared.recipe.train
     model = copy.deepcopy(prepared.model)
     swap_layers(model, device, accelerator.mixed_precision != "no")
-    objective = task.objective(model).to(device)
-    make_batch = prepared.batch_maker()
+    objective = task.objective(model, prepared.state).to(device)
     optimizer = build_optimizer(objective, train)
-    trial = _Trial(objective, optimizer, make_batch, train.max_grad_norm, accelerator)
+    trial = _Trial(objective, optimizer, prepared.make_batch, train.max_grad_norm, accelerator)
     longest, strata = representative_micro_batches(prepared)
 
     # first: memory that an earlier step freed, but the process kept, would not be counted
@@ -238,7 +236,8 @@ def estimate_evaluations(
     If the task generates, they are extrapolated from part of the validation split, as if every output were as long as
     its reference; otherwise an evaluation is a forward pass, a third of a training step.
     """
-    section, steps, splits = prepared.recipe.eval, prepared.total_steps, prepared.encoded.splits
+    section, steps = prepared.recipe.eval, prepared.total_steps
+    splits = {split: encoded.examples for split, encoded in prepared.encoded.items()}
     evaluations = -(-steps // section.steps) if section.steps else 1
     finally_evaluated = [split for name, split in splits.items() if name != "train"]
     if not isinstance(section, Seq2SeqEval) or not isinstance(objective, Seq2SeqObjective):
@@ -260,22 +259,13 @@ def estimate_other_writing(
     """The seconds of all evaluations if sources are not text, extrapolated from a few rows of the validation split."""
     recipe, splits = prepared.recipe, prepared.splits
     few = splits.datasets["validation"].select(range(min(TRIAL_ROWS, len(splits.datasets["validation"]))))
-    examples = prepared.task.encode_split(few, prepared.tokenizers, objective.model.config)
-    longest = min(int(examples.lengths.max()), recipe.eval.max_new_tokens)  # type: ignore[attr-defined]
+    encoded = prepared.task.encode(few, prepared.state, "validation")
+    longest = min(int(encoded.examples.lengths.max()), recipe.eval.max_new_tokens)  # type: ignore[attr-defined]
     task = type(prepared.task)(recipe.with_values("eval", max_new_tokens=longest, group_by=[]))
-    piece = replace(splits, datasets=type(splits.datasets)({"validation": few}))
-    seconds = {}
+    evaluator, seconds = prepared.evaluator(accelerator), {}
     for final in (False, True):
         with timed(accelerator) as took:
-            task.evaluate(
-                objective,
-                piece,
-                Encoded({"validation": examples}),
-                prepared.tokenizers,
-                "validation",
-                prepared.evaluator(accelerator),
-                final,
-            )
+            task.evaluate(evaluator, objective, few, encoded, prepared.state, final=final)
         seconds[final] = took() / len(few)
     rows = {name: len(split) for name, split in splits.datasets.items() if name != "train"}
     return evaluations * seconds[False] * rows["validation"] + seconds[True] * sum(rows.values())
@@ -291,7 +281,7 @@ def time_evaluation(
 ) -> Callable[[TokenPairs], float]:
     """Time one batch of an evaluation, with at most so many source tokens over all beams; returns a function that
     extrapolates the seconds of a whole split."""
-    examples = prepared.encoded.splits["validation"]
+    examples = prepared.encoded["validation"].examples
     pad = prepared.tokenizers.source.pad_token_id
     budget = max(1, section.tokens_per_batch // num_beams)
     batches = length_sorted_batches(examples.source.lengths, budget)

@@ -37,8 +37,8 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     train = training_rows(prepared)
     others = {split: rows for split, rows in prepared.splits.datasets.items() if split != "train"}
     rows = {"train": train, **others}
-    splits = {split: split_facts(prepared, split, rows[split]) for split in prepared.encoded.splits}
-    duplicates, overlaps = find_duplicates(train, others, prepared.task.identity)
+    splits = {split: split_facts(prepared, split, rows[split]) for split in prepared.encoded}
+    duplicates, overlaps = find_duplicates(train, others, prepared.task.identity_columns)
     try:
         cost = estimate(prepared, accelerator)
     except torch.OutOfMemoryError:
@@ -51,7 +51,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         start_token=start_token(prepared),
         vocabularies=vocabularies(prepared),
         batches=Batches(
-            prepared.steps_per_epoch,
+            prepared.plan.steps_per_epoch or 0,
             prepared.total_steps,
             prepared.plan.micro_batches,
             prepared.plan.padding().share,
@@ -59,7 +59,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         ),
         parameters=count_parameters(prepared.model),
         cost=cost,
-        notes=prepared.splits.report.notes,
+        notes=prepared.report.notes,
         warnings=list(find_warnings(recipe, splits, overlaps, cost)),
     )
 
@@ -74,19 +74,19 @@ def start_token(prepared: Prepared) -> str | None:
 
 def training_rows(prepared: Prepared) -> Dataset:
     """The rows of the training split that passed the filters."""
-    train, kept = prepared.splits.datasets["train"], prepared.encoded.kept
+    train, kept = prepared.splits.datasets["train"], prepared.encoded["train"].kept
     return train if kept is None else train.select(kept)
 
 
 def split_facts(prepared: Prepared, split: str, rows: Dataset) -> SplitFacts:
     """Sizes, lengths and unknown tokens of a split, whose examples were encoded from `rows`."""
-    task, examples, report = prepared.task, prepared.encoded.splits[split], prepared.splits.report.splits[split]
+    task, examples, report = prepared.task, prepared.encoded[split].examples, prepared.splits.report.splits[split]
     is_train = split == "train"
-    filters = prepared.encoded.left_out if is_train else task.beyond_filters(examples, prepared.tokenizers)
+    filters = prepared.dropped if is_train else task.beyond_filters(examples, prepared.state)
     filtered = {task.filter_name(name): count for name, count in filters.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     unreachable = task.unreachable_references(examples)
-    texts = task.token_lists(examples, prepared.tokenizers)
+    texts = task.token_lists(examples, prepared.state)
     return SplitFacts(
         read=report.read,
         left_out=left_out | filtered if is_train else left_out,
@@ -108,9 +108,8 @@ def side_of(text: TextTokens, rows: Dataset) -> Side:
 
 def first_examples(prepared: Prepared) -> list[Example]:
     """A few examples of the first micro-batch, decoded from the tensors that the model will receive."""
-    make_batch = prepared.batch_maker()
-    batch = make_batch(prepared.plan.step(0)[0], micro_batch_rng(prepared.recipe.train.seed, 0, 0))
-    views = prepared.task.describe_batch(batch, prepared.tokenizers)
+    batch = prepared.make_batch(prepared.plan.step(0)[0], micro_batch_rng(prepared.recipe.train.seed, 0, 0))
+    views = prepared.task.describe_batch(batch, prepared.state)
     if not views:
         return []
 

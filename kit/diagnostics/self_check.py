@@ -77,13 +77,13 @@ def devices() -> list[torch.device]:
 
 def training_batch(prepared: Prepared, indices: np.ndarray, device: torch.device | str = "cpu") -> Batch:
     """A training batch of these examples, on a device."""
-    batch = prepared.batch_maker()(indices, micro_batch_rng(0, 0, 0))
+    batch = prepared.make_batch(indices, micro_batch_rng(0, 0, 0))
     return {name: tensor.to(device) for name, tensor in batch.items()}
 
 
 def learning(prepared: Prepared, device: torch.device) -> Finding:
     """Whether the loss falls as far as it should."""
-    objective = prepared.task.objective(copy.deepcopy(prepared.model).to(device)).train()
+    objective = prepared.task.objective(copy.deepcopy(prepared.model).to(device), prepared.state).train()
     optimizer = build_optimizer(objective, prepared.recipe.train)
     losses, start = [], time.perf_counter()
     for step in range(MAX_STEPS):
@@ -127,7 +127,7 @@ def round_trip(prepared: Prepared) -> Finding:
     model, texts = copy.deepcopy(prepared.model), prepared.splits.datasets["validation"]["source"]
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
-        prepared.task.export(folder, model, prepared.tokenizers)
+        prepared.task.export(folder, model, prepared.state)
         with without_progress_bars():
             loaded = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
         tokenizers = load_pretrained_tokenizers(str(folder))

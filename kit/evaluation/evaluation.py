@@ -1,6 +1,7 @@
-"""What an evaluation returns."""
+"""The result of an evaluation."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -8,5 +9,7 @@ from typing import Any
 class Evaluation:
     """Figures of a split and the predictions they were computed from, in the order of the data."""
 
-    figures: dict[str, Any]
-    rows: list[dict[str, Any]]
+    figures: Mapping[str, Any]
+    rows: Sequence[dict[str, Any]]
+    config_updates: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the model's configuration that the evaluation determined, such as a threshold that was tuned."""

@@ -30,7 +30,7 @@ def plot(run: str | Path, options: PlotOptions, report: Callable[[str], None] = 
     is_run = (Path(run) / "recipe.yaml").is_file()
     if kind == "curves":
         reject_unsupported(options, {"kind", "output"}, "--kind curves")
-        return _plot_curves(RunFolder.existing(Path(run)), output)
+        return _plot_curves(RunFolder.open(Path(run)), output)
     folder = output if output is not None and not to_file else RunFolder(Path(run)).plots if is_run else Path()
     if not is_run or to_file or options != PlotOptions(output=output):
         return _plot_attention(run, options, folder, output if to_file else None)

@@ -103,7 +103,7 @@ class ModelFolder:
         return load_model(auto_class, self).eval().to(device or default_device())
 
 
-def load_seq2seq(name_or_path: str | Path, settings: dict[str, Any] | None = None) -> PreTrainedModel:
+def load_seq2seq(name_or_path: str | Path | ModelFolder, settings: dict[str, Any] | None = None) -> PreTrainedModel:
     """An encoder-decoder of a run folder, a model folder or a Hub id; `settings` change its configuration."""
     return load_model(AutoModelForSeq2SeqLM, name_or_path, settings)
 

@@ -1,10 +1,10 @@
-"""`kit average`: a run folder whose model is the mean of the last checkpoints of another run."""
+"""`kit average`: a new run folder whose model is the mean of the last checkpoints of a run."""
 
 import shutil
 from pathlib import Path
 
 from kit.errors import RunError
-from kit.runs.finish import conclude
+from kit.runs.finish import evaluate_and_export
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import prepare
 from kit.runs.train import FinishedRun, build_accelerator, build_loop
@@ -13,16 +13,17 @@ from kit.training.checkpoint import Checkpoints
 
 
 def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter | None = None) -> FinishedRun:
-    """Average the weights of the last checkpoints of `run`, evaluate the result as the run was, and write it to the new
-    run folder `output`. The run itself stays as it is."""
+    """Average the weights of the last checkpoints of `run`, evaluate the result like the run, and write it to the new
+    run folder `output`. The run itself does not change."""
     reporter = reporter or Reporter(quiet=True)
-    source, folder = RunFolder.existing(run), RunFolder(output)
+    source, folder = RunFolder.open(run), RunFolder(output)
     if output.exists() and any(output.iterdir()):
         raise RunError(f"{output} is not empty: nothing was touched. Name a new folder with --output")
-    there = [checkpoint for checkpoint, wrong in Checkpoints(source.checkpoints, last).newest_first() if wrong is None]
-    if len(there) < last:
+    newest_first = Checkpoints(source.checkpoints, last).newest_first()
+    valid = [checkpoint for checkpoint, problem in newest_first if problem is None]
+    if len(valid) < last:
         raise RunError(
-            f"{run} has {len(there)} whole checkpoint{'s' * (len(there) != 1)}, not {last}: average fewer with --last, "
+            f"{run} has {len(valid)} valid checkpoint{'s' * (len(valid) != 1)}, not {last}: average fewer with --last, "
             "or train with a larger train.save_total_limit"
         )
     recipe = source.recipe()
@@ -31,12 +32,12 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
         prepared = prepare(recipe, source.tokenizers(), accelerator)
         loop = build_loop(prepared, source, accelerator, reporter)
         try:
-            loop.restore(there[0])
+            loop.restore(valid[0])
             steps = loop.load_mean(last)
             reporter.print(f"mean of the checkpoints of steps {', '.join(map(str, steps))}")
             folder.start(prepared.recipe, prepared.tokenizers)
             shutil.copyfile(source.metrics_file, folder.metrics_file)
-            results = conclude(prepared, loop, folder, reporter, averaging={"steps": steps, "run": run.name})
+            results = evaluate_and_export(prepared, loop, folder, reporter, averaging={"steps": steps, "run": run.name})
         finally:
             loop.release()
     return FinishedRun(output, results)

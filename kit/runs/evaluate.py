@@ -1,4 +1,4 @@
-"""Evaluate a trained model again: on another split, other data or with another search."""
+"""Evaluate a trained model again: on another split, on other data or with another search."""
 
 from pathlib import Path
 
@@ -10,7 +10,6 @@ from kit.evaluation.evaluator import Evaluator
 from kit.hub.download import resolve_folder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
-from kit.tasks.base import Encoded
 from kit.tasks.registry import create_task, load_recipe
 
 
@@ -19,27 +18,25 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
 
     `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`.
     """
-    folder = RunFolder.existing(resolve_folder(run))
+    folder = RunFolder.open(resolve_folder(run))
     changed = list(overrides or [])
     check_sections(changed, "data", "eval", example="eval.tokens_per_batch=4096")
     if any(override.startswith("data.") for override in changed):
-        changed.append("data.fingerprints=null")  # other data is what is asked for
+        changed.append("data.fingerprints=null")  # the user asked for other data
     if any(override.startswith("data.directions=") for override in changed):
-        # they concern training data alone, and may name other directions
+        # these keys apply to training data only, and may name other directions
         changed[:0] = ["data.direction_sizes=null", "data.direction_repeats=null"]
     recipe = load_recipe(folder.recipe_file, changed)
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
     task = create_task(recipe)
-    tokenizers = task.load_tokenizers(folder.model)
     model = task.load_model(folder.model)
-    splits = task.load()
+    splits = task.load_splits()
     if split not in splits.datasets:
         names = list(splits.datasets)
         raise DataError(f"the data has no split {split!r}, only {', '.join(names)}.{did_you_mean(split, names)}")
-    accelerator = Accelerator()
-    objective = task.objective(model.to(accelerator.device).eval())
-    encoded = Encoded({split: task.encode_split(splits.datasets[split], tokenizers, model.config)})
-    return task.evaluate(
-        objective, splits, encoded, tokenizers, split, Evaluator(recipe.eval.tokens_per_batch, accelerator)
-    )
+    state, rows, accelerator = task.restore(folder.model, splits), splits.datasets[split], Accelerator()
+    # not encoded as "train", whose filters would drop examples
+    encoded = task.encode(rows, state, "evaluated" if split == "train" else split)
+    objective = task.objective(model.to(accelerator.device).eval(), state)
+    return task.evaluate(Evaluator(recipe.eval.tokens_per_batch, accelerator), objective, rows, encoded, state)

@@ -1,7 +1,10 @@
-"""The end of a run: evaluate the best weights, and leave behind what the next person needs."""
+"""The end of a run: evaluate the best weights, export the model, and write predictions, plots and the model card."""
 
+import copy
 import json
 import shutil
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from kit.errors import KitError
@@ -20,48 +23,60 @@ from kit.training.processes import wait_for_everyone
 
 
 def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
-    """Put the weights to keep into the model, and conclude the run with them."""
+    """Load the weights to keep into the model, then evaluate and export it; returns the figures of the run."""
     loop.load_best()
     if prepared.recipe.eval.average is None:
-        return conclude(prepared, loop, folder, reporter)
+        return evaluate_and_export(prepared, loop, folder, reporter)
     validation, averaging = choose_weights(prepared, loop, prepared.recipe.eval.average, reporter)
-    return conclude(prepared, loop, folder, reporter, {"validation": validation}, averaging)
+    return evaluate_and_export(prepared, loop, folder, reporter, validation, averaging)
 
 
-def conclude(
+def evaluate_and_export(
     prepared: Prepared,
     loop: Loop,
     folder: RunFolder,
     reporter: Reporter,
-    evaluated: dict[str, Evaluation] | None = None,
+    validation: Evaluation | None = None,
     averaging: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the model on validation and test, where that is not done, and write everything down."""
-    evaluations = dict(evaluated or {})
-    for split in ("validation", "test"):
-        if split in prepared.encoded.splits and split not in evaluations:
-            evaluations[split] = evaluate_finally(prepared, loop, split, split, reporter)
-        if split == "validation":
-            prepared.task.settle(prepared.model, evaluations[split])
+    """Evaluate the model on validation, unless that is done, and on test, and write all files of a finished run.
+
+    What the evaluation on validation determines about the configuration holds for the test split and the exported
+    model.
+    """
+    validation = validation or run_final_evaluation(prepared, loop, "validation", "validation", reporter)
+    evaluations = {"validation": validation}
+    prepared = with_config_updates(prepared, validation.config_updates)
+    if "test" in prepared.encoded:
+        evaluations["test"] = run_final_evaluation(prepared, loop, "test", "test", reporter)
     results = collect_results(prepared, loop, evaluations)
     if averaging is not None:
         results["averaging"] = averaging
     if loop.accelerator.is_main_process:
-        leave_behind(prepared, loop, folder, evaluations, results, reporter)
+        write_artifacts(prepared, loop, folder, evaluations, results, reporter)
     wait_for_everyone()
     return results
 
 
+def with_config_updates(prepared: Prepared, updates: Mapping[str, Any]) -> Prepared:
+    """The run with these fields changed in the configuration that is exported, and in the one that evaluation reads."""
+    config = copy.deepcopy(prepared.state.config)
+    for name, value in updates.items():
+        setattr(config, name, value)
+        setattr(prepared.model.config, name, value)  # training has ended, and the export saves the model with it
+    return replace(prepared, state=replace(prepared.state, config=config))
+
+
 def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter) -> tuple[Evaluation, dict[str, Any]]:
-    """Leave the better of the best step and the mean of the last checkpoints in the model, judged on validation.
+    """Load the better of the best step and the mean of the last checkpoints into the model, judged on validation.
 
     Returns its evaluation, and the figures of both as results.json holds them.
     """
     selected = prepared.recipe.eval.metric_for_best_model
-    best = evaluate_finally(prepared, loop, "validation", f"best step ({loop.progress.best_step})", reporter)
+    best = run_final_evaluation(prepared, loop, "validation", f"best step ({loop.progress.best_step})", reporter)
     steps = loop.load_mean(last)
     name = f"mean of {len(steps)} checkpoints (steps {steps[0]} to {steps[-1]})"
-    mean = evaluate_finally(prepared, loop, "validation", name, reporter)
+    mean = run_final_evaluation(prepared, loop, "validation", name, reporter)
     gain = mean.figures[selected] - best.figures[selected]
     keep_mean = gain > 0 if greater_is_better(selected) else gain < 0
     if not keep_mean:
@@ -72,29 +87,25 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
     return (mean if keep_mean else best), averaging
 
 
-def evaluate_finally(prepared: Prepared, loop: Loop, split: str, name: str, reporter: Reporter) -> Evaluation:
-    """Evaluate the model as it is with the search of the recipe, and show the figures."""
+def run_final_evaluation(prepared: Prepared, loop: Loop, split: str, name: str, reporter: Reporter) -> Evaluation:
+    """Evaluate the model with the search of the recipe, and print the figures."""
+    rows, encoded = prepared.splits.datasets[split], prepared.encoded[split]
     with reporter.status(f"final evaluation: {name}"):
-        found = prepared.task.evaluate(
-            loop.objective,
-            prepared.splits,
-            prepared.encoded,
-            prepared.tokenizers,
-            split,
-            prepared.evaluator(loop.accelerator),
+        evaluation = prepared.task.evaluate(
+            prepared.evaluator(loop.accelerator), loop.objective, rows, encoded, prepared.state
         )
-    show_evaluation(reporter, prepared.task, name, found)
-    return found
+    show_evaluation(reporter, prepared.task, name, evaluation)
+    return evaluation
 
 
-def show_evaluation(reporter: Reporter, task: Task[Any], when: str, found: Evaluation) -> None:
-    """One line of figures, then a few examples, spread over the split."""
-    figures = {name: value for name, value in found.figures.items() if isinstance(value, float)}
-    reporter.print(f"{when}: " + " · ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+def show_evaluation(reporter: Reporter, task: Task[Any, Any], name: str, evaluation: Evaluation) -> None:
+    """Print a line of figures, then a few predictions, evenly spaced over the split."""
+    figures = {name: value for name, value in evaluation.figures.items() if isinstance(value, float)}
+    reporter.print(f"{name}: " + " · ".join(f"{figure} {value:.4g}" for figure, value in figures.items()))
     examples = task.recipe.eval.examples
-    every = max(1, len(found.rows) // max(1, examples))
-    for row in found.rows[::every][:examples]:
-        reporter.print(f"    {task.shown(row)}")
+    step = max(1, len(evaluation.rows) // max(1, examples))
+    for row in evaluation.rows[::step][:examples]:
+        reporter.print(f"    {task.format_prediction(row)}")
 
 
 def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evaluation]) -> dict[str, Any]:
@@ -114,9 +125,9 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
             "processes": loop.accelerator.num_processes,
         },
         "data": {
-            "examples": {name: len(examples) for name, examples in prepared.encoded.splits.items()},
-            "left_out": prepared.encoded.left_out,
-            "notes": prepared.splits.report.lines(),
+            "examples": {split: len(encoded.examples) for split, encoded in prepared.encoded.items()},
+            "left_out": dict(prepared.dropped),
+            "notes": prepared.report.lines(),
             "fingerprints": prepared.splits.fingerprints,
         },
         "parameters": total,
@@ -126,7 +137,7 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
     }
 
 
-def leave_behind(
+def write_artifacts(
     prepared: Prepared,
     loop: Loop,
     folder: RunFolder,
@@ -134,19 +145,19 @@ def leave_behind(
     results: dict[str, Any],
     reporter: Reporter,
 ) -> None:
-    """Write predictions, model, pictures and card; results.json last, because it says that the run is finished."""
+    """Write predictions, model, plots and card; results.json comes last, because it marks the run as finished."""
     folder.predictions.mkdir(exist_ok=True)
     for split, evaluation in evaluations.items():
         lines = (json.dumps(row, ensure_ascii=False) for row in evaluation.rows)
         write_text(folder.predictions / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
-    prepared.task.export(folder.model, prepared.model, prepared.tokenizers)
+    prepared.task.export(folder.model, prepared.model, prepared.state)
     folder.plots.mkdir(exist_ok=True)
     draw_curves(folder.metrics_file, folder.plots)
     split, evaluation = list(evaluations.items())[-1]
     try:
-        prepared.task.draw(folder.model, prepared.splits, split, evaluation, folder.plots)
-    except KitError as error:  # a model that learned nothing can have nothing to show: the run is finished all the same
-        reporter.print(f"no picture of the model: {error}")
+        prepared.task.plots(folder.model, prepared.splits, split, evaluation, folder.plots)
+    except KitError as error:  # a model that learned nothing may have nothing to plot, which does not fail the run
+        reporter.print(f"no plots of the model: {error}")
     card = prepared.task.write_card(folder.path, results)
     write_text(folder.card, card)
     write_text(folder.model / "README.md", card)

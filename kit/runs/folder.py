@@ -1,4 +1,4 @@
-"""The folder of a run: where everything is, whose it is, and who is working in it."""
+"""The folder of a run: its files, the recipe it belongs to, and the lock of the process that trains in it."""
 
 import json
 import socket
@@ -19,10 +19,10 @@ from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
 from kit.training.processes import gather, on_main
 
-# What may change between the start of a run and its resumption: nothing here decides what is learned.
-FREE_TO_CHANGE = (
+# Keys that may change when a run is resumed: none of them affects what the model learns.
+RESUMABLE_KEYS = (
     "train.max_minutes",
-    "train.micro_batches",  # a resumed run keeps its own, see `in_enough_parts`
+    "train.micro_batches",  # checked by `resolve_micro_batches`
     "train.save_steps",
     "train.save_total_limit",
     "train.logging_steps",
@@ -38,7 +38,7 @@ FREE_TO_CHANGE = (
 
 
 class RunFolder:
-    """Paths of a run. Nothing is read or written before a method says so."""
+    """The paths of a run. Creating one reads and writes nothing."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -53,16 +53,16 @@ class RunFolder:
         self.card = path / "README.md"
 
     @classmethod
-    def existing(cls, path: Path) -> "RunFolder":
-        """A folder that holds a run."""
+    def open(cls, path: Path) -> "RunFolder":
+        """The folder of a run that exists. Raises RunError if there is none."""
         folder = cls(path)
         if not folder.model.is_dir() and any(
             (path / name).is_file() for name in ("config.json", "adapter_config.json")
         ):
-            folder.model = path  # as it is on the Hub
+            folder.model = path  # the layout on the Hub
         if not folder.recipe_file.is_file():
-            what = "is not a run folder: it has no recipe.yaml" if path.exists() else "does not exist"
-            raise RunError(f"{path} {what}. `kit train RECIPE` makes one, by default under runs/")
+            problem = "is not a run folder: it has no recipe.yaml" if path.exists() else "does not exist"
+            raise RunError(f"{path} {problem}. `kit train RECIPE` creates one, by default under runs/")
         return folder
 
     @property
@@ -70,27 +70,27 @@ class RunFolder:
         return self.results_file.is_file()
 
     def recipe(self) -> Recipe:
-        """The resolved recipe that the run was started with."""
+        """The resolved recipe that the run was started with. Raises RunError if this version of kit cannot read it."""
         try:
             return load_recipe(self.recipe_file, saved=True)
         except RecipeError as error:
             raise RunError(
-                f"{error}\n{self.path} was written by another version of kit, or changed by hand: this one, "
-                f"{__version__}, cannot read its recipe. Nothing was touched"
+                f"{error}\n{self.path} was written by another version of kit, or edited by hand: version {__version__} "
+                "cannot read its recipe. Nothing was touched"
             ) from None
 
     def results(self) -> dict[str, Any]:
-        """The figures of a finished run."""
+        """The figures of a finished run. Raises RunError if the run is not finished."""
         if not self.is_finished:
-            raise RunError(f"{self.path} is not finished: it has no results.json. Go on with --resume")
+            raise RunError(f"{self.path} is not finished: it has no results.json. Continue it with --resume")
         return read_json(self.results_file, "the results of a run")
 
-    def claim(self, recipe: Recipe, resume: bool) -> None:
-        """Make sure that this folder is free for, or belongs to, a run of this recipe; write nothing yet."""
+    def check_available(self, recipe: Recipe, resume: bool) -> None:
+        """Raise RunError unless this folder is empty or belongs to a run of this recipe; nothing is written."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file: name another folder with --output")
         if not self.recipe_file.exists():
-            # what a run leaves that was killed before it had written its recipe is nobody's
+            # a run that was killed before it wrote its recipe may have left these
             entries = [path.name for path in self.path.iterdir()] if self.path.exists() else []
             foreign = [name for name in entries if name != ".lock" and not name.startswith(TEMPORARY_PREFIX)]
             if foreign:
@@ -103,28 +103,28 @@ class RunFolder:
         changed = [
             key
             for key in recipe.differences(before)
-            if not any(key == free or key.startswith(f"{free}.") for free in FREE_TO_CHANGE)
+            if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in RESUMABLE_KEYS)
         ]
         if changed:
             old, new = before.flat(), recipe.flat()
-            shown = "; ".join(f"{key} was {show(old.get(key))}, now {show(new.get(key))}" for key in changed)
+            changes = "; ".join(f"{key} was {show(old.get(key))}, now {show(new.get(key))}" for key in changed)
             raise RunError(
-                f"{self.path} belongs to another recipe: {shown}. Nothing was touched. Name another folder with "
-                f"--output, or set {'it' if len(changed) == 1 else 'them'} back; what may change within a run is "
-                f"{', '.join(FREE_TO_CHANGE)}"
+                f"{self.path} belongs to another recipe: {changes}. Nothing was touched. Name another folder with "
+                f"--output, or undo the change{'s' * (len(changed) > 1)}; keys that may change within a run: "
+                f"{', '.join(RESUMABLE_KEYS)}"
             )
         if not resume and not self.is_finished:
             raise RunError(
-                f"{self.path} holds an unfinished run of this recipe. Go on with --resume, or name another folder "
-                "with --output"
+                f"{self.path} holds an unfinished run of this recipe. Continue it with --resume, or name another "
+                "folder with --output"
             )
 
     def tokenizers(self) -> Tokenizers | None:
-        """The run's tokenizers, once it has been started."""
+        """The tokenizers of the run; None before it has been started."""
         return Tokenizers.load(self.tokenizer) if self.tokenizer.exists() else None
 
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
-        """Make this the folder of the run: write the resolved recipe and the tokenizers."""
+        """Write the resolved recipe and the tokenizers: the folder now belongs to the run."""
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.recipe_file, recipe.to_yaml())
         if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
@@ -134,7 +134,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self, is_main_process: bool = True) -> Iterator[None]:
-        """Keep other runs out of this folder; the system takes the lock back if this process dies."""
+        """Lock this folder against other runs; the operating system releases the lock if this process dies."""
         if not is_main_process:
             yield
             return
@@ -150,7 +150,7 @@ class RunFolder:
             yield
         finally:
             lock.release()
-            if [entry.name for entry in self.path.iterdir()] == [".lock"]:  # nothing came of it: leave no trace
+            if [entry.name for entry in self.path.iterdir()] == [".lock"]:  # the run failed before it wrote anything
                 (self.path / ".lock").unlink()
                 self.path.rmdir()
 

@@ -1,8 +1,10 @@
-"""From a recipe to everything a training needs, before the first step: the stations from text to model."""
+"""From a recipe to everything that training needs before its first step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from accelerate import Accelerator
 from transformers import PreTrainedModel
@@ -20,74 +22,92 @@ from kit.pretrained.adapters import adapter_config_file, add_adapter, described_
 from kit.pretrained.loading import weights_dir
 from kit.recipe.base import Recipe
 from kit.runs.revisions import pinned
-from kit.tasks.base import Encoded, MakeBatch, Task
+from kit.tasks.base import Encoded, Task, TaskState
 from kit.tasks.registry import create_task
 from kit.training.layerwise import freeze
+from kit.training.objective import Batch
 from kit.training.processes import gather, on_main
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A recipe with its data read, its tokenizers trained and its model built."""
+    """A recipe with its data loaded and encoded, its batches planned and its model built."""
 
-    recipe: Recipe  # with the fingerprints of the data, and the commits of what is on the Hub
-    task: Task[Any]
+    recipe: Recipe
+    """With the fingerprints of the data, and the commits of what is on the Hub."""
+    task: Task[Any, Any]
     splits: Splits
-    tokenizers: Tokenizers
-    encoded: Encoded[Any]
+    state: TaskState
+    encoded: Mapping[str, Encoded[Any]]
+    """By split; streamed training data is missing."""
     plan: EpochPlan | StreamPlan[Any]
     model: PreTrainedModel
+    stream_plan: StreamPlan[Any] | None = None
+    """The plan, if the training data is streamed."""
+
+    @property
+    def tokenizers(self) -> Tokenizers:
+        return self.state.tokenizers
 
     @property
     def total_steps(self) -> int:
-        """Number of steps that the recipe asks for."""
+        """The number of steps that the recipe asks for."""
         train = self.recipe.train
-        return train.max_steps or max(1, round((train.num_train_epochs or 1) * self.steps_per_epoch))
+        # the recipe of a stream has max_steps
+        return train.max_steps or max(1, round((train.num_train_epochs or 1) * (self.plan.steps_per_epoch or 1)))
 
     @property
-    def steps_per_epoch(self) -> int:
-        """Number of steps in an epoch, which a stream does not know."""
-        assert not isinstance(self.plan, StreamPlan)
-        return self.plan.steps_per_epoch
+    def report(self) -> DataReport:
+        """What was dropped from the data; of a stream, as far as it has been read."""
+        report = self.splits.report
+        counted = {} if self.stream_plan is None else {"train": self.stream_plan.counts.report}
+        notes = [note for encoded in self.encoded.values() for note in encoded.notes]
+        return DataReport({**report.splits, **counted}, [*report.notes, *notes])
 
-    def batch_maker(self) -> MakeBatch:
-        """From what the plan gives for a micro-batch to tensors."""
-        return self.task.batch_maker(self.encoded, self.tokenizers, self.plan)
+    @property
+    def dropped(self) -> Mapping[str, int]:
+        """Number of training examples that each filter dropped; of a stream, as far as it has been read."""
+        return self.encoded["train"].dropped if self.stream_plan is None else self.stream_plan.counts.filtered
+
+    def make_batch(self, indices: np.ndarray, random: np.random.Generator) -> Batch:
+        """The training batch of the examples with these indices in the plan."""
+        examples = self.encoded["train"].examples if self.stream_plan is None else self.stream_plan.examples
+        return self.task.collate(examples, indices, random, self.state)
 
     def evaluator(self, accelerator: Accelerator) -> Evaluator:
-        """The evaluation loop, in batches of the recipe's size."""
+        """The evaluation loop, with batches of the recipe's size."""
         return Evaluator(self.recipe.eval.tokens_per_batch, accelerator)
 
     def first_buffer(self) -> "Prepared":
-        """The beginning of a streaming run, as if its first buffer were all there is to train on."""
+        """The same run, with the first buffer of a stream as its only training data."""
         stream, train = self.splits.stream, self.recipe.train
         if stream is None:
             return self
-        rows, told = stream.first_buffer(train.seed, self.recipe.data.buffer_size, train.micro_batches)
+        rows, train_report = stream.first_buffer(train.seed, self.recipe.data.buffer_size, train.micro_batches)
         notes = [*self.splits.report.notes, "train is streamed: all that is said of it is true of its first buffer"]
-        report = DataReport({**self.splits.report.splits, "train": told}, notes)
+        report = DataReport({**self.splits.report.splits, "train": train_report}, notes)
         datasets = type(self.splits.datasets)({"train": rows, **self.splits.datasets})
         splits = replace(self.splits, datasets=datasets, report=report, stream=None)
-        encoded = self.task.encode(splits, self.tokenizers)
-        plan = self.task.plan(encoded.splits["train"], buffer_seed(train.seed, START))
-        return replace(self, splits=splits, encoded=encoded, plan=plan)
+        encoded = {"train": self.task.encode(rows, self.state, "train"), **self.encoded}
+        plan = self.task.plan(encoded["train"].examples, buffer_seed(train.seed, START))
+        return replace(self, splits=splits, encoded=encoded, plan=plan, stream_plan=None)
 
     def summary(self) -> list[str]:
-        """What a person should know before training begins."""
-        sizes = ", ".join(f"{len(examples):,} {name}" for name, examples in self.encoded.splits.items())
-        left_out = self.encoded.left_out.items()
+        """What the user should know before training begins."""
+        examples = {split: encoded.examples for split, encoded in self.encoded.items()}
+        sizes = ", ".join(f"{len(of_split):,} {split}" for split, of_split in examples.items())
         return [
             f"data: {sizes} examples",
-            *(f"  {line}" for line in self.splits.report.lines()),
+            *(f"  {line}" for line in self.report.lines()),
             *(
                 f"  train: {count:,} examples left out by {self.task.filter_name(name)}"
-                for name, count in left_out
+                for name, count in self.dropped.items()
                 if count
             ),
             *(
-                f"  {name}: {examples.cut:,} examples cut to what the model has positions for"
-                for name, examples in self.encoded.splits.items()
-                if examples.cut
+                f"  {split}: {of_split.truncated:,} examples truncated to the positions of the model"
+                for split, of_split in examples.items()
+                if of_split.truncated
             ),
             f"model: {self.model.config.model_type}, {described_parameters(self.model)}",
             f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",
@@ -95,27 +115,25 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: Accelerator | None = None) -> Prepared:
-    """Read the data, make the tokenizers unless they are given, encode the examples, plan the batches, build the model.
+    """Load the data, build the tokenizers unless they are given, encode the examples, plan batches, build the model.
 
-    Nothing is written. What the recipe names on the Hub is pinned to its commit. With several processes the main one
-    does that, and makes the tokenizers (or is given them), for all.
+    Nothing is written. What the recipe names on the Hub is pinned to its commit. With several processes, the main one
+    does this and builds the tokenizers (or is given them) for all of them.
     """
     register_models()
     recipe = on_main(lambda: pinned(recipe))
-    splits = create_task(recipe).load()
+    splits = create_task(recipe).load_splits()
     check_same_data(splits)
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
     task = create_task(recipe)
-    tokenizers = on_main(lambda: task.build_tokenizers(splits) if tokenizers is None else tokenizers)
-    encoded = task.encode(splits, tokenizers)
-    plan: EpochPlan | StreamPlan[Any]
+    state = task.fit(splits, on_main(lambda: task.build_tokenizers(splits) if tokenizers is None else tokenizers))
+    encoded = {split: task.encode(rows, state, split) for split, rows in splits.datasets.items()}
     if splits.stream is None:
-        plan = task.plan(encoded.splits["train"])
-    else:
-        process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
-        plan = task.stream_plan(splits, encoded, tokenizers, process, processes)
-    model = build_model(task, tokenizers)
-    return Prepared(recipe, task, splits, tokenizers, encoded, plan, model)
+        plan = task.plan(encoded["train"].examples)
+        return Prepared(recipe, task, splits, state, encoded, plan, build_model(task, state))
+    process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
+    stream_plan = task.stream_plan(splits, state, process, processes)
+    return Prepared(recipe, task, splits, state, encoded, stream_plan, build_model(task, state), stream_plan)
 
 
 def check_same_data(splits: Splits) -> None:
@@ -130,18 +148,18 @@ def check_same_data(splits: Splits) -> None:
             )
 
 
-def build_model(task: Task[Any], tokenizers: Tokenizers) -> PreTrainedModel:
-    """The task's model, with what the recipe freezes frozen, and with the adapter that it asks for."""
-    model, section, pretrained = task.build_model(tokenizers), task.recipe.peft, task.recipe.model.pretrained
-    freeze(model, task.recipe.train)
-    if section.method is not None:
-        assert pretrained is not None
-        if adapter_config_file(weights_dir(pretrained)) is not None:
-            raise RecipeError(
-                f"model.pretrained: {pretrained} is an adapter, and a new one needs a plain model below it: make one "
-                f"with `kit merge {pretrained} --output FOLDER`"
-            )
-        torch.manual_seed(task.recipe.train.seed)
-        assert task.recipe.peft_task_type is not None  # the recipe rejects peft.method where there is none
-        return add_adapter(model, section, task.recipe.peft_task_type, weights_dir(pretrained), task.new_parts)
-    return model
+def build_model(task: Task[Any, Any], state: TaskState) -> PreTrainedModel:
+    """The model of the task, with the freezing and the adapter that the recipe asks for."""
+    built, section, pretrained = task.build_model(state), task.recipe.peft, task.recipe.model.pretrained
+    freeze(built.model, task.recipe.train)
+    if section.method is None:
+        return built.model
+    assert pretrained is not None
+    if adapter_config_file(weights_dir(pretrained)) is not None:
+        raise RecipeError(
+            f"model.pretrained: {pretrained} is an adapter, but a new adapter needs a plain model: create one with "
+            f"`kit merge {pretrained} --output FOLDER`"
+        )
+    torch.manual_seed(task.recipe.train.seed)
+    assert task.recipe.peft_task_type is not None  # the recipe rejects peft.method where there is none
+    return add_adapter(built.model, section, task.recipe.peft_task_type, weights_dir(pretrained), built.new_modules)

@@ -1,4 +1,4 @@
-"""The equivalences that users rely on, proved on their own model. Tests run the same proofs on every kind of model."""
+"""`kit verify`: prove on a user's own model the equivalences that users rely on."""
 
 from pathlib import Path
 
@@ -10,23 +10,24 @@ from kit.verify.proof import Check
 
 
 def verify(target: str | Path) -> list[Check]:
-    """Prove the model of a run folder, or a new model of a recipe, on real data where there is some.
+    """Run the proofs on the model of a run folder, or on a new model of a recipe, with real data where it is available.
 
-    The first check reports what the proofs ran on, and the last one which do not apply to the model, if any.
+    The first check reports the data, and the last one lists the proofs that do not apply to the model, if any.
     """
     register_models()
     path = Path(target)
-    folder = RunFolder.existing(path) if path.is_dir() else None
+    folder = RunFolder.open(path) if path.is_dir() else None
     if folder is not None and (folder.model / "adapter_config.json").is_file():
         raise RunError(
             f"{path} holds an adapter, and proofs are about plain models: `kit merge {path} --output FOLDER` makes "
             "one, and proves that it predicts the same"
         )
     if folder is not None and not (folder.model / "config.json").is_file():
-        raise RunError(f"{path} has no model yet: go on with --resume until the run is finished")
+        raise RunError(f"{path} has no model yet: finish the run with --resume")
     task = create_task(load_recipe(target) if folder is None else folder.recipe())
     subject, origin = task.proof_subject(None if folder is None else folder.model)
     checks = [proof(subject) for proof in task.proofs if proof.applies(subject)]
-    idle = sorted({proof.name for proof in task.proofs} - {check.name for check in checks})
-    rest = [Check("left out", "proofs that do not apply to this kind of model", True, ", ".join(idle))] if idle else []
-    return [Check("data", "what the proofs were run on", True, origin), *checks, *rest]
+    skipped = sorted({proof.name for proof in task.proofs} - {check.name for check in checks})
+    if skipped:
+        checks.append(Check("skipped", "proofs that do not apply to this kind of model", True, ", ".join(skipped)))
+    return [Check("data", "the data that the proofs ran on", True, origin), *checks]

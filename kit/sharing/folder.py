@@ -54,7 +54,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ShareSource:
     """
     check_sections(overrides, "hub", example="hub.license=apache-2.0")
     if (path / "recipe.yaml").is_file():
-        run = RunFolder.existing(path)
+        run = RunFolder.open(path)
         run.results()  # raises if the run is not finished
         if not (run.model / "config.json").is_file() and not is_adapter(run.model):
             raise RunError(f"{path} has no model yet: finish the run with `kit train {path} --resume`")

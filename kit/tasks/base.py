@@ -1,9 +1,13 @@
-"""What a task is to the rest of kit: all that differs between tasks, station by station on the way of the data."""
+"""The base class of all tasks: how data becomes examples, a model, a loss, an evaluation and a model card.
+
+Values flow forward: `load_splits` → `build_tokenizers` → `fit` → `encode` and `build_model` → `evaluate` → `export`.
+Each stage receives what the stages before it returned. A task holds its recipe and nothing else.
+"""
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
@@ -13,11 +17,11 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.cards.card import write_card
-from kit.data.batching.plan import BatchPlan, EpochPlan, Plan
+from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.splits import Splits, load_splits
 from kit.data.steps import RowSteps
-from kit.data.streaming.plan import StreamCounts, StreamEncoder, StreamPlan, single_process
+from kit.data.streaming.plan import StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
@@ -30,31 +34,55 @@ from kit.training.processes import gather
 from kit.verify.proof import Proof
 from kit.verify.subject import Subject
 
-MakeBatch = Callable[[np.ndarray, np.random.Generator], Batch]
-"""From what the plan gives for a micro-batch to tensors; what is random in them comes from the generator."""
+
+@dataclass(frozen=True)
+class TaskState:
+    """What the training data and the tokenizers determine about a model.
+
+    `Task.fit` computes it from the data; `Task.restore` reads it from a trained model.
+    """
+
+    tokenizers: Tokenizers
+    """Completely configured: nothing changes them afterwards."""
+
+    config: PreTrainedConfig
+    """The complete configuration of the model: vocabulary, labels, and the settings of the task."""
 
 
 class Examples(Protocol):
     """The encoded examples of a split."""
 
     @property
-    def cut(self) -> int:
-        """Number of examples that were too long for the model, and end early."""
+    def truncated(self) -> int:
+        """Number of examples that were truncated to what the model can read."""
 
     def __len__(self) -> int: ...
 
 
+S = TypeVar("S", bound=TaskState)
 E = TypeVar("E", bound=Examples)
 
 
 @dataclass(frozen=True)
 class Encoded(Generic[E]):
-    """The examples of each split as token ids, and how many training examples each filter left out."""
+    """The examples of one split, and what did not become one."""
 
-    splits: dict[str, E]
-    left_out: dict[str, int] = field(default_factory=dict)
+    examples: E
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    """Number of training examples that each filter dropped, by filter."""
     kept: np.ndarray | None = None
-    """Indices of the training rows that passed the filters; None for all of them."""
+    """Indices of the rows that passed the filters; None for all of them."""
+    notes: tuple[str, ...] = ()
+    """Notes on the split for the terminal and the model card."""
+
+
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model to train."""
+
+    model: PreTrainedModel
+    new_modules: Sequence[str] = ()
+    """Names of modules that have no pretrained weights, such as a new head."""
 
 
 @dataclass(frozen=True)
@@ -72,16 +100,19 @@ class TextTokens:
 
     lists: RaggedTokens
     tokenizer: PreTrainedTokenizerBase
-    special: int = 0  # tokens that the tokenizer adds to each text
-    column: str | None = None  # of the rows, where list i is the text of row i
-    as_target: bool = False  # whether the tokenizer encodes it as a target
+    special: int = 0
+    """Number of tokens that the tokenizer adds to each text."""
+    column: str | None = None
+    """Column of the rows, where list i holds the tokens of row i."""
+    as_target: bool = False
+    """Whether the tokenizer encodes the text as a target."""
 
 
-class Task(ABC, Generic[E]):
-    """What a recipe of this task does at each station."""
+class Task(ABC, Generic[E, S]):
+    """A task: one recipe class, and the stages from data to a trained and documented model."""
 
     card_template: ClassVar[str]
-    """Name of the template of the model card, in model_cards/."""
+    """Name of the template of the model card."""
 
     command: ClassVar[Literal["generate", "predict", "embed"]] = "generate"
     """The command that runs trained models of this task."""
@@ -89,16 +120,8 @@ class Task(ABC, Generic[E]):
     proofs: ClassVar[Sequence[Proof]]
     """What `kit verify` proves about models of this task."""
 
-    new_parts: Sequence[str] = ()
-    """Names of parts of the model that has been built that a pretrained one has no weights for, such as its head."""
-
     def __init__(self, recipe: Recipe):
         self.recipe = recipe
-
-    @property
-    def pipelines(self) -> tuple[str, ...]:
-        """Tasks of `pipeline()` whose code is saved with the model, because transformers does not have them."""
-        return ()
 
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
@@ -110,52 +133,63 @@ class Task(ABC, Generic[E]):
         """What runs a trained model in `command`. Raises KitError for options that the model does not support."""
         raise RunError(f"{folder.name} writes no text and predicts no rows: use `kit {cls.command}`")
 
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """Tasks of `pipeline()` whose code is saved with the model, because transformers does not have them."""
+        return ()
+
+    # ---- data --------------------------------------------------------------------------------------------------------
+
     def row_steps(self) -> RowSteps:
-        """What the task does to rows while its data is loaded."""
+        """The steps of the task while rows are loaded."""
         return RowSteps(self.recipe.data)
 
-    # ---- text → tokens → batches -------------------------------------------------------------------------------------
-
-    def load(self) -> Splits:
-        """The data of the recipe."""
+    def load_splits(self) -> Splits:
+        """Load the data of the recipe. Raises DataError if it is missing or does not match the recipe."""
         return load_splits(self.recipe.data, self.row_steps())
 
     @property
-    def identity(self) -> list[str]:
-        """The columns of the loaded data that make two examples the same one if they are equal; the first is what a
-        model reads."""
+    def identity_columns(self) -> list[str]:
+        """Columns of the loaded data in which equal examples are duplicates; the first one is the model's input."""
         return self.row_steps().identity
 
     @abstractmethod
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        """Train them on the training split, or load those that the recipe names."""
-
-    def load_tokenizers(self, folder: Path) -> Tokenizers:
-        """Those of a trained model."""
-        return Tokenizers.load(folder)
+        """Train tokenizers on the training split, or load the ones that the recipe names; configure them completely."""
 
     def vocabulary_rows(self, splits: Splits) -> Dataset:
-        """The training rows that vocabularies are learned from."""
-        most = self.recipe.tokenizer.train_examples
+        """The training rows that vocabularies are learned from: at most `tokenizer.train_examples`, evenly spaced."""
+        limit = self.recipe.tokenizer.train_examples
         if splits.stream is not None:
-            return splits.stream.sample(most)
+            return splits.stream.sample(limit)
         train = splits.datasets["train"]
-        return train if len(train) <= most else train.select(np.arange(most) * len(train) // most)
+        return train if len(train) <= limit else train.select(np.arange(limit) * len(train) // limit)
 
     @abstractmethod
-    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[E]:
-        """Every split as examples; a stream is encoded as it is read."""
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> S:
+        """The state of a new run. Raises KitError if data, tokenizers and model do not fit together."""
 
     @abstractmethod
-    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> E:
-        """The rows of a split that is evaluated as examples, for a model of this configuration; all of them."""
+    def restore(self, model_folder: Path, splits: Splits | None = None) -> S:
+        """The state of a trained model; what is computed from training data needs `splits`."""
+
+    @abstractmethod
+    def encode(self, rows: Dataset, state: S, split: str) -> Encoded[E]:
+        """The examples of one split. The filters of the recipe apply to "train" only; a stream is encoded while it is
+        read, by `stream_encoder`."""
+
+    def stream_encoder(self, state: S) -> StreamEncoder[E]:
+        """How the rows of a stream become examples, in a background thread."""
+        raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def plan(self, examples: E, seed: int | None = None) -> EpochPlan:
-        """The plan of training batches, by the seed of the recipe or another."""
+        """The plan of training batches, with the seed of the recipe or another one."""
 
     def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
-        """The plan for examples of which only the lengths are known, side by side."""
+        """A plan that batches examples of similar length; `sides` holds their lengths on each side."""
         train = self.recipe.train
         return BatchPlan(
             sides,
@@ -165,105 +199,98 @@ class Task(ABC, Generic[E]):
             micro_batches=train.micro_batches,
         )
 
-    def making(self, tokenizers: Tokenizers) -> StreamEncoder[E]:
-        """What is done to the rows of a stream, in another thread."""
-        raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
-
-    def stream_plan(
-        self, splits: Splits, encoded: Encoded[E], tokenizers: Tokenizers, process: int = 0, processes: int = 1
-    ) -> StreamPlan[E]:
-        """The plan of training batches over a stream; it counts in `splits` and `encoded` what is left out."""
+    def stream_plan(self, splits: Splits, state: S, process: int = 0, processes: int = 1) -> StreamPlan[E]:
+        """The plan of training batches over a stream."""
         assert splits.stream is not None
         train = self.recipe.train
+        # a tokenizer must not be used by two threads at once
+        state = replace(state, tokenizers=copy.deepcopy(state.tokenizers))
         return StreamPlan(
             splits.stream,
-            self.making(copy.deepcopy(tokenizers)),  # one that encodes in another thread must not be used in this
+            self.stream_encoder(state),
             seed=train.seed,
             buffer_size=self.recipe.data.buffer_size,
             micro_batches=train.micro_batches,
-            counts=StreamCounts(splits.report.splits["train"], encoded.left_out),
             process=process,
             processes=processes,
             exchange=(lambda mine: gather([mine])) if processes > 1 else single_process,
         )
 
     @abstractmethod
-    def batch_maker(self, encoded: Encoded[E], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
-        """How training batches are made of examples."""
+    def collate(self, examples: E, indices: np.ndarray, random: np.random.Generator, state: S) -> Batch:
+        """A training batch of these examples; anything random in it is drawn from `random`."""
 
     @abstractmethod
-    def token_lists(self, examples: E, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+    def token_lists(self, examples: E, state: S) -> dict[str, TextTokens]:
         """The tokens of each text of the examples, by name."""
 
-    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
-        """The tokens that the model reads in a training batch, and those that it learns to write."""
-        return {"text": TokenView(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
+    def describe_batch(self, batch: Batch, state: S) -> dict[str, TokenView]:
+        """The tokens of a training batch that the model reads, and those that it learns to predict, by name."""
+        return {"text": TokenView(state.tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
 
-    def beyond_filters(self, examples: E, tokenizers: Tokenizers) -> dict[str, int]:
-        """How many of these evaluated examples the filters of training would drop, by filter."""
+    def beyond_filters(self, examples: E, state: S) -> dict[str, int]:
+        """Number of evaluated examples that each training filter would drop, by filter."""
         return {}
 
     def unreachable_references(self, examples: E) -> np.ndarray:
-        """Lengths of the references that are longer than `eval.max_new_tokens`: no output can equal them."""
+        """Lengths of the references that are longer than `eval.max_new_tokens`, which no output can equal."""
         return np.array([], dtype=np.int64)
 
     def filter_name(self, name: str) -> str:
-        """A filter of training examples as a message names it."""
+        """The name of a filter in messages."""
         return f"data.{name}"
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        """A new model with weights by `train.seed`, or a pretrained one; in the precision of the recipe."""
+    def build_model(self, state: S) -> BuiltModel:
+        """A new model initialized with `train.seed`, or a pretrained one, in the precision of the recipe."""
 
     @abstractmethod
-    def load_model(self, place: str | Path) -> PreTrainedModel:
+    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
         """A trained model of this task, from a run folder, a model folder or a Hub id."""
 
     @abstractmethod
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Objective:
-        """What is minimized, over the batches of a plan where that makes a difference."""
+    def objective(self, model: PreTrainedModel, state: S) -> Objective:
+        """The loss that training minimizes."""
 
-    # ---- evaluation and what is left behind --------------------------------------------------------------------------
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     @abstractmethod
     def evaluate(
         self,
-        objective: Objective,
-        splits: Splits,
-        encoded: Encoded[E],
-        tokenizers: Tokenizers,
-        split: str,
         evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[E],
+        state: S,
+        *,
         final: bool = True,
     ) -> Evaluation:
-        """Figures and predictions of a split; while training (not `final`) in a cheaper way where there is one. The
-        figures are the same on every process, and "loss" is among them."""
+        """Figures and predictions of a split, the same on every process; "loss" is among the figures.
 
-    def settle(self, model: PreTrainedModel, validation: Evaluation) -> None:
-        """Take over into the model what the evaluation of the weights that are kept has found out on validation."""
-        return None
+        Evaluations during training, which are not `final`, may use a faster search.
+        """
 
     @abstractmethod
-    def shown(self, row: dict[str, Any]) -> str:
-        """One of an evaluation's predictions as a line of the terminal."""
+    def format_prediction(self, row: dict[str, Any]) -> str:
+        """One prediction of an evaluation as a line for the terminal."""
 
     @abstractmethod
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        """Write the model as a folder that stands on its own."""
+    def export(self, folder: Path, model: PreTrainedModel, state: S) -> None:
+        """Write a self-contained model folder."""
 
-    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
-        """Pictures of a finished model that go beside its training curves."""
+    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
+        """Draw figures of a finished model into `folder`, beside its training curves."""
         return None
 
     def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
-        """What `kit plot` shows the attention of a run for, unless the user gives an example."""
+        """The examples whose attention `kit plot` shows for a run, unless the user gives one."""
         return []
 
     @abstractmethod
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
-        """Values of the card's template that only this task has."""
+        """Values of the card template that only this task has."""
 
     def write_card(
         self, run_folder: Path, results: Mapping[str, Any], repo_id: str | None = None, merged: bool = False
@@ -272,6 +299,15 @@ class Task(ABC, Generic[E]):
         sections = self.card_sections(results, run_folder)
         return write_card(run_folder, self.recipe, results, self.card_template, sections, repo_id, merged)
 
+    # ---- proofs ------------------------------------------------------------------------------------------------------
+
     @abstractmethod
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        """The model of a folder, or a new one of the recipe, with examples of its data; and what these examples are."""
+        """The model of a folder, or a new one of the recipe, with examples of its data; and a description of these."""
+
+    def open_model(self, model_folder: Path | None, splits: Splits) -> tuple[PreTrainedModel, S]:
+        """The trained model of a folder, or a new one of the recipe, with its state."""
+        if model_folder is not None:
+            return self.load_model(model_folder), self.restore(model_folder, splits)
+        state = self.fit(splits, self.build_tokenizers(splits))
+        return self.build_model(state).model, state

@@ -49,17 +49,17 @@ def recipe_classes() -> dict[str, type[Recipe]]:
     return {name: _load(location, "recipe", "Recipe") for name, location in TASKS.items()}
 
 
-def task_class(name: str) -> "type[Task[Any]]":
+def task_class(name: str) -> "type[Task[Any, Any]]":
     """The class of a task, imported when asked for: each imports what only it needs."""
     return _load(TASKS[name], "task", "")
 
 
-def create_task(recipe: Recipe) -> "Task[Any]":
+def create_task(recipe: Recipe) -> "Task[Any, Any]":
     """The task that a recipe names."""
     return task_class(recipe.task)(recipe)
 
 
-def find_task(config: "PreTrainedConfig") -> "type[Task[Any]]":
+def find_task(config: "PreTrainedConfig") -> "type[Task[Any, Any]]":
     """The first registered task whose models have such a configuration. Raises RunError if there is none."""
     for name in TASKS:
         if (task := task_class(name)).accepts(config):

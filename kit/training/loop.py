@@ -9,7 +9,7 @@ import json
 import math
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -94,7 +94,7 @@ class Loop:
     plan: Plan
     make_batch: Callable[[np.ndarray, np.random.Generator], Batch]
     """Builds the tensors of the examples with these indices; the generator is seeded per micro-batch."""
-    evaluate: Callable[[int], tuple[dict[str, Any], float, bool]]
+    evaluate: Callable[[int], tuple[Mapping[str, Any], float, bool]]
     """`evaluate(step)` → metrics, the value that selects the best step, and whether greater is better."""
     recipe: Recipe
     total_steps: int

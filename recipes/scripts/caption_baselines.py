@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
     recipe = load_recipe(given.recipe, given.overrides)
     if not isinstance(recipe, CaptioningRecipe) or recipe.model.type is None:
         raise RecipeError(f"{given.recipe} is not a recipe of a new captioner")
-    splits = create_task(recipe).load()
+    splits = create_task(recipe).load_splits()
     if given.split not in splits.datasets:
         raise DataError(f"the data has no split {given.split}, only {', '.join(splits.datasets)}")
     train, asked = splits.datasets["train"], splits.datasets[given.split]

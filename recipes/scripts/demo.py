@@ -24,7 +24,7 @@ DATES = [
 
 
 def main(folder: str) -> None:
-    run = RunFolder.existing(Path(folder))
+    run = RunFolder.open(Path(folder))
     results = run.results()
     test, minutes = results["test"], results["train"]["seconds"] / 60
     print(f"\nexact match on {test['examples']:,} test dates: {test['exact_match']:.4f}, after {minutes:.1f} minutes\n")

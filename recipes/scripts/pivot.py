@@ -27,7 +27,7 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
     source, _, target = given.direction.partition("-")
 
-    recipe_file = RunFolder.existing(given.run).recipe_file
+    recipe_file = RunFolder.open(given.run).recipe_file
     trained = load_recipe(recipe_file).data.directions or []
     if not trained:
         raise RunError(
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> None:
         )
     changes = [f"data.path={given.folder}", f"data.directions=[{given.direction}]"]
     of_training = ["data.direction_sizes=null", "data.direction_repeats=null", "data.fingerprints=null"]
-    test = create_task(load_recipe(recipe_file, [*changes, *of_training])).load().datasets["test"]
+    test = create_task(load_recipe(recipe_file, [*changes, *of_training])).load_splits().datasets["test"]
     translator = Translator(given.run)
 
     def translate(lines: list[str], reading: str, writing: str) -> list[str]:

@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
     given = parser.parse_args(arguments)
 
     path = find_recipe(given.recipe)
-    figures = figures_of_run(RunFolder.existing(given.run), path, given.changes)
+    figures = figures_of_run(RunFolder.open(given.run), path, given.changes)
     write_text(path, with_measured(read_text(path), figures, path))
     for name, value in figures.items():
         print(f"{name}: {value}")

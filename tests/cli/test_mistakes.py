@@ -110,7 +110,7 @@ def test_a_folder_of_another_recipe(kit_here: RunKit, refuses: Callable[..., str
     assert done.returncode == 0, done.stderr
     said = refuses("train.max_steps=3", "--output", "mine")
     assert "belongs to another recipe: train.max_steps was 2, now 3" in said
-    assert "what may change within a run is train.max_minutes" in said
+    assert "keys that may change within a run: train.max_minutes" in said
     again = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
     assert again.returncode == 0
     assert "holds the finished run; nothing was changed" in again.stderr
@@ -125,7 +125,9 @@ def test_a_folder_that_holds_something_else(refuses: Callable[..., str], tmp_pat
 def test_an_unfinished_run_is_not_overwritten(refuses: Callable[..., str], tmp_path: Path, kit_here: RunKit) -> None:
     assert kit_here("train", tmp_path / "tiny.yaml", "--output", "mine", "train.max_steps=2").returncode == 0
     (tmp_path / "mine" / "results.json").unlink()
-    assert "unfinished run of this recipe. Go on with --resume" in refuses("--output", "mine", "train.max_steps=2")
+    assert "unfinished run of this recipe. Continue it with --resume" in refuses(
+        "--output", "mine", "train.max_steps=2"
+    )
 
 
 def test_a_folder_in_use(refuses: Callable[..., str], tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
 
 def arrays_of(recipe: Any) -> dict[str, bytes]:
     prepared = prepare(recipe)
-    arrays = {split: prepared.task.arrays(examples) for split, examples in prepared.encoded.splits.items()}
+    arrays = {split: prepared.task.arrays(encoded.examples) for split, encoded in prepared.encoded.items()}
     return {f"{split} {name}": array.tobytes() for split, by_name in arrays.items() for name, array in by_name.items()}
 
 

@@ -309,7 +309,7 @@ def test_trial_steps_are_spread_over_the_lengths(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=rows, validation=rows)
     prepared = prepare(tiny_recipe(folder, train={"batch_size": 2}))
     longest, strata = representative_micro_batches(prepared)
-    lengths = prepared.encoded.splits["train"].source.lengths
+    lengths = prepared.encoded["train"].examples.source.lengths
     assert lengths[longest].max() == 41
     tops = [int(lengths[part].max()) for part in strata]
     assert tops == sorted(tops)

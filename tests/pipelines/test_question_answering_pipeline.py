@@ -29,7 +29,7 @@ from transformers import pipeline as stock_pipeline
 from kit import pipeline, register
 from kit.data.builtin.dates import LANGUAGES, days_of_splits, formats
 from kit.pipelines.question_answering import QuestionAnsweringPipeline, Window, find_answers, question_windows
-from kit.tasks.question_answering.windows import answer_places, label_question
+from kit.tasks.question_answering.windows import answer_spans, label_question
 
 DAYS = days_of_splits(0)["train"][:9]
 TEXTS = {
@@ -117,7 +117,7 @@ def test_no_answer_that_fits_is_lost(language: str, kind: str, most: int, stride
     }
     found = label_question(row, tokenizer, most, stride, max_question_len=6)
     (whole,) = question_windows(tokenizer, row["question"], context, 10**6, 0, 6)
-    (place,) = answer_places([whole], start, end)
+    (place,) = answer_spans([whole], start, end)
     room = most - sum(offset is None for offset in found.windows[0].offsets)
     if place is None:
         assert found.lost  # of a space there are no tokens
@@ -226,7 +226,7 @@ def test_a_model_that_is_sure_gives_the_answer_it_was_trained_on(kind: str, lang
         sides.append(logits)
     answers = find_answers(context, found.windows, *sides, align_to_words=False)
     # A token of bytes may reach into the next character.
-    (place,) = answer_places([whole], start, end)
+    (place,) = answer_spans([whole], start, end)
     assert place is not None
     start, end = whole.offsets[place[0]][0], whole.offsets[place[1]][1]  # type: ignore[index]
     text = context[start:end]

@@ -74,6 +74,6 @@ def test_too_few_processes_are_noticed(tiny_recipe: Path, tmp_path: Path, monkey
     from kit import RunError
 
     monkeypatch.setitem(os.environ, "KIT_PROCESSES", "2")
-    with pytest.raises(RunError, match="2 processes were asked for, but Accelerate runs 1"):
+    with pytest.raises(RunError, match="2 processes were requested, but Accelerate runs 1"):
         train(load_recipe(tiny_recipe), tmp_path / "run")
     assert not (tmp_path / "run").exists()

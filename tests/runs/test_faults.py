@@ -155,7 +155,7 @@ def test_a_checkpoint_without_a_file_is_passed_over(
     (run / "checkpoints" / "step-8" / "optimizer.safetensors").unlink()
     done = kit_here("train", tiny_recipe, *SHORT, "--output", run, "--resume")
     assert done.returncode == 0, done.stderr
-    assert "step-8 is broken (optimizer.safetensors is missing): going back to the one before it" in done.stderr
+    assert "step-8 is corrupt (optimizer.safetensors is missing); using the previous one." in done.stderr
     assert "resuming at step 7" in done.stderr
     assert_same(run, finished)
 
@@ -209,7 +209,7 @@ def test_a_recipe_of_another_version_is_told_with_its_folder(
     done = kit_here("train", tiny_recipe, *SHORT, "--output", run, "--resume")
     assert done.returncode == 2
     assert "future_key" in done.stderr
-    assert "was written by another version of kit, or changed by hand" in done.stderr
+    assert "was written by another version of kit, or edited by hand" in done.stderr
     assert kit_here("eval", run).returncode == 2
 
 

@@ -43,7 +43,7 @@ def test_processes_that_do_not_know_of_each_other_are_noticed(
     from kit import RunError
 
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(RunError, match="3 processes were asked for, but Accelerate runs 1"):
+    with pytest.raises(RunError, match="3 processes were requested, but Accelerate runs 1"):
         train(load_recipe(tiny_recipe), tmp_path / "run")
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")

@@ -110,4 +110,4 @@ def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, k
 def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tiny_recipe: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
     done = kit_here("train", tiny_recipe, "--resume", "train.max_steps=2")
     assert done.returncode == 0, done.stderr
-    assert "nothing to resume: starting afresh" in done.stderr
+    assert "No checkpoint found: starting from step 0." in done.stderr

@@ -115,13 +115,13 @@ def test_a_run_stopped_by_an_unreadable_line_can_be_resumed(
 def test_the_dry_run_shows_the_first_buffer_of_training(stream_recipe: Path) -> None:
     prepared = prepare(load_recipe(stream_recipe, ["train.micro_batches=2"]))
     head = prepared.first_buffer()
-    make, make_head = prepared.batch_maker(), head.batch_maker()
-    for number in range(head.steps_per_epoch):
+    make, make_head = prepared.make_batch, head.make_batch
+    for number in range(head.plan.steps_per_epoch):
         for mine, theirs in zip(prepared.plan.step(number), head.plan.step(number), strict=True):
             batch, other = make(mine, np.random.default_rng(0)), make_head(theirs, np.random.default_rng(0))
             assert all(batch[name].equal(other[name]) for name in batch)
     prepared.plan.close()
-    assert prepared.encoded.left_out == head.encoded.left_out
+    assert prepared.dropped == head.dropped
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_the_recipe_for_many_gpus_streams_a_folder_with_the_layout_of_the_hub(tm
     small = ["model.hidden_size=8", "model.intermediate_size=8", "model.num_attention_heads=2"]
     prepared = prepare(load_recipe("wmt", [f"data.path={tmp_path}", "data.name=null", *small]))
     parts = prepared.plan.step(0)
-    batch = prepared.batch_maker()(parts[0], np.random.default_rng(0))
+    batch = prepared.make_batch(parts[0], np.random.default_rng(0))
     prepared.plan.close()
     assert len(batch["input_ids"]) == 120
     assert prepared.total_steps == 100_000

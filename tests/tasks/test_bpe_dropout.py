@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.text.tokenizer import Tokenizers, train_tokenizers
 from kit.recipe.model import Seq2SeqTokenizerSection
-from kit.tasks.translation.bpe_dropout import CutAnew, Segmenter
+from kit.tasks.translation.bpe_dropout import BPEDropoutPairs, Segmenter
 
 TEXTS = ["the lower and the lowest of the widest", "a newer, newest (new) widening", "Löwe und Löwin, wider"] * 4
 
@@ -55,8 +55,8 @@ def test_a_cut_batch_spells_the_same_text_and_follows_its_seed(
     tokenizers: Tokenizers, seed: int, dropout: float
 ) -> None:
     ids = RaggedTokens(tokenizers.encode_source(TEXTS[:3]))
-    cut = CutAnew(TokenPairs(ids, ids), TEXTS[:3], TEXTS[:3], tokenizers, dropout)
-    first, again = (cut.batch(np.arange(3), 1, np.random.default_rng(seed)) for _ in range(2))
+    pairs = BPEDropoutPairs.of(TokenPairs(ids, ids), TEXTS[:3], TEXTS[:3], tokenizers, dropout)
+    first, again = (pairs.segmented_batch(np.arange(3), 1, np.random.default_rng(seed)) for _ in range(2))
     assert all((first[name] == again[name]).all() for name in first)
     labels = [[token for token in row if token != IGNORE_INDEX] for row in first["labels"].tolist()]
     assert tokenizers.decode(labels) == TEXTS[:3]

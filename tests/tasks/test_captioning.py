@@ -26,7 +26,7 @@ from kit.runs.prepare import prepare
 from kit.runs.verify import verify
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.plots import caption_attention
-from kit.tasks.captioning.task import Captioned
+from kit.tasks.captioning.task import CaptionedImages
 
 RECIPE = """\
 task: captioning
@@ -90,19 +90,19 @@ def test_what_a_run_leaves_behind(run: Path) -> None:
 
 def test_each_epoch_sees_every_caption_with_its_own_picture(folder: Path) -> None:
     prepared = prepare(load_recipe(folder / "recipe.yaml"))
-    examples = prepared.encoded.splits["train"]
-    assert isinstance(examples, Captioned)
+    examples = prepared.encoded["train"].examples
+    assert isinstance(examples, CaptionedImages)
     rows = prepared.splits.datasets["train"]
     expected = sorted(
-        (tuple(examples.pictures.pixels(np.array([place])).flatten().tolist()), caption)
+        (tuple(examples.images.pixels(np.array([place])).flatten().tolist()), caption)
         for place, captions in enumerate(rows["caption"])
         for caption in captions
     )
-    make = prepared.batch_maker()
+    make = prepared.make_batch
     for epoch in range(2):
         seen = []
-        for step in range(prepared.steps_per_epoch):
-            for part in prepared.plan.step(epoch * prepared.steps_per_epoch + step):
+        for step in range(prepared.plan.steps_per_epoch):
+            for part in prepared.plan.step(epoch * prepared.plan.steps_per_epoch + step):
                 batch = make(part, np.random.default_rng(0))
                 for pixels, labels in zip(batch["pixel_values"], batch["labels"], strict=True):
                     text = prepared.tokenizers.decode([labels[labels != IGNORE_INDEX].tolist()])[0]

@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 from conftest import RunKit
 from support.labeling_runs import recipe, write_rows
 from transformers import AutoModelForSequenceClassification, pipeline
 
 import kit
-from kit import train
+from kit import load_recipe, train
 from kit.errors import DataError, KitError, RecipeError, RunError
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import Prepared, prepare
@@ -132,7 +133,7 @@ def test_one_class_only_is_refused(tmp_path: Path) -> None:
 
 def test_an_empty_text_is_an_example_and_is_told(tmp_path: Path) -> None:
     ready = prepared(tmp_path, rows=[*ROWS, {"text": "", "label": "x"}])
-    assert len(ready.encoded.splits["train"]) == len(ROWS) + 1
+    assert len(ready.encoded["train"].examples) == len(ROWS) + 1
     assert any("1 with empty text" in line for line in ready.summary())
 
 
@@ -153,7 +154,7 @@ def test_labels_that_are_not_a_number_are_dropped_and_counted(tmp_path: Path) ->
         pyarrow.parquet.write_table(table, tmp_path / f"{split}.parquet")
     data = {"path": str(tmp_path), "problem_type": "regression"}
     ready = prepare(recipe(tmp_path / "r", "classification", data))
-    assert len(ready.encoded.splits["train"]) == 9
+    assert len(ready.encoded["train"].examples) == 9
     assert any("6 left out (no label)" in line for line in ready.summary())
 
 
@@ -184,11 +185,26 @@ def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, data: dict[s
 def test_long_texts_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {"text": "a" * 500, "label": "x"}]
     cut = prepared(tmp_path / "a", rows=rows, validation=rows, max_length=20)
-    assert cut.encoded.splits["train"].lengths.max() == 20
-    assert sum("1 examples cut" in line for line in cut.summary()) == 2
+    assert cut.encoded["train"].examples.lengths.max() == 20
+    assert sum("1 examples truncated" in line for line in cut.summary()) == 2
     out = prepared(tmp_path / "b", rows=rows, validation=rows, max_length=20, truncation="do_not_truncate")
-    assert (len(out.encoded.splits["train"]), len(out.encoded.splits["validation"])) == (len(ROWS), len(rows))
+    assert (len(out.encoded["train"].examples), len(out.encoded["validation"].examples)) == (len(ROWS), len(rows))
     assert any("1 examples left out by data.max_length" in line for line in out.summary())
+
+
+def test_class_weights_are_restored_and_do_not_change_the_loss_of_an_evaluation(tmp_path: Path) -> None:
+    rows = [*ROWS, {"text": "aa", "label": "x"}, {"text": "b" * 90, "label": "y"}]
+    keys = {"class_weights": "balanced", "max_length": 20, "truncation": "do_not_truncate"}
+    data = {"path": str(write_rows(tmp_path / "data", train=rows, validation=rows, test=ROWS)), **keys}
+    done = train(recipe(tmp_path / "r", "classification", data), tmp_path / "run")
+    ready = prepare(load_recipe(done.folder / "recipe.yaml"))
+    labels = ready.encoded["train"].examples.labels
+    counts = np.bincount(labels)
+    assert (len(labels), len(set(counts))) == (len(rows) - 1, 2)  # without the long row, and with a rare label
+    np.testing.assert_allclose(ready.state.class_weights, len(labels) / (len(counts) * counts))
+    restored = ready.task.restore(done.folder / "model", ready.splits)
+    assert torch.equal(restored.class_weights, ready.state.class_weights)
+    assert evaluate(done.folder).figures["loss"] == pytest.approx(done.results["test"]["loss"], rel=1e-6)
 
 
 def test_names_and_secret_labels_of_hub_datasets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -205,9 +221,9 @@ def test_names_and_secret_labels_of_hub_datasets(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: hub)
     ready = prepare(recipe(tmp_path, "classification", {"path": "owner/name", "class_weights": {"yes": 3.0}}))
     assert ready.model.config.id2label == {0: "no", 1: "yes"}
-    assert ready.task.class_weights.tolist() == [1.0, 3.0]
-    assert np.array_equal(ready.encoded.splits["train"].labels, [0, 1, 1, 0])
-    assert "test" not in ready.encoded.splits
+    assert ready.state.class_weights.tolist() == [1.0, 3.0]
+    assert np.array_equal(ready.encoded["train"].examples.labels, [0, 1, 1, 0])
+    assert "test" not in ready.encoded
     assert any("test is left out" in line for line in ready.summary())
 
 
@@ -215,8 +231,8 @@ def test_a_model_without_segments_is_given_none_here_and_in_pipelines(tmp_path: 
     path = write_rows(tmp_path / "data", train=ROWS, validation=ROWS)
     model = {"type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
     ready = prepare(recipe(tmp_path, "classification", {"path": str(path)}, model=model))
-    assert "token_type_ids" not in ready.encoded.splits["train"].batch(np.arange(2))
-    ready.task.export(tmp_path / "model", ready.model, ready.tokenizers)
+    assert "token_type_ids" not in ready.encoded["train"].examples.batch(np.arange(2))
+    ready.task.export(tmp_path / "model", ready.model, ready.state)
     use = pipeline("text-classification", str(tmp_path / "model"))
     assert use(["aa b"])[0]["label"] in ("x", "y")
 

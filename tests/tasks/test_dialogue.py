@@ -87,7 +87,7 @@ def rows_in(folder: Path, dialogues: list[Any], **data: Any) -> Any:
         lines = "".join(json.dumps({"id": str(n), "turns": turns}) + "\n" for n, turns in enumerate(dialogues))
         (folder / f"{split}.jsonl").write_text(lines, encoding="utf-8")
     keys = {"turn_text": "content", "turn_speaker": "role", **data, "path": str(folder)}
-    return create_task(recipe(folder / "recipe", data=keys)).load()
+    return create_task(recipe(folder / "recipe", data=keys)).load_splits()
 
 
 @pytest.mark.parametrize("form", WRITTEN)
@@ -128,7 +128,7 @@ def test_splits_are_made_of_whole_dialogues(tmp_path: Path) -> None:
     lines = (json.dumps({"turns": [f"{n} {turn}" for turn in range(4)]}) + "\n" for n in range(40))
     (tmp_path / "talk.jsonl").write_text("".join(lines), encoding="utf-8")
     data = {"path": str(tmp_path / "talk.jsonl"), "validation_size": 5, "test_size": 7}
-    splits = create_task(recipe(tmp_path, data=data)).load()
+    splits = create_task(recipe(tmp_path, data=data)).load_splits()
     owners = [{text.split()[0] for text in rows["target"]} for rows in splits.datasets.values()]
     assert [len(own) for own in owners] == [28, 5, 7]
     assert len(set.union(*owners)) == 40

@@ -19,7 +19,6 @@ from safetensors.torch import load_file
 
 from kit import load_recipe, train
 from kit.data.builtin import pendulum
-from kit.data.text.tokenizer import NoTokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.prediction.rows import PredictOptions
@@ -104,12 +103,13 @@ def write_series(folder: Path, form: str) -> dict[str, Any]:
 @pytest.mark.parametrize("form", ["csv", "steps-jsonl", "rows-jsonl", "steps-parquet", "rows-parquet", "npz"])
 def test_numbers_are_the_same_in_files_of_every_kind(form: str, tmp_path: Path) -> None:
     task = create_task(recipe(tmp_path / "r", write_series(tmp_path / "d", form)))
-    splits = task.load()
+    splits = task.load_splits()
     rows = splits.datasets["train"]
     assert rows["series"][:] == ["s0", "s1"]
     np.testing.assert_allclose(np.array(rows["values"][:]), NUMBERS)
     np.testing.assert_allclose(np.array(rows["context"][:])[..., 0], DRIVE)
-    batch = task.encode(splits, NoTokenizers()).splits["train"].batch(np.array([1]))
+    state = task.fit(splits, task.build_tokenizers(splits))
+    batch = task.encode(rows, state, "train").examples.batch(np.array([1]))
     np.testing.assert_allclose(batch["past_values"][0].numpy(), NUMBERS[0, 1:4], rtol=1e-6)
     np.testing.assert_allclose(batch["future_values"][0].numpy(), NUMBERS[0, 4:6], rtol=1e-6)
     np.testing.assert_allclose(batch["future_context"][0, :, 0].numpy(), DRIVE[0, 4:6], rtol=1e-6)
@@ -142,18 +142,24 @@ def test_what_is_wrong_with_numbers_is_said_with_its_place(
     rows: list[dict[str, Any]], data: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     task = create_task(recipe(tmp_path / "r", write_rows(tmp_path / "d", *rows, **data)))
+
+    def encode() -> None:
+        splits = task.load_splits()
+        task.encode(splits.datasets["train"], task.fit(splits, task.build_tokenizers(splits)), "train")
+
     with pytest.raises(DataError) as error:
-        task.encode(task.load(), NoTokenizers())
+        encode()
     assert message in str(error.value)
 
 
 def test_missing_values_are_masked_and_series_may_be_of_any_length(tmp_path: Path) -> None:
     data = write_rows(tmp_path / "d", {"v": [1, 2, None, 4]}, {"v": [5, 6]}, {"v": [7, 8, 9]}, missing="mask")
     task = create_task(recipe(tmp_path / "r", data))
-    encoded = task.encode(task.load(), NoTokenizers())
-    train = encoded.splits["train"]
-    assert encoded.left_out == {"short": 1}
-    assert train.places.tolist() == [[0, 1], [2, 0]]  # the first window has nothing to predict
+    splits = task.load_splits()
+    encoded = task.encode(splits.datasets["train"], task.fit(splits, task.build_tokenizers(splits)), "train")
+    train = encoded.examples
+    assert encoded.dropped == {"short": 1}
+    assert train.positions.tolist() == [[0, 1], [2, 0]]  # the first window has nothing to predict
     batch = train.batch(np.array([0, 1]))
     assert batch["past_mask"].tolist() == [[True, False], [True, True]]
     assert not batch["past_values"].isnan().any()
@@ -163,9 +169,8 @@ def test_missing_values_are_masked_and_series_may_be_of_any_length(tmp_path: Pat
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
 def test_windows_are_all_that_fit(lengths: list[int], history: int, horizon: int, stride: int) -> None:
     series = [Series(str(n), np.arange(n, dtype=float)[:, None], np.zeros((n, 0))) for n in lengths]
-    found, short = windows_of(series, history, horizon, stride)
+    found = windows_of(series, history, horizon, stride)
     whole = history + horizon
-    assert short == sum(n < whole for n in lengths)
     assert len(found) == sum(max(0, (n - whole) // stride + 1) for n in lengths if n >= whole)
     if len(found):
         values, _ = found.arrays(np.arange(len(found)))
@@ -175,13 +180,13 @@ def test_windows_are_all_that_fit(lengths: list[int], history: int, horizon: int
 def test_the_end_of_each_series_can_be_held_out(tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("x\n" + "".join(f"{n}\n" for n in range(50)))
     data = {"path": str(tmp_path / "one.csv"), "targets": ["x"], "history": 4, "horizon": 3}
-    splits = create_task(recipe(tmp_path, {**data, "validation_steps": 6, "test_steps": 9})).load()
+    splits = create_task(recipe(tmp_path, {**data, "validation_steps": 6, "test_steps": 9})).load_splits()
     ends = {name: [step[0] for step in rows["values"][0]] for name, rows in splits.datasets.items()}
     assert (ends["train"][0], ends["train"][-1]) == (0, 34)
     assert (ends["validation"][0], ends["validation"][-1]) == (31, 40)  # four steps to read, and six of its own
     assert (ends["test"][0], ends["test"][-1]) == (37, 49)
     with pytest.raises(DataError, match="no validation split"):
-        create_task(recipe(tmp_path, data)).load()
+        create_task(recipe(tmp_path, data)).load_splits()
 
 
 def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
@@ -220,7 +225,7 @@ def test_the_linear_autoregression_finds_the_rule_that_made_the_data() -> None:
         for step in range(2, 30):
             values.append(0.5 * values[-1] - 0.3 * values[-2] + 2 * context[step] + 0.7)
         series.append(Series(str(name), np.array(values), context))
-    windows, _ = windows_of(series, 8, 6, 6)
+    windows = windows_of(series, 8, 6, 6)
     found = best_autoregression(series, windows)
     values, context = windows.arrays(np.arange(len(windows)))
     np.testing.assert_allclose(found.predict(values[:, :8], context, 6), values[:, 8:], atol=1e-5)

@@ -53,7 +53,7 @@ def asked(folder: Path, rows: Any = ROWS, **sections: Any) -> Recipe:
 
 def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) -> None:
     prepared = prepare(asked(tmp_path, data={"template": "Q: {prompt}\nA: "}))
-    tokenizer, examples = prepared.tokenizers.source, prepared.encoded.splits["train"]
+    tokenizer, examples = prepared.tokenizers.source, prepared.encoded["train"].examples
     batch = examples.batch(np.arange(len(ROWS)))
     for row, ids, mask, labels in zip(
         ROWS, *(batch[n] for n in ("input_ids", "attention_mask", "labels")), strict=True
@@ -68,7 +68,7 @@ def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) ->
             assert label == (following if place >= boundary - 1 else IGNORE_INDEX), place
         assert (labels[len(read) :] == IGNORE_INDEX).all()
         assert tokenizer.eos_token_id not in read  # a text that looks like the end is none
-    model, objective = prepared.model.eval(), prepared.task.objective(prepared.model)
+    model, objective = prepared.model.eval(), prepared.task.objective(prepared.model, prepared.state)
     by_hand = 0.0
     for place in range(len(ROWS)):  # without padding, one by one
         prompt, answer = examples.prompts[place].tolist(), examples.answers[place].tolist()
@@ -137,10 +137,10 @@ def test_an_adapter_learns_other_answers_and_writes_them_merged_too(fluent: Path
 def test_long_examples_are_left_out_or_cut_and_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "x" * 60, "answer": "y"}, {"prompt": "x", "answer": "y" * 60}]
     prepared = prepare(asked(tmp_path, rows))
-    assert prepared.encoded.left_out == {"max_length": 2}
-    assert len(prepared.encoded.splits["train"]) == len(ROWS)
-    test = prepared.encoded.splits["test"]
-    assert (len(test), test.cut) == (len(rows), 2)
+    assert prepared.dropped == {"max_length": 2}
+    assert len(prepared.encoded["train"].examples) == len(ROWS)
+    test = prepared.encoded["test"].examples
+    assert (len(test), test.truncated) == (len(rows), 2)
     assert test.lengths.max() <= 48
     assert test.prompts[4].tolist() == prepared.tokenizers.source("x" * 39 + "\n")["input_ids"]  # 8 for the answer
 

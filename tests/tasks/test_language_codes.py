@@ -155,7 +155,7 @@ def test_every_example_has_the_languages_of_its_direction(
     keys = {"tokenizer": {"language_codes": codes}, "data": {"directions": DIRECTIONS}}
     prepared = prepare(load_recipe(fine_tuning(tmp_path, data, FAMILIES[name](), keys)))
     tokenizers, tokenizer, model = prepared.tokenizers, prepared.tokenizers.source, prepared.model.double().eval()
-    examples, texts = prepared.encoded.splits["validation"], prepared.splits.datasets["validation"]
+    examples, texts = prepared.encoded["validation"].examples, prepared.splits.datasets["validation"]
     plan = GenerationSettings(num_beams=2, max_new_tokens=6)
     # small batches, so that each language has several
     evaluator = Evaluator(60, Accelerator())
@@ -252,7 +252,7 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
     parts = {"tokenizer": {"shared": shared}, "model": {"share_encoder_decoder_embeddings": shared}}
     prepared = own_model(tmp_path, data, parts)
     tokenizers, tokenizer = prepared.tokenizers, prepared.tokenizers.source
-    examples, texts = prepared.encoded.splits["train"], prepared.splits.datasets["train"]
+    examples, texts = prepared.encoded["train"].examples, prepared.splits.datasets["train"]
     for row, text in enumerate(texts):
         tag = tokenizer.convert_tokens_to_ids(f"<2{text['target_language']}>")
         assert examples.source[row].tolist() == [tag, *tokenizer(text["source"])["input_ids"]]
@@ -313,7 +313,7 @@ def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
     assert len(after) == max(len(before), len(prepared.tokenizers.source))
     assert torch.equal(after[: len(before)], before)
     found = evaluate_split(
-        Seq2SeqObjective(prepared.model), prepared.encoded.splits["validation"],
+        Seq2SeqObjective(prepared.model), prepared.encoded["validation"].examples,
         prepared.splits.datasets["validation"], prepared.tokenizers, prepared.recipe.eval, 2,
         prepared.evaluator(Accelerator()),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from support.runs import losses
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
 from kit import DataError, RecipeError, load_recipe, register, train
-from kit.data.batching.contiguous import ContiguousPlan
+from kit.data.batching.contiguous import ContiguousPlan, stream_of
 from kit.diagnostics.dry_run import inspect_recipe
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import prepare
@@ -85,7 +85,7 @@ def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tm
 
 def train_separator(run: Path) -> int:
     """What stands before every text in training: what generate() has to start from."""
-    return int(prepare(load_recipe(run / "recipe.yaml")).encoded.splits["train"].blocks.stream[0])
+    return int(prepare(load_recipe(run / "recipe.yaml")).encoded["train"].examples.blocks.stream[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -96,8 +96,8 @@ def test_one_part_or_two_are_equal(kind: str, tmp_path: Path) -> None:
     elif kind == "gpt":
         exact += ["model.resid_pdrop=0.0", "model.embd_pdrop=0.0", "model.attn_pdrop=0.0"]
     prepared = prepare(recipe_of(tmp_path, kind, *exact))
-    objective = prepared.task.objective(prepared.model.eval())
-    make = prepared.batch_maker()
+    objective = prepared.task.objective(prepared.model.eval(), prepared.state)
+    make = prepared.make_batch
     indices = prepared.plan.step(0)[0]
     if kind in ("gpt", "rnn"):
         whole, parts = make(indices, np.random.default_rng(0)), np.array_split(indices, 2)
@@ -129,7 +129,7 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path: Path) -> None:
 
 def test_pairs_are_balanced_have_segments_and_beat_nothing_by_their_length(tmp_path: Path) -> None:
     prepared = prepare(recipe_of(tmp_path, "nsp", "data.pair_passes=3"))
-    examples = prepared.encoded.splits["train"]
+    examples = prepared.encoded["train"].examples
     assert np.mean(examples.pair_labels) == pytest.approx(0.5, abs=0.03)
     batch = examples.batch(np.arange(len(examples)), np.random.default_rng(0))
     segments, mask = batch["token_type_ids"], batch["attention_mask"]
@@ -148,7 +148,7 @@ def test_packed_blocks_are_nearly_full(tmp_path: Path) -> None:
 
 def test_documents_do_not_see_each_other_where_that_is_asked_for(tmp_path: Path) -> None:
     prepared = prepare(recipe_of(tmp_path, "gpt", "data.separate_documents=true", "train.dtype=float64"))
-    examples, model = prepared.encoded.splits["train"], prepared.model.eval()
+    examples, model = prepared.encoded["train"].examples, prepared.model.eval()
     blocks, separator = examples.blocks, examples.blocks.separator
     index = next(i for i in range(len(blocks)) if separator in blocks.batch([i])[0][0, 5:-5])
     batch = examples.batch(np.array([index]))
@@ -208,13 +208,13 @@ def test_streams_are_contiguous_and_each_block_is_read_once(blocks: int, rows: i
     for before, after in itertools.pairwise(steps):
         for part, following in zip(before, after, strict=True):
             assert set(following) <= {block + 1 for block in part}  # the same streams in the same micro-batch
-    assert all(plan.stream_of(part)[1].all() for part in steps[0])
+    assert all(stream_of(part, blocks, rows)[1].all() for part in steps[0])
     assert [part.tolist() for part in plan.step(plan.steps_per_epoch)] == [part.tolist() for part in steps[0]]
 
 
 def test_blocks_with_a_carried_state_are_one_long_text(tmp_path: Path) -> None:
     prepared = prepare(recipe_of(tmp_path, "rnn", *CARRIED))
-    examples, model = prepared.encoded.splits["validation"], prepared.model.eval()
+    examples, model = prepared.encoded["validation"].examples, prepared.model.eval()
     nats, labels = prepared.task.read_through(model, examples, prepared.evaluator(Accelerator()))
     stream = torch.from_numpy(examples.blocks.stream.astype(np.int64))
     with torch.no_grad():
@@ -351,7 +351,7 @@ def test_text_that_looks_like_a_special_token_is_text_in_training(tmp_path: Path
     text = MASKED.replace('"builtin:pydocs"', str(tmp_path))
     path.write_text(text.replace(", sizes: {train: 8, validation: 3, test: 3}", ""), encoding="utf-8")
     prepared = prepare(load_recipe(path))
-    tokenizer, examples = prepared.tokenizers.source, prepared.encoded.splits["train"]
+    tokenizer, examples = prepared.tokenizers.source, prepared.encoded["train"].examples
     special = [tokenizer.sep_token_id, tokenizer.mask_token_id]
     inside = np.concatenate([(examples.rows[i] >> 1)[1:-1] for i in range(len(examples))])
     assert not np.isin(inside, special).any()

@@ -37,7 +37,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path, data: Path) -> Prep
 
 def test_loss_is_that_of_the_model_itself(prepared: Prepared) -> None:
     """The decoder reads what the class would make of the labels, whose tokens are those of its own tokenizer."""
-    tokenizers, pairs = prepared.tokenizers, prepared.encoded.splits["train"]
+    tokenizers, pairs = prepared.tokenizers, prepared.encoded["train"].examples
     batch = pairs.batch(np.arange(len(pairs)), tokenizers.source.pad_token_id)
     model = prepared.model.eval()
     ours = float(Seq2SeqObjective(model).summed_loss(batch).detach() / (batch["labels"] != -100).sum())
@@ -73,7 +73,7 @@ def test_fine_tuned_model_writes_what_it_learned(
 
     *checks, idle = verify(run.folder)
     assert [check for check in checks if not check.passed] == []
-    assert (idle.name, "fused layers" in idle.figure) == ("left out", True)
+    assert (idle.name, "fused layers" in idle.figure) == ("skipped", True)
 
 
 def test_settings_change_the_configuration(tmp_path: Path, data: Path) -> None:
@@ -111,11 +111,11 @@ def test_prefix_is_part_of_every_source_and_is_handed_on(tmp_path: Path, data: P
     plain = prepare(load_recipe(path, ["data.source_prefix=null"]))
     assert (first.tokenizers.prefix, plain.tokenizers.prefix) == ("turn: ", "")
     expected = plain.tokenizers.encode_source([f"turn: {source}" for source, _ in PAIRS])
-    encoded = first.encoded.splits["train"].source
+    encoded = first.encoded["train"].examples.source
     assert [encoded[row].tolist() for row in range(len(PAIRS))] == expected
     # it is not a part of the text, whose length the filters are about
     left_out = [
-        prepare(load_recipe(path, ["data.max_length=8", f"data.source_prefix={prefix}"])).encoded.left_out
+        prepare(load_recipe(path, ["data.max_length=8", f"data.source_prefix={prefix}"])).dropped
         for prefix in ("null", "'turn: '")
     ]
     assert left_out[0] == left_out[1]
@@ -160,9 +160,9 @@ def test_what_is_too_long_for_the_model_is_left_out_of_training_and_cut_elsewher
         prepared = prepare(load_recipe(fine_tuning(tmp_path, data, family, family.recipe)))
     limited = name not in ("nllb", "t5")
     per_row = 3 if name == "own" else 1  # in three directions, each of which has a long side somewhere
-    assert prepared.encoded.left_out["positions"] == (2 * per_row if limited else 0)
-    validation = prepared.encoded.splits["validation"]
-    assert validation.cut == (per_row if limited else 0)
+    assert prepared.dropped["positions"] == (2 * per_row if limited else 0)
+    validation = prepared.encoded["validation"].examples
+    assert validation.truncated == (per_row if limited else 0)
     assert position_limit(prepared.model.config) == (40 if limited else None)
     said = "\n".join(prepared.summary())
     assert ("left out by the positions of the model" in said) == limited
@@ -174,4 +174,4 @@ def test_what_is_too_long_for_the_model_is_left_out_of_training_and_cut_elsewher
         prepared.tokenizers, section, 1, prepared.evaluator(Accelerator()),
     )  # fmt: skip
     assert np.isfinite(found.figures["loss"])
-    assert found.figures.get("cut", 0) == validation.cut
+    assert found.figures.get("truncated", 0) == validation.truncated

@@ -101,8 +101,8 @@ def test_answers_that_no_window_has_are_left_out_of_train_and_counted(tmp_path: 
     long = "a" * 10 + " " + "b" * 60 + " c"
     odd = [row(20, long, "b" * 60), row(21, "Anna met Bo.", "Oslo", start=0)]
     ready = prepared(tmp_path, [*ROWS, *odd], max_length=32, doc_stride=4, max_question_length=8)
-    assert ready.encoded.left_out == {"windows": 1, "answers": 1}
-    assert len(ready.encoded.splits["validation"].questions) == len(ROWS) + 2
+    assert ready.dropped == {"windows": 1, "answers": 1}
+    assert len(ready.encoded["validation"].examples.questions) == len(ROWS) + 2
     told = "\n".join(ready.summary())
     assert "1 examples left out by the windows" in told
     assert "1 examples left out by an answer that is not in its text" in told
@@ -121,21 +121,21 @@ def test_a_squad_file_is_judged_by_the_same_answers_as_json_lines(tmp_path: Path
     for split in ("train", "validation"):
         (tmp_path / "squad" / f"{split}.json").write_text(json.dumps({"data": articles}), encoding="utf-8")
     squad = prepare(recipe(tmp_path, "question_answering", {"path": str(tmp_path / "squad")}))
-    assert squad.encoded.left_out == lines.encoded.left_out == {"windows": 0, "answers": 1}
+    assert squad.dropped == lines.dropped == {"windows": 0, "answers": 1}
     assert "1 with an answer that was moved" in "\n".join(squad.summary())
-    assert [one.answers for one in squad.encoded.splits["validation"].questions] == [
+    assert [one.answers for one in squad.encoded["validation"].examples.questions] == [
         one["answers"]["text"] for one in rows
     ]
     for split in ("train", "validation"):
-        one, other = (ready.encoded.splits[split] for ready in (squad, lines))
+        one, other = (ready.encoded[split].examples for ready in (squad, lines))
         assert (one.starts.tolist(), one.ends.tolist()) == (other.starts.tolist(), other.ends.tolist())
 
 
 def test_a_place_that_is_slightly_wrong_is_put_right(tmp_path: Path) -> None:
     moved = [{**one, "answers": {**one["answers"], "answer_start": [3]}} for one in ROWS]
     right, found = (
-        prepared(tmp_path / "a").encoded.splits["train"],
-        prepared(tmp_path / "b", moved).encoded.splits["train"],
+        prepared(tmp_path / "a").encoded["train"].examples,
+        prepared(tmp_path / "b", moved).encoded["train"].examples,
     )
     assert right.starts.tolist() == found.starts.tolist()
     assert right.starts.min() > 0
@@ -144,8 +144,8 @@ def test_a_place_that_is_slightly_wrong_is_put_right(tmp_path: Path) -> None:
 def test_empty_texts_and_long_questions(tmp_path: Path) -> None:
     odd = [row(20, "", None), row(21, "Anna met Bo.", "Bo", question="who " * 40)]
     ready = prepared(tmp_path, [*ROWS, *odd], max_length=48, max_question_length=12, doc_stride=8)
-    assert ready.encoded.splits["train"].cut == 1
-    assert ready.encoded.splits["train"].lengths.max() <= 48
+    assert ready.encoded["train"].examples.truncated == 1
+    assert ready.encoded["train"].examples.lengths.max() <= 48
 
 
 def test_questions_of_an_article_are_held_out_together(tmp_path: Path) -> None:

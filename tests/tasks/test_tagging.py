@@ -95,10 +95,9 @@ class Oracle(TaggingObjective):
 def evaluated(ready: Prepared) -> Evaluation:
     from accelerate import Accelerator
 
-    objective = Oracle(len(ready.task.labels or ()))
-    return ready.task.evaluate(
-        objective, ready.splits, ready.encoded, ready.tokenizers, "validation", ready.evaluator(Accelerator())
-    )
+    objective = Oracle(ready.state.config.num_labels)
+    rows, encoded = ready.splits.datasets["validation"], ready.encoded["validation"]
+    return ready.task.evaluate(ready.evaluator(Accelerator()), objective, rows, encoded, ready.state)
 
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_size=1, max_size=12)
@@ -117,7 +116,7 @@ def test_words_are_judged_the_same_whatever_the_sub_words(
         tokenizer = {"train": kind, "min_frequency": 1, "vocab_size": 2000}
         folder = tmp_path_factory.mktemp("cut")
         ready = prepared(folder, rows, tokenizer=tokenizer, label_all_tokens=everything)
-        examples, found = ready.encoded.splits["validation"], evaluated(ready)
+        examples, found = ready.encoded["validation"].examples, evaluated(ready)
         right, expected = [row["tags"] for row in found.rows], []
         for place, row in enumerate(found.rows):
             firsts = examples.first_tokens[place]
@@ -143,29 +142,29 @@ def test_long_words_and_sentences_are_cut_and_told(tmp_path: Path) -> None:
         {"tokens": ["Bo"] * 90, "tags": ["B-PER"] * 90},
     ]
     ready = prepared(tmp_path / "a", [*ROWS, *long])
-    examples, found = ready.encoded.splits["validation"], evaluated(ready)
+    examples, found = ready.encoded["validation"].examples, evaluated(ready)
     assert examples.lengths.max() == 64
-    assert examples.cut == found.figures["cut"] == 2
+    assert examples.truncated == found.figures["truncated"] == 2
     assert found.rows[-2]["prediction"] == ["B-LOC", "O"]
     assert found.rows[-1]["prediction"][:31] == ["B-PER"] * 31
     assert set(found.rows[-1]["prediction"][31:]) == {"O"}
     out = prepared(tmp_path / "b", [*ROWS, *long], truncation="do_not_truncate")
-    assert (len(out.encoded.splits["train"]), out.encoded.left_out) == (len(ROWS), {"max_length": 2})
+    assert (len(out.encoded["train"].examples), out.dropped) == (len(ROWS), {"max_length": 2})
 
 
 def test_schemes_are_found_out_and_converted(tmp_path: Path) -> None:
     rows = [{"tokens": ["Anna", "Li", "Bo", "met"], "tags": ["I-PER", "I-PER", "B-PER", "O"]}] * 3
     ready = prepared(tmp_path, rows, scheme="IOBES")
-    assert ready.task.labels == ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
+    assert list(ready.state.labels) == ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
     assert evaluated(ready).rows[0]["tags"] == ["B-PER", "E-PER", "S-PER", "O"]
     assert any("tags are IOB1, and become IOBES" in line for line in ready.summary())
 
 
 def test_later_parts_of_a_word_learn_nothing_or_go_on(tmp_path: Path) -> None:
-    first = prepared(tmp_path / "a").encoded.splits["train"].batch(np.array([1]))["labels"][0].tolist()
+    first = prepared(tmp_path / "a").encoded["train"].examples.batch(np.array([1]))["labels"][0].tolist()
     every = prepared(tmp_path / "b", label_all_tokens=True)
-    names = every.task.labels or []
-    found = every.encoded.splits["train"].batch(np.array([1]))["labels"][0].tolist()
+    names = every.state.labels
+    found = every.encoded["train"].examples.batch(np.array([1]))["labels"][0].tolist()
     assert [names[place] for place in found if place != IGNORE_INDEX] == ["B-PER", "I-PER", "B-PER", *["I-PER"] * 3]
     assert [names[place] for place in first if place != IGNORE_INDEX] == ["B-PER", "B-PER"]
 
@@ -173,7 +172,7 @@ def test_later_parts_of_a_word_learn_nothing_or_go_on(tmp_path: Path) -> None:
 def test_tags_that_are_no_spans(tmp_path: Path) -> None:
     rows = [{"tokens": ["the", "cat"], "tags": [0, 1]}] * 3
     ready = prepared(tmp_path, rows, scheme="none", label_names=["DET", "NOUN"])
-    assert ready.task.labels == ["DET", "NOUN"]
+    assert list(ready.state.labels) == ["DET", "NOUN"]
     assert evaluated(ready).rows[0]["prediction"] == ["DET", "NOUN"]
 
 

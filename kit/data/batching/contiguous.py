@@ -58,12 +58,6 @@ class ContiguousPlan(EpochPlan):
         blocks = np.array([self.streams[row][position] for row in rows])
         return [blocks[rows % self.micro_batches == index] for index in range(self.micro_batches)]
 
-    def stream_of(self, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The stream that each block is in, and whether the block is its first."""
-        starts = np.array([stream[0] for stream in self.streams])
-        streams = np.searchsorted(starts, blocks, side="right") - 1
-        return streams, starts[streams] == blocks
-
     def padding(self) -> Padding:
         read = np.concatenate(self.streams)
         longest = int(self.lengths.max())
@@ -72,3 +66,11 @@ class ContiguousPlan(EpochPlan):
     def describe(self) -> str:
         skipped = f", {self.skipped_blocks} blocks skipped" if self.skipped_blocks else ""
         return f"{self.steps_per_epoch:,} steps an epoch in {len(self.streams)} streams{skipped}"
+
+
+def stream_of(blocks: np.ndarray, num_blocks: int, streams: int) -> tuple[np.ndarray, np.ndarray]:
+    """The stream that each block is in, of a text of `num_blocks` in so many streams, and whether it is the first."""
+    size, longer = divmod(num_blocks, streams)  # as np.array_split: the first streams have one block more
+    starts = np.arange(streams) * size + np.minimum(np.arange(streams), longer)
+    numbers = np.searchsorted(starts, blocks, side="right") - 1
+    return numbers, starts[numbers] == blocks

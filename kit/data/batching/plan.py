@@ -56,6 +56,10 @@ class Plan(Protocol):
 
     micro_batches: int
 
+    @property
+    def steps_per_epoch(self) -> int | None:
+        """The number of steps in an epoch; None if it is not known, as for a stream."""
+
     def step(self, number: int) -> list[np.ndarray]:
         """The micro-batches of a step (counted from 0 across epochs), as indices of examples."""
 

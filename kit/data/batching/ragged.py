@@ -63,7 +63,7 @@ class TokenPairs:
     target: RaggedTokens
     languages: np.ndarray | None = None
     """The target language of each example, for a model that has several."""
-    cut: int = 0
+    truncated: int = 0
     """Number of examples that were truncated to the model's positions."""
 
     def __len__(self) -> int:
@@ -74,8 +74,8 @@ class TokenPairs:
         """The examples of all parts, in order."""
         source, target = (RaggedTokens.concat([getattr(part, side) for part in parts]) for side in ("source", "target"))
         languages = [part.languages for part in parts if part.languages is not None]
-        cut = sum(part.cut for part in parts)
-        return cls(source, target, np.concatenate(languages) if languages else None, cut)
+        truncated = sum(part.truncated for part in parts)
+        return cls(source, target, np.concatenate(languages) if languages else None, truncated)
 
     def select(self, indices: np.ndarray) -> "TokenPairs":
         languages = None if self.languages is None else self.languages[indices]

@@ -145,14 +145,13 @@ class StreamPlan(Generic[E]):
         seed: int,
         buffer_size: int,
         micro_batches: int,
-        counts: StreamCounts | None = None,
         process: int = 0,
         processes: int = 1,
         exchange: Callable[[Any], list[Any]] = single_process,
     ):
         """`exchange` gathers one object per process, in the order of ranks; all processes call it equally often."""
         self.micro_batches = micro_batches
-        self.counts = counts or StreamCounts()
+        self.counts = StreamCounts()
         self._stream, self._encoder = stream, encoder
         self._seed, self._size = seed, buffer_size
         self._process, self._processes, self._exchange = process, processes, exchange
@@ -164,6 +163,11 @@ class StreamPlan(Generic[E]):
         self._stop = threading.Event()
 
     # ---- the interface of the training loop --------------------------------------------------------------------------
+
+    @property
+    def steps_per_epoch(self) -> None:
+        """Unknown until an epoch has been read."""
+        return None
 
     @property
     def examples(self) -> E:

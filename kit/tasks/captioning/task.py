@@ -1,5 +1,6 @@
-"""Captioning: from a picture to a text that says what is in it."""
+"""Image captioning: generate a text that describes an image."""
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -14,7 +15,7 @@ from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrain
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.plan import BatchPlan, Plan
+from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import IMAGE_BYTES
 from kit.data.splits import Splits
@@ -25,28 +26,27 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.prediction.options import GenerateOptions
-from kit.pretrained.loading import ModelFolder, load_config, load_model
-from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
+from kit.pretrained.loading import ModelFolder, load_model
+from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import Sources, best_hypotheses, evaluate_generation, search_settings
-from kit.tasks.families.seq2seq.task import Writing, vocabulary_settings
+from kit.tasks.families.seq2seq.task import Seq2SeqTask
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 
 @dataclass(frozen=True)
-class Captioned:
-    """Pictures and their captions: each caption is an example of its own."""
+class CaptionedImages:
+    """Images and their captions. Each caption is an example."""
 
-    pictures: Pictures
+    images: Pictures
     captions: RaggedTokens
     owners: np.ndarray
-    """Number of the picture of each caption."""
-    cut: int = 0
+    """Index of the image of each caption."""
+    truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.captions)
@@ -55,26 +55,26 @@ class Captioned:
     def lengths(self) -> np.ndarray:
         return self.captions.lengths
 
-    def select(self, indices: np.ndarray) -> "Captioned":
-        return Captioned(self.pictures, self.captions.select(indices), self.owners[indices])
+    def select(self, indices: np.ndarray) -> "CaptionedImages":
+        return CaptionedImages(self.images, self.captions.select(indices), self.owners[indices])
 
     def batch(self, indices: np.ndarray) -> Batch:
         """Pixels and labels of these captions."""
         return {
-            "pixel_values": self.pictures.pixels(self.owners[indices]),  # (batch, channels, side, side)
+            "pixel_values": self.images.pixels(self.owners[indices]),  # (batch, channels, side, side)
             "labels": self.captions.padded(indices, IGNORE_INDEX),  # (batch, target)
         }
 
-    def source(self, places: np.ndarray) -> Batch:
-        """Pixels of these pictures."""
-        return {"pixel_values": self.pictures.pixels(places)}
+    def image_batch(self, indices: np.ndarray) -> Batch:
+        """Pixels of these images."""
+        return {"pixel_values": self.images.pixels(indices)}
 
 
 PLOTTED_IMAGES = 3
 
 
-class Captioning(Writing[Captioned]):
-    """What a recipe of this task does at each station on the way of the data."""
+class Captioning(Seq2SeqTask[CaptionedImages]):
+    """Image captioning: generate a text that describes an image."""
 
     card_template: ClassVar[str] = "captioner"
     example_name: ClassVar[str] = "images"
@@ -96,7 +96,7 @@ class Captioning(Writing[Captioned]):
     def row_steps(self) -> RowSteps:
         return ImageSteps(self.recipe.data)
 
-    # ---- pictures and text → batches ---------------------------------------------------------------------------------
+    # ---- images and captions → batches -------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         section = self.recipe.tokenizer
@@ -107,111 +107,102 @@ class Captioning(Writing[Captioned]):
         tokenizer = build_tokenizer(section, captions, "training", ends=True)
         return Tokenizers(tokenizer, tokenizer)
 
-    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Captioned]:
-        """Pictures and token ids of every split; data.max_length applies to the training split only."""
-        config = self.config(tokenizers)
-        encoded = {name: self.encode_split(rows, tokenizers, config) for name, rows in splits.datasets.items()}
-        train, most = encoded["train"], self.recipe.data.max_length
-        # the end marker is no token of the text, so it does not count
-        short = train.lengths - len(tokenizers.encode_empty_target()) <= (most or np.inf)
-        if not short.any():
-            raise DataError(f"data.max_length: none of the {len(train):,} captions is as short as {most} tokens.")
-        encoded["train"] = train.select(np.flatnonzero(short))
-        return Encoded(encoded, {"max_length": int((~short).sum())})
+    def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[CaptionedImages]:
+        """Images and the tokens of their captions; training captions beyond data.max_length are dropped."""
+        tokenizers, captions_of_rows = state.tokenizers, rows["caption"]
+        owners = np.repeat(np.arange(len(rows)), [len(captions) for captions in captions_of_rows])
+        ids = tokenizers.encode_target(caption for captions in captions_of_rows for caption in captions)
+        images = Pictures(rows, root_of(self.recipe.data), PixelReader(state.config))
+        examples = CaptionedImages(images, RaggedTokens(ids), owners)
+        if split != "train":
+            return Encoded(examples)
+        max_length = self.recipe.data.max_length
+        # tokens that the tokenizer adds do not count
+        fits = examples.lengths - len(tokenizers.encode_empty_target()) <= (max_length or np.inf)
+        if not fits.any():
+            raise DataError(
+                f"data.max_length: none of the {len(examples):,} captions is as short as {max_length} tokens."
+            )
+        return Encoded(examples.select(np.flatnonzero(fits)), {"max_length": int((~fits).sum())})
 
-    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Captioned:
-        listed = rows["caption"]
-        owners = np.repeat(np.arange(len(rows)), [len(captions) for captions in listed])
-        ids = tokenizers.encode_target(caption for captions in listed for caption in captions)
-        return Captioned(Pictures(rows, root_of(self.recipe.data), PixelReader(config)), RaggedTokens(ids), owners)
-
-    def plan(self, examples: Captioned, seed: int | None = None) -> BatchPlan:
+    def plan(self, examples: CaptionedImages, seed: int | None = None) -> BatchPlan:
         return self.plan_lengths([examples.lengths], seed)
 
-    def batch_maker(self, encoded: Encoded[Captioned], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
-        train = encoded.splits["train"]
-        return lambda indices, random: train.batch(indices)
+    def collate(
+        self, examples: CaptionedImages, indices: np.ndarray, random: np.random.Generator, state: TaskState
+    ) -> Batch:
+        return examples.batch(indices)
 
-    def token_lists(self, examples: Captioned, tokenizers: Tokenizers) -> dict[str, TextTokens]:
-        return {"caption": TextTokens(examples.captions, tokenizers.source)}
+    def token_lists(self, examples: CaptionedImages, state: TaskState) -> dict[str, TextTokens]:
+        return {"caption": TextTokens(examples.captions, state.tokenizers.source)}
 
-    def unreachable_references(self, examples: Captioned) -> np.ndarray:
+    def unreachable_references(self, examples: CaptionedImages) -> np.ndarray:
         lengths = examples.lengths
         return lengths[lengths > self.recipe.eval.max_new_tokens]
 
-    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
-        return {"caption": TokenView(tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
+    def describe_batch(self, batch: Batch, state: TaskState) -> dict[str, TokenView]:
+        return {"caption": TokenView(state.tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
-    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        """The configuration of the model, new or pretrained."""
-        section = self.recipe.model
-        if section.pretrained is not None:
-            config = load_config(section.pretrained, section.settings)
-        else:
-            assert section.type is not None
-            config = config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
+    def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        config = super().new_config(tokenizers)
         if config.model_type not in self.recipe.kit_types:
             raise RecipeError(
-                f"model.pretrained: {section.pretrained} is a {config.model_type}, not a captioner of kit."
+                f"model.pretrained: {self.recipe.model.pretrained} is a {config.model_type}, not a captioner of kit."
             )
         if config.num_channels not in (1, 3):
-            raise RecipeError(
-                f"model.num_channels: pictures are read in 3 colors or in 1, not in {config.num_channels}."
-            )
+            raise RecipeError(f"model.num_channels: images have 3 color channels or 1, not {config.num_channels}.")
         return config
 
-    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        """A new model with weights by `train.seed`, or a pretrained one; in the precision of the recipe."""
+    def build_model(self, state: TaskState) -> BuiltModel:
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
-        config = self.config(tokenizers)
         if section.pretrained is None:
-            model = AutoModelForImageTextToText.from_config(config, trust_remote_code=False)
+            model = AutoModelForImageTextToText.from_config(copy.deepcopy(state.config), trust_remote_code=False)
         else:
             model = load_model(AutoModelForImageTextToText, section.pretrained, section.settings)
-            known = model.get_input_embeddings().num_embeddings
-            if known < len(tokenizers.target):
+            known, needed = model.get_input_embeddings().num_embeddings, len(state.tokenizers.target)
+            if known < needed:
                 raise RecipeError(
-                    f"tokenizer.pretrained has {len(tokenizers.target)} tokens, but model.pretrained knows only "
+                    f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only "
                     f"{known}: use the model's own tokenizer by leaving tokenizer.pretrained out."
                 )
         if train.micro_batches > 1 and any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
             raise RecipeError(
-                "train.micro_batches: the backbone normalizes over the pictures of a batch, so that a step in several "
-                "parts or processes would be another training. Use one of each, or leave out model.backbone_config."
+                "train.micro_batches: the backbone normalizes over the images of a batch, so several micro-batches or "
+                "processes would change the training. Use one of each, or leave out model.backbone_config."
             )
-        return model.to(getattr(torch, train.dtype))
+        return BuiltModel(model.to(getattr(torch, train.dtype)))
 
-    def load_model(self, place: str | Path) -> PreTrainedModel:
-        return load_model(AutoModelForImageTextToText, place)
+    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
+        return load_model(AutoModelForImageTextToText, name_or_path)
 
-    # ---- evaluation and what is left behind --------------------------------------------------------------------------
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def evaluate(
         self,
-        objective: Objective,
-        splits: Splits,
-        encoded: Encoded[Captioned],
-        tokenizers: Tokenizers,
-        split: str,
         evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[CaptionedImages],
+        state: TaskState,
+        *,
         final: bool = True,
     ) -> Evaluation:
-        """The loss is that of all captions; a picture gets one, of which all of its captions are references."""
+        """The loss is that of all captions. Each image gets one output, with all of its captions as references."""
         assert isinstance(objective, Seq2SeqObjective)
-        examples, section = encoded.splits[split], self.recipe.eval
+        examples, section = encoded.examples, self.recipe.eval
         cost = picture_cost(objective.model.config)
-        images = Sources(np.full(len(examples.pictures), cost), examples.source)
+        images = Sources(np.full(len(examples.images), cost), examples.image_batch)
         settings = search_settings(section, self.num_beams(final))
         return evaluate_generation(
-            objective, Sources(np.maximum(examples.lengths, cost), examples.batch), len(examples.pictures),
+            objective, Sources(np.maximum(examples.lengths, cost), examples.batch), len(examples.images),
             partial(best_hypotheses, objective, images, settings, evaluator),
-            partial(described, splits.datasets[split]), tokenizers, section, evaluator,
+            partial(prediction_rows, rows), state.tokenizers, section, evaluator,
         )  # fmt: skip
 
-    def shown(self, row: dict[str, Any]) -> str:
+    def format_prediction(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] in row["target"] else "≠"
         return f"{row['source']} → {row['prediction']} {mark} {' | '.join(row['target'])}"
 
@@ -219,15 +210,15 @@ class Captioning(Writing[Captioned]):
         return image_processor_of(model.config)
 
     def plot_examples(self, rows: Dataset, predictor: Any) -> list[Any]:
-        """A few images of a split, spread evenly over it."""
+        """A few images of a split, evenly spaced."""
         number = min(PLOTTED_IMAGES, len(rows))
-        few = rows.select([place * len(rows) // number for place in range(number)])
+        few = rows.select([index * len(rows) // number for index in range(number)])
         images = Pictures(few, root_of(self.recipe.data), predictor.reader)
         return [images[index] for index in range(number)]
 
     def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
         """Images of the run's data, which its predictions do not contain."""
-        splits = self.load().datasets
+        splits = self.load_splits().datasets
         split = next((name for name in ("test", "validation") if name in splits), None)
         return [] if split is None else self.plot_examples(splits[split], predictor)
 
@@ -244,12 +235,12 @@ class Captioning(Writing[Captioned]):
             "background": self.recipe.model.settings.get("background", "#ffffff"),
         }
 
-    def batch_of(self, examples: Captioned, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
+    def batch_of(self, examples: CaptionedImages, indices: np.ndarray, state: TaskState) -> Batch:
         return examples.batch(indices)
 
 
-def described(rows: Dataset) -> list[dict[str, Any]]:
-    """The rows of a split as predictions tell them: `source` is the name of the picture, `target` its captions."""
+def prediction_rows(rows: Dataset) -> list[dict[str, Any]]:
+    """The rows of a split without their images: `source` is the name of the image, `target` its captions."""
     others = [name for name in rows.column_names if name not in ("image", "caption", FILE, IMAGE_BYTES)]
-    told = rows.select_columns(["caption", FILE, *others])
-    return [{"source": row.pop(FILE), "target": row.pop("caption"), **row} for row in told]
+    selected = rows.select_columns(["caption", FILE, *others])
+    return [{"source": row.pop(FILE), "target": row.pop("caption"), **row} for row in selected]

@@ -1,4 +1,4 @@
-"""Causal language models: predict the next token of documents that are packed into full blocks."""
+"""Causal language modeling: predict the next token of documents that are packed into full blocks."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,14 +20,13 @@ from transformers import (
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.contiguous import ContiguousPlan
+from kit.data.batching.contiguous import ContiguousPlan, stream_of
 from kit.data.batching.packing import CausalBlocks, document_positions
-from kit.data.batching.plan import EpochPlan, Plan
+from kit.data.batching.plan import EpochPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.batching.token_cache import Arrays, map_in_chunks
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
-from kit.data.streaming.plan import StreamPlan
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError
@@ -36,11 +35,16 @@ from kit.evaluation.evaluator import Evaluator
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.loading import ModelFolder
-from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
+from kit.tasks.base import Encoded, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer
 from kit.tasks.families.language_modeling.proofs import causal_batch
-from kit.tasks.families.language_modeling.task import LanguageModel, PlainTokens, perplexity
+from kit.tasks.families.language_modeling.task import (
+    LanguageModel,
+    LanguageModelState,
+    PlainTokens,
+    perplexity,
+)
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
 from kit.training.objective import Batch, Objective
 
@@ -54,7 +58,7 @@ class TextBlocks:
     """Length of the text in UTF-8, by which models with different tokenizers are compared."""
     separate: bool
     """Whether documents do not see each other."""
-    cut: int = 0
+    truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.blocks)
@@ -73,10 +77,10 @@ class TextBlocks:
 
 
 class CausalLM(LanguageModel[TextBlocks]):
-    """GPT's pretraining, and recurrent language models."""
+    """Causal language modeling, the pretraining of GPT and of recurrent language models."""
 
     auto_class: ClassVar[Any] = AutoModelForCausalLM
-    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "causal"
+    tokenizer_kind: ClassVar[Literal["masked", "causal"]] = "causal"
     recipe: CausalLMRecipe
 
     @classmethod
@@ -87,12 +91,16 @@ class CausalLM(LanguageModel[TextBlocks]):
     def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> Completer:
         return Completer(folder, options)
 
+    @property
+    def streams(self) -> int:
+        """The number of parallel streams of text under data.carry_state."""
+        train = self.recipe.train
+        return train.batch_size or max(1, (train.tokens_per_batch or 1) // self.recipe.data.block_size)
+
     def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
-        train, data = self.recipe.train, self.recipe.data
-        if not data.carry_state:
+        if not self.recipe.data.carry_state:
             return super().plan(examples, seed)
-        rows = train.batch_size or max(1, (train.tokens_per_batch or 1) // data.block_size)
-        return ContiguousPlan(examples.lengths, rows, train.micro_batches)
+        return ContiguousPlan(examples.lengths, self.streams, self.recipe.train.micro_batches)
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if tokenizer.eos_token_id is None:
@@ -114,8 +122,8 @@ class CausalLM(LanguageModel[TextBlocks]):
         blocks = CausalBlocks.pack(tokens, tokenizer.eos_token_id, data.block_size)
         return TextBlocks(blocks, size, data.separate_documents)
 
-    def preparation(self, split: str) -> dict[str, Any]:
-        return {}  # the text is laid end to end, whatever the blocks that are cut from it
+    def cache_key(self, split: str) -> dict[str, Any]:
+        return {}  # the cache holds the text as one sequence, which is divided into blocks afterwards
 
     def arrays(self, examples: TextBlocks) -> Arrays:
         return {"stream": examples.blocks.stream, "bytes": np.array([examples.bytes])}
@@ -125,66 +133,61 @@ class CausalLM(LanguageModel[TextBlocks]):
         blocks = CausalBlocks(arrays["stream"], tokenizer.eos_token_id, data.block_size)
         return TextBlocks(blocks, int(arrays["bytes"][0]), data.separate_documents)
 
-    def batch_maker(self, encoded: Encoded[TextBlocks], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
-        if isinstance(plan, StreamPlan):
-            return lambda indices, random: plan.examples.batch(indices)
-        examples = encoded.splits["train"]
-        if isinstance(plan, ContiguousPlan):
-            return lambda indices, random: in_streams(examples, plan, indices)
-        return lambda indices, random: examples.batch(indices)
+    def collate(
+        self, examples: TextBlocks, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
+    ) -> Batch:
+        return in_streams(examples, self.streams, indices) if self.recipe.data.carry_state else examples.batch(indices)
 
-    def joined(self, parts: Sequence[TextBlocks], tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
+    def concat(self, parts: Sequence[TextBlocks], tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
         data, separator = self.recipe.data, tokenizer.eos_token_id
         first = np.array([separator], dtype=np.int32)
         stream = np.concatenate([first, *(part.blocks.stream[1:] for part in parts)])
         blocks = CausalBlocks(stream, separator, data.block_size)
         return TextBlocks(blocks, sum(part.bytes for part in parts), data.separate_documents)
 
-    def token_lists(self, examples: TextBlocks, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+    def token_lists(self, examples: TextBlocks, state: LanguageModelState) -> dict[str, TextTokens]:
         tokens = examples.blocks.stream[:-1]
         lists = RaggedTokens(np.split(tokens, np.cumsum(examples.lengths)[:-1]))
-        return {"text": TextTokens(lists, tokenizers.source)}
+        return {"text": TextTokens(lists, state.tokenizers.source)}
 
-    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
-        real = batch["labels"] != IGNORE_INDEX
+    def describe_batch(self, batch: Batch, state: LanguageModelState) -> dict[str, TokenView]:
+        tokenizer, mask = state.tokenizers.source, batch["labels"] != IGNORE_INDEX
         return {
-            "reads": TokenView(tokenizers.source, batch["input_ids"], real),
-            "predicts": TokenView(tokenizers.source, batch["labels"], real),
+            "reads": TokenView(tokenizer, batch["input_ids"], mask),
+            "predicts": TokenView(tokenizer, batch["labels"], mask),
         }
 
-    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        model, data = super().build_model(tokenizers), self.recipe.data
-        kind, own = model.config.model_type, self.recipe.kit_types
-        if data.separate_documents and kind in own:
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LanguageModelState:
+        state, data, recurrent = super().fit(splits, tokenizers), self.recipe.data, self.recipe.kit_types
+        kind = state.config.model_type
+        if data.separate_documents and kind in recurrent:
             raise RecipeError(
                 f"data.separate_documents: a {kind} has no attention that could be kept within a document. "
                 "Leave it out."
             )
-        if data.carry_state and kind not in own:
+        if data.carry_state and kind not in recurrent:
             raise RecipeError(
-                f"data.carry_state: a {kind} has no state to carry; recurrent models have (model.type: "
-                f"{', '.join(own)}). Leave it out."
+                f"data.carry_state: a {kind} has no state to carry; recurrent models do (model.type: "
+                f"{', '.join(recurrent)}). Leave it out."
             )
-        return model
+        return state
 
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> CausalLMObjective:
-        if isinstance(plan, ContiguousPlan):
-            return TruncatedBPTTObjective(model, len(plan.streams))
-        return CausalLMObjective(model)
+    def objective(self, model: PreTrainedModel, state: LanguageModelState) -> CausalLMObjective:
+        return TruncatedBPTTObjective(model, self.streams) if self.recipe.data.carry_state else CausalLMObjective(model)
 
     def evaluate(
         self,
-        objective: Objective,
-        splits: Splits,
-        encoded: Encoded[TextBlocks],
-        tokenizers: Tokenizers,
-        split: str,
         evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[TextBlocks],
+        state: LanguageModelState,
+        *,
         final: bool = True,
     ) -> Evaluation:
-        """Loss and perplexity of a token, bits of a byte, and a few samples."""
+        """Loss and perplexity per token, bits per byte, and a few samples."""
         assert isinstance(objective, CausalLMObjective)
-        examples = encoded.splits[split]
+        examples = encoded.examples
 
         def sums(batch: Batch) -> list[Tensor]:
             return [objective.summed_loss(batch), objective.normalizers(batch).sum()]
@@ -202,18 +205,20 @@ class CausalLM(LanguageModel[TextBlocks]):
             "examples": len(examples),
             "tokens": int(tokens),
         }
-        return Evaluation(figures, self.samples(objective.model, examples, tokenizers.source))
+        return Evaluation(figures, self.samples(objective.model, examples, state.tokenizers.source))
 
     @torch.inference_mode()
     def read_through(self, model: PreTrainedModel, examples: TextBlocks, evaluator: Evaluator) -> list[float]:
-        """Sums of the loss and of the labels, reading the text from its beginning to its end with one state, by a
-        single process: what comes later depends on what came before."""
+        """Sums of the loss and of the labels, with one state carried through the whole text.
+
+        A single process reads the text, because each block depends on those before it.
+        """
         plan = ContiguousPlan(examples.lengths, 1, 1)
         objective = TruncatedBPTTObjective(model.eval(), 1)
         sums = []
         if evaluator.is_main:
             for step in range(plan.steps_per_epoch):
-                batch = in_streams(examples, plan, plan.step(step)[0])
+                batch = in_streams(examples, 1, plan.step(step)[0])
                 batch = {name: tensor.to(evaluator.device) for name, tensor in batch.items()}
                 sums.append([float(objective.summed_loss(batch)), float(objective.normalizers(batch).sum())])
         return evaluator.total(sums)
@@ -221,14 +226,14 @@ class CausalLM(LanguageModel[TextBlocks]):
     def samples(
         self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase
     ) -> list[dict[str, Any]]:
-        """Texts that the model writes, the same ones for the same weights."""
+        """Texts that the model samples, which are the same for the same weights."""
         section, rows = self.recipe.eval, []
-        places = np.linspace(0, len(examples) - 1, section.examples).astype(int)
+        indices = np.linspace(0, len(examples) - 1, section.examples).astype(int)
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.inference_mode():
             torch.manual_seed(self.recipe.train.seed)
-            for place in places:
-                beginning = examples.batch(np.array([place]))["input_ids"][0, : section.prompt_tokens]
+            for index in indices:
+                beginning = examples.batch(np.array([index]))["input_ids"][0, : section.prompt_tokens]
                 separator = torch.tensor([tokenizer.eos_token_id])
                 prompt = beginning if len(beginning) else separator
                 written = model.generate(
@@ -240,14 +245,14 @@ class CausalLM(LanguageModel[TextBlocks]):
         return rows
 
     def sampling(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
-        """How samples are written."""
+        """The generation settings of samples."""
         section = self.recipe.eval
         settings = GenerationSettings(
             max_new_tokens=section.max_new_tokens, do_sample=True, temperature=section.temperature, top_p=section.top_p
         )
         return settings.causal_config(tokenizer)
 
-    def shown(self, row: dict[str, Any]) -> str:
+    def format_prediction(self, row: dict[str, Any]) -> str:
         return f"{row['prompt']}│{row['prediction']}"
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
@@ -261,13 +266,13 @@ class CausalLM(LanguageModel[TextBlocks]):
         }
 
     def proof_batch(
-        self, examples: TextBlocks, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None
+        self, examples: TextBlocks, indices: np.ndarray, state: LanguageModelState, limit: int | None
     ) -> Batch:
-        rows, pad = self.token_lists(examples, tokenizers)["text"].lists, tokenizers.source.pad_token_id
+        rows, pad = self.token_lists(examples, state)["text"].lists, state.tokenizers.source.pad_token_id
         return causal_batch([rows[int(index)] for index in indices], 0 if pad is None else pad, limit)
 
 
-def in_streams(examples: TextBlocks, plan: ContiguousPlan, indices: np.ndarray) -> Batch:
-    """A batch that says which stream each row goes on with, and whether it begins there."""
-    streams, fresh = plan.stream_of(indices)
-    return {**examples.batch(indices), "stream": torch.from_numpy(streams), "fresh": torch.from_numpy(fresh)}
+def in_streams(examples: TextBlocks, streams: int, indices: np.ndarray) -> Batch:
+    """A batch with the `stream` that each row continues, and whether the stream starts there (`fresh`)."""
+    numbers, fresh = stream_of(indices, len(examples), streams)
+    return {**examples.batch(indices), "stream": torch.from_numpy(numbers), "fresh": torch.from_numpy(fresh)}

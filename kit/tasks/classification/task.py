@@ -1,9 +1,10 @@
-"""Classification: a text or a pair of texts, and its label, its labels or a number."""
+"""Text classification: one label, several labels, or a number per text or text pair."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,11 +12,16 @@ import numpy as np
 import torch
 from datasets import Dataset
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, Pipeline, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    AutoModelForSequenceClassification,
+    Pipeline,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from kit.cards.markdown import clean, quoted, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.plan import Plan
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
@@ -29,22 +35,30 @@ from kit.tasks.base import Encoded
 from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
-from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
+from kit.tasks.families.labeling.task import (
+    FineTuning,
+    LabelingState,
+    Predictions,
+    label_names,
+    predict_rows,
+    predict_with_loss,
+    with_labels,
+)
 from kit.training.objective import Batch, Objective
 
 MULTI = "multi_label_classification"
-LIKELY = 0.5
-"""Of several labels, those are predicted that have a higher probability than this, as in pipelines."""
+LABEL_THRESHOLD = 0.5
+"""With several labels per text, those with a higher probability are predicted, as in pipelines."""
 
 
 @dataclass(frozen=True)
-class Classified:
+class LabeledTexts:
     """Encoded texts with their labels."""
 
     inputs: Inputs
     labels: np.ndarray
-    """Of one label its number (examples), of several 1 where an example has them (examples, labels), or numbers."""
-    cut: int = 0
+    """The index of the label (examples,), 1 for each label that an example has (examples, labels), or numbers."""
+    truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -57,93 +71,67 @@ class Classified:
         return self.inputs.batch(indices) | {"labels": torch.from_numpy(self.labels[indices])}
 
 
-class Classification(FineTuning[Classified]):
-    """What a recipe of this task does at each station on the way of the data."""
+class Classification(FineTuning[LabeledTexts]):
+    """Text classification: one label, several labels, or a number per text or text pair."""
 
     auto_class: ClassVar[Any] = AutoModelForSequenceClassification
     of_tokens: ClassVar[bool] = False
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {"top_k": None, "truncation": True}
     recipe: ClassificationRecipe
-    class_weights: Tensor | None = None
 
     @property
     def predicted_names(self) -> tuple[str, ...]:
-        return ("prediction",) if self.recipe.data.problem_type == "regression" else ("prediction", "score")
+        return ("prediction",) if self.is_regression else ("prediction", "score")
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether the model predicts a number."""
+        return self.recipe.data.problem_type == "regression"
 
     @property
     def columns(self) -> list[str]:
+        """The columns that the model reads."""
         return ["text"] if self.recipe.data.text_pair is None else ["text", "text_pair"]
 
-    def words_to_learn(self, rows: Dataset) -> Iterable[str]:
+    def tokenizer_corpus(self, rows: Dataset) -> Iterable[str]:
         for column in self.columns:
             yield from ColumnView(rows, column)
 
-    # ---- text → tokens -----------------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
-    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Classified]:
+    def new_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+        config = super().new_config(tokenizer)
+        if problem := padding_problem(config):
+            raise RecipeError(f"model.{'type' if self.recipe.model.pretrained is None else 'pretrained'}: {problem}.")
+        config.problem_type = self.recipe.data.problem_type
+        if self.is_regression:
+            config.num_labels = 1
+        return config
+
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
+        state = super().fit(splits, tokenizers)
+        if self.is_regression:
+            return state
         train = splits.datasets["train"]
-        self.labels = self.find_labels(train)
-        config = self.config(tokenizers)
-        self.suit_inputs(tokenizers.source, config)
-        encoded, left_out = {}, {}
-        for name, rows in splits.datasets.items():
-            examples, long = self.encode_rows(rows, tokenizers, config, name)
-            if name == "train" and self.recipe.data.truncation == "do_not_truncate" and long.any():
-                kept = np.flatnonzero(~long)
-                if not len(kept):
-                    raise DataError("data.max_length: no training example is short enough.")
-                examples = Classified(examples.inputs.select(kept), examples.labels[kept])
-                left_out["max_length"] = int(long.sum())
-            encoded[name] = examples
-        self.class_weights = self.find_weights(encoded["train"].labels)
-        return Encoded(encoded, left_out)
+        labels = self.find_labels(train)
+        state = replace(state, config=with_labels(state.config, labels), labels=tuple(labels))
+        return replace(state, class_weights=self.class_weights(train, state))
 
-    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Classified:
-        if self.recipe.data.problem_type != "regression":
-            self.take_labels(config)
-        return self.encode_rows(rows, tokenizers, config, "evaluated")[0]
+    def restore(self, model_folder: Path, splits: Splits | None = None) -> LabelingState:
+        state = super().restore(model_folder, splits)
+        if self.is_regression:
+            return state
+        state = replace(state, labels=label_names(state.config))
+        if splits is None:
+            return state
+        return replace(state, class_weights=self.class_weights(splits.datasets["train"], state))
 
-    def encode_rows(
-        self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig, split: str
-    ) -> tuple[Classified, np.ndarray]:
-        """The rows as examples, and which of them had to be cut."""
-        inputs, long = self.encode_texts(rows, tokenizers, config)
-        return Classified(inputs, self.label_array(rows, split), int(long.sum())), long
-
-    def encode_texts(
-        self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig
-    ) -> tuple[Inputs, np.ndarray]:
-        """The texts of the rows as tokens, and which of them had to be cut."""
-        tokenizer = tokenizers.source
-        texts = list(zip(*(ColumnView(rows, column) for column in self.columns), strict=True))
-        limit = self.limit(tokenizer, config)
-        found, long = encode_all(
-            lambda portion, **how: tokenizer(*map(list, zip(*portion, strict=True)), **how),
-            texts, limit, self.recipe.data.truncation,
-        )  # fmt: skip
-        names = found[0][0].keys() if found else ()
-        return Inputs.of({name: [encoded[name][at] for encoded, at in found] for name in names}, tokenizer), long
-
-    # ---- labels ------------------------------------------------------------------------------------------------------
-
-    def reader(self, rows: Dataset, split: str) -> LabelReader:
-        data = self.recipe.data
-        return LabelReader(f"data.label: {data.path}, {split}", data.label_names or feature_names(rows, "label"))
-
-    def names_of(self, rows: Dataset, split: str) -> list[list[str]]:
-        """The names of the labels of each row."""
-        data, reader = self.recipe.data, self.reader(rows, split)
-        if data.problem_type == MULTI:
-            return [reader.listed(cell, row, data.label_separator) for row, cell in numbered(rows, "label")]
-        return [[reader.name(cell, row)] for row, cell in numbered(rows, "label")]
-
-    def find_labels(self, train: Dataset) -> list[str] | None:
-        """All labels there are, in the model's order. Raises DataError if there is nothing to tell apart."""
+    def find_labels(self, train: Dataset) -> list[str]:
+        """All labels, in the model's order. Raises DataError if there are too few, RecipeError if the recipe does not
+        match them."""
         data, metrics = self.recipe.data, self.recipe.eval.metrics
-        if data.problem_type == "regression":
-            return None
-        told = data.label_names or feature_names(train, "label")
-        names = list(told or in_order([name for names in self.names_of(train, "train") for name in names]))
+        given = data.label_names or feature_names(train, "label")
+        names = list(given or in_order([name for row in self.names_of(train, "train") for name in row]))
         if len(names) < (1 if data.problem_type == MULTI else 2):
             only = f'only the label "{names[0]}"' if names else "no labels"
             raise DataError(
@@ -158,152 +146,179 @@ class Classification(FineTuning[Classified]):
         positive = self.recipe.eval.positive_label
         if positive is not None and positive not in names:
             raise RecipeError(f'eval.positive_label: "{positive}" is none of the labels ({", ".join(names[:8])}).')
-        return self.order_of_pretrained(names)
+        return self.align_labels(names)
 
-    def label_array(self, rows: Dataset, split: str) -> np.ndarray:
-        """The labels of the rows as the loss takes them."""
-        if self.recipe.data.problem_type == "regression":
-            reader = self.reader(rows, split)
+    def class_weights(self, train: Dataset, state: LabelingState) -> Tensor | None:
+        """The weight of each label in the training loss; None if all count the same."""
+        weights, labels = self.recipe.data.class_weights, state.labels
+        if weights is None:
+            return None
+        if weights == "balanced":
+            if self.recipe.data.truncation == "do_not_truncate":  # balance the examples that the model learns from
+                train = train.select(np.flatnonzero(~self.encode_texts(train, state)[1]))
+            names = Counter(name for row in self.names_of(train, "train") for name in row)
+            counts = np.array([names[label] for label in labels])
+            # a label without a training example needs no weight
+            return torch.from_numpy(np.where(counts > 0, len(train) / (len(labels) * np.maximum(counts, 1)), 0.0))
+        for name in weights:
+            if name not in labels:
+                raise RecipeError(f'data.class_weights: "{name}" is none of the labels ({", ".join(labels[:8])}).')
+        return torch.tensor([float(weights.get(label, 1.0)) for label in labels], dtype=torch.float64)
+
+    # ---- rows → examples ---------------------------------------------------------------------------------------------
+
+    def encode(self, rows: Dataset, state: LabelingState, split: str) -> Encoded[LabeledTexts]:
+        inputs, too_long = self.encode_texts(rows, state)
+        labels = self.label_array(rows, state.labels, split)
+        if split != "train" or self.recipe.data.truncation != "do_not_truncate" or not too_long.any():
+            return Encoded(LabeledTexts(inputs, labels, int(too_long.sum())))
+        kept = np.flatnonzero(~too_long)
+        if not len(kept):
+            raise DataError("data.max_length: no training example is short enough.")
+        examples = LabeledTexts(inputs.select(kept), labels[kept])
+        return Encoded(examples, {"max_length": int(too_long.sum())})
+
+    def encode_texts(self, rows: Dataset, state: LabelingState) -> tuple[Inputs, np.ndarray]:
+        """The texts of the rows as tokens, and which of them were too long and are truncated."""
+        tokenizer = state.tokenizers.source
+        texts = list(zip(*(ColumnView(rows, column) for column in self.columns), strict=True))
+        encodings, too_long = encode_all(
+            lambda chunk, **options: tokenizer(*map(list, zip(*chunk, strict=True)), **options),
+            texts, self.max_length(tokenizer, state.config), self.recipe.data.truncation,
+        )  # fmt: skip
+        names = encodings[0][0].keys() if encodings else ()
+        lists = {name: [encoding[name][index] for encoding, index in encodings] for name in names}
+        return Inputs.of(lists, tokenizer), too_long
+
+    def label_reader(self, rows: Dataset, split: str) -> LabelReader:
+        data = self.recipe.data
+        return LabelReader(f"data.label: {data.path}, {split}", data.label_names or feature_names(rows, "label"))
+
+    def names_of(self, rows: Dataset, split: str) -> list[list[str]]:
+        """The label names of each row."""
+        data, reader = self.recipe.data, self.label_reader(rows, split)
+        if data.problem_type == MULTI:
+            return [reader.listed(cell, row, data.label_separator) for row, cell in numbered(rows, "label")]
+        return [[reader.name(cell, row)] for row, cell in numbered(rows, "label")]
+
+    def label_array(self, rows: Dataset, labels: Sequence[str], split: str) -> np.ndarray:
+        """The labels of the rows as the loss takes them. Raises DataError for a label that the model does not know."""
+        if self.is_regression:
+            reader = self.label_reader(rows, split)
             return np.array([reader.number(cell, row) for row, cell in numbered(rows, "label")], dtype=np.float64)
-        assert self.labels is not None
-        places = {name: place for place, name in enumerate(self.labels)}
-        found = self.names_of(rows, split)
-        for row, names in enumerate(found, start=1):
+        index = {name: number for number, name in enumerate(labels)}
+        names_of_rows = self.names_of(rows, split)
+        for row, names in enumerate(names_of_rows, start=1):
             for name in names:
-                if name not in places:
+                if name not in index:
                     raise DataError(
                         f'data.label: {self.recipe.data.path}, {split}, row {row}: the label "{name}" is not among '
                         "those of the training data, so that the model cannot know it. Name all labels "
                         "(data.label_names), or leave the row out."
                     )
         if self.recipe.data.problem_type != MULTI:
-            return np.array([places[names[0]] for names in found], dtype=np.int64)
-        array = np.zeros((len(found), len(places)), dtype=np.float32)
-        for flags, names in zip(array, found, strict=True):
-            flags[[places[name] for name in names]] = 1
+            return np.array([index[names[0]] for names in names_of_rows], dtype=np.int64)
+        array = np.zeros((len(names_of_rows), len(index)), dtype=np.float32)
+        for flags, names in zip(array, names_of_rows, strict=True):
+            flags[[index[name] for name in names]] = 1
         return array
 
-    def find_weights(self, labels: np.ndarray) -> Tensor | None:
-        """The weight of each label in the loss."""
-        wanted = self.recipe.data.class_weights
-        if wanted is None:
-            return None
-        assert self.labels is not None
-        if wanted == "balanced":
-            counts = np.bincount(labels, minlength=len(self.labels))
-            # a label that no training example has needs no weight
-            return torch.from_numpy(np.where(counts > 0, len(labels) / (len(self.labels) * np.maximum(counts, 1)), 0.0))
-        for name in wanted:
-            if name not in self.labels:
-                raise RecipeError(f'data.class_weights: "{name}" is none of the labels ({", ".join(self.labels[:8])}).')
-        return torch.tensor([float(wanted.get(name, 1.0)) for name in self.labels], dtype=torch.float64)
+    # ---- loss, evaluation and results --------------------------------------------------------------------------------
 
-    # ---- model and loss ----------------------------------------------------------------------------------------------
-
-    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        config = super().config(tokenizers)
-        if problem := padding_problem(config):
-            raise RecipeError(f"model.{'type' if self.recipe.model.pretrained is None else 'pretrained'}: {problem}.")
-        config.problem_type = self.recipe.data.problem_type
-        if config.problem_type == "regression":
-            config.num_labels = 1
-        return config
-
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> ClassificationObjective:
+    def objective(self, model: PreTrainedModel, state: LabelingState) -> ClassificationObjective:
         smoothing = self.recipe.train.label_smoothing_factor
-        return ClassificationObjective(model, self.recipe.data.problem_type, self.class_weights, smoothing)
-
-    # ---- evaluation and what is left behind --------------------------------------------------------------------------
+        return ClassificationObjective(model, self.recipe.data.problem_type, state.class_weights, smoothing)
 
     def evaluate(
         self,
-        objective: Objective,
-        splits: Splits,
-        encoded: Encoded[Classified],
-        tokenizers: Tokenizers,
-        split: str,
         evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[LabeledTexts],
+        state: LabelingState,
+        *,
         final: bool = True,
     ) -> Evaluation:
+        """The loss does not count class weights, so that it compares with that of any other recipe."""
         assert isinstance(objective, ClassificationObjective)
-        examples, section = encoded.splits[split], self.recipe.eval
-        logits, loss = predict_with_loss(objective, examples, evaluator, logits_of)
+        examples, section = encoded.examples, self.recipe.eval
+        outputs, loss = predict_with_loss(objective, examples, evaluator, logits_of)
+        logits = np.stack(outputs)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
-        if examples.cut:
-            figures["cut"] = examples.cut
-        rows = self.predictions(np.stack(logits), examples, splits.datasets[split])
-        predictions, right = [row["prediction"] for row in rows], [row["label"] for row in rows]
-        for kind, names in by_kind(section.metrics).items():
-            told = {} if kind == "numbers" else {"labels": self.labels, "positive": section.positive_label}
-            given = self.probabilities(np.stack(logits)).tolist() if kind == "scores" else predictions
-            figures |= compute_metrics(names, given, right, **told)
-        return Evaluation(figures, rows)
+        if examples.truncated:
+            figures["truncated"] = examples.truncated
+        predicted = self.prediction_rows(logits, examples, rows, state)
+        predictions, labels = [row["prediction"] for row in predicted], [row["label"] for row in predicted]
+        labels_or_none = list(state.labels) or None
+        for kind, metrics in by_kind(section.metrics).items():
+            options = {} if kind == "numbers" else {"labels": labels_or_none, "positive": section.positive_label}
+            scored = self.probabilities(logits).tolist() if kind == "scores" else predictions
+            figures |= compute_metrics(metrics, scored, labels, **options)
+        return Evaluation(figures, predicted)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
-        """What pipelines show: (examples, labels)"""
+        """The scores of pipelines (examples, labels)."""
         tensor = torch.from_numpy(logits)
         return (tensor.sigmoid() if self.recipe.data.problem_type == MULTI else tensor.softmax(-1)).numpy()
 
-    def predictions(self, logits: np.ndarray, examples: Classified, rows: Dataset) -> list[dict[str, Any]]:
-        """A row for each example: its texts, its label, what is predicted and how surely."""
-        texts = [
-            dict(zip(self.columns, row, strict=True))
-            for row in zip(*(ColumnView(rows, c) for c in self.columns), strict=True)
+    def prediction_rows(
+        self, logits: np.ndarray, examples: LabeledTexts, rows: Dataset, state: LabelingState
+    ) -> list[dict[str, Any]]:
+        """A row for each example: its texts, its label, its prediction and the score of this."""
+        texts = zip(*(ColumnView(rows, column) for column in self.columns), strict=True)
+        return [
+            {**dict(zip(self.columns, row, strict=True)), "label": self.readable(label, state.labels), **prediction}
+            for row, label, prediction in zip(
+                texts, examples.labels, self.predictions_of(logits, state.labels), strict=True
+            )
         ]
-        right = [self.label_shown(label) for label in examples.labels]
-        told = zip(texts, right, self.predicted(logits), strict=True)
-        return [{**text, "label": label, **found} for text, label, found in told]
 
-    def label_shown(self, label: Any) -> str | float | list[str]:
-        """A label as it is shown: its name, the names of several, or the number."""
-        if self.recipe.data.problem_type == "regression":
+    def readable(self, label: Any, labels: Sequence[str]) -> str | float | list[str]:
+        """A label for people: its name, the names of several, or the number."""
+        if self.is_regression:
             return float(label)
-        assert self.labels is not None
         if self.recipe.data.problem_type == MULTI:
-            return [self.labels[place] for place in np.flatnonzero(label)]
-        return self.labels[label]
+            return [labels[index] for index in np.flatnonzero(label).tolist()]
+        return labels[int(label)]
 
-    def predicted(self, logits: np.ndarray) -> list[dict[str, Any]]:
-        """For each example the label that is predicted and its probability; those of several; or a number."""
-        if self.recipe.data.problem_type == "regression":
+    def predictions_of(self, logits: np.ndarray, labels: Sequence[str]) -> list[dict[str, Any]]:
+        """The predicted label of each example with its probability, those of several labels, or a number."""
+        if self.is_regression:
             return [{"prediction": number} for number in logits[:, 0].tolist()]
-        found: list[dict[str, Any]] = []
+        predictions: list[dict[str, Any]] = []
         for row in self.probabilities(logits):
             if self.recipe.data.problem_type == MULTI:
-                scores: Any = row[row > LIKELY].tolist()
-                found.append({"prediction": self.label_shown(row > LIKELY), "score": scores})
+                chosen = row > LABEL_THRESHOLD
+                predictions.append({"prediction": self.readable(chosen, labels), "score": row[chosen].tolist()})
             else:
                 best = int(row.argmax())
-                found.append({"prediction": self.label_shown(best), "score": float(row[best])})
-        return found
+                predictions.append({"prediction": labels[best], "score": float(row[best])})
+        return predictions
 
-    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
-        config = objective.model.config
-        self.take_labels(config)
-        inputs, long = self.encode_texts(rows, tokenizers, config)
+    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
+        inputs, too_long = self.encode_texts(rows, state)
         logits = predict_rows(objective, inputs, self.recipe.eval.tokens_per_batch, logits_of)
-        return Predictions(self.predicted(np.stack(logits)), int(long.sum()))
+        return Predictions(self.predictions_of(np.stack(logits), state.labels), int(too_long.sum()))
 
-    def shown(self, row: dict[str, Any]) -> str:
+    def format_prediction(self, row: dict[str, Any]) -> str:
         text = " | ".join(row[column] for column in self.columns)[:200]
         prediction, label = row["prediction"], row["label"]
         if isinstance(label, float):
-            return f"{text} → {prediction:.4g}, right: {label:.4g}"
-        shown = [", ".join(one) if isinstance(one, list) else one for one in (prediction, label)]
-        return f"{text} → {shown[0]} {'=' if prediction == label else '≠'} {shown[1]}"
+            return f"{text} → {prediction:.4g}, expected {label:.4g}"
+        names = [", ".join(value) if isinstance(value, list) else value for value in (prediction, label)]
+        return f"{text} → {names[0]} {'=' if prediction == label else '≠'} {names[1]}"
 
-    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
-        """Which labels are taken for which, how well each is found, and whether the model is as sure as it is right."""
-        if self.recipe.data.problem_type == "regression":
+    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
+        """The figures of each label, the confusion of labels, and the reliability of the scores."""
+        if self.is_regression:
             return
         rows = evaluation.rows
         pairs = [(row["label"], row["prediction"]) for row in rows]
-        draw_labels([(as_list(right), as_list(found)) for right, found in pairs], plots / "labels.png")
+        draw_labels([(as_list(label), as_list(prediction)) for label, prediction in pairs], folder / "labels.png")
         if self.recipe.data.problem_type != MULTI:
-            draw_confusion(pairs, plots / "confusion.png")
-            draw_reliability(
-                [(row["score"], row["label"] == row["prediction"]) for row in rows], plots / "reliability.png"
-            )
+            draw_confusion(pairs, folder / "confusion.png")
+            scores = [(row["score"], row["label"] == row["prediction"]) for row in rows]
+            draw_reliability(scores, folder / "reliability.png")
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
@@ -319,37 +334,33 @@ class Classification(FineTuning[Classified]):
             "examples_table": table(headings, examples),
         }
 
-    def restore_weights(self, splits: Splits) -> None:
-        if self.recipe.data.class_weights is not None:
-            self.class_weights = self.find_weights(self.label_array(splits.datasets["train"], "train"))
-
-    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
         smoothing = self.recipe.train.label_smoothing_factor
-        kind, total, count = self.recipe.data.problem_type, 0.0, 0.0
-        weights = None if self.class_weights is None else self.class_weights.tolist()
+        problem, total, count = self.recipe.data.problem_type, 0.0, 0.0
+        class_weights = None if state.class_weights is None else state.class_weights.tolist()
         for scores, label in zip(output["logits"].tolist(), batch["labels"].tolist(), strict=True):
-            if kind == "regression":
+            if problem == "regression":
                 total, count = total + (scores[0] - label) ** 2, count + 1
-            elif kind == MULTI:
-                for score, there in zip(scores, label, strict=True):
-                    sign = 1 if there else -1
+            elif problem == MULTI:
+                for score, present in zip(scores, label, strict=True):
+                    sign = 1 if present else -1
                     total, count = total + math.log1p(math.exp(-sign * score)), count + 1
             else:
-                each = weights or [1.0] * len(scores)
+                weights = class_weights or [1.0] * len(scores)
                 log_sum = math.log(math.fsum(map(math.exp, scores)))
-                losses = [weight * (log_sum - score) for weight, score in zip(each, scores, strict=True)]
+                losses = [weight * (log_sum - score) for weight, score in zip(weights, scores, strict=True)]
                 total += (1 - smoothing) * losses[label] + smoothing * math.fsum(losses) / len(losses)
-                count += each[label]
+                count += weights[label]
         return total / count
 
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
         scores = {item["label"]: item["score"] for item in pipe({name: row[name] for name in self.columns})}
         best = max(scores, key=lambda label: scores[label])
-        if self.recipe.data.problem_type == "regression":
+        if self.is_regression:
             return {"prediction": scores[best]}
         if self.recipe.data.problem_type == MULTI:
-            likely = [label for label in self.labels or () if scores[label] > LIKELY]
-            return {"prediction": likely, "score": [scores[label] for label in likely]}
+            chosen = [label for label in label_names(pipe.model.config) if scores[label] > LABEL_THRESHOLD]
+            return {"prediction": chosen, "score": [scores[label] for label in chosen]}
         return {"prediction": best, "score": scores[best]}
 
 

@@ -125,12 +125,16 @@ class Conversations(TokenPairs):
 
     @classmethod
     def of(
-        cls, histories: Sequence[Sequence[Sequence[int]]], replies: Sequence[Sequence[int]], apart: bool, cut: int = 0
+        cls,
+        histories: Sequence[Sequence[Sequence[int]]],
+        replies: Sequence[Sequence[int]],
+        apart: bool,
+        truncated: int = 0,
     ) -> "Conversations":
         """From the tokens of each turn."""
         source = RaggedTokens([token for turn in turns for token in turn] for turns in histories)
         lengths = RaggedTokens([len(turn) for turn in turns] for turns in histories)
-        return cls(source, RaggedTokens(replies), None, cut, lengths, apart)
+        return cls(source, RaggedTokens(replies), None, truncated, lengths, apart)
 
     @property
     def longest_turns(self) -> np.ndarray:

@@ -81,7 +81,7 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
                 f'series "{series.name}" has {series.values.shape[1]} values and {series.context.shape[1]} known '
                 f"numbers at each step, but the model takes {config.value_size} and {config.context_size}."
             )
-        if not series.there[-self.history :].any():
+        if not series.present[-self.history :].any():
             raise DataError(f'series "{series.name}" has no value in its last {self.history} steps to forecast from.')
         if config.context_size == 0:
             return horizon or config.horizon
@@ -112,7 +112,7 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
             start = len(series) - length
             values[row, self.history - length :] = np.nan_to_num(series.values[start:])
             context[row, self.history - length :] = series.context[start : len(series)]
-            mask[row, self.history - length :] = series.there[start:]
+            mask[row, self.history - length :] = series.present[start:]
         inputs = {"past_values": torch.from_numpy(values).float(), "past_mask": torch.from_numpy(mask)}
         if sizes[1]:
             future = np.stack([series.context[len(series) : len(series) + steps] for series, _ in units])

@@ -39,7 +39,15 @@ class Series:
         return len(self.values)
 
     @property
-    def there(self) -> NDArray[np.bool_]:
+    def value_size(self) -> int:
+        return self.values.shape[1]
+
+    @property
+    def context_size(self) -> int:
+        return self.context.shape[1]
+
+    @property
+    def present(self) -> NDArray[np.bool_]:
         """(steps,): which steps have all values."""
         return np.asarray(~np.isnan(self.values).any(1))
 
@@ -184,13 +192,13 @@ class Windows:
     """Pieces of series: steps to read, and those after them to predict."""
 
     series: list[Series]
-    places: NDArray[np.int64]  # (windows, 2): number of the series, and where the window begins
+    positions: NDArray[np.int64]  # (windows, 2): index of the series, and first step of the window
     history: int
     horizon: int
-    cut: int = 0
+    truncated: int = 0
 
     def __len__(self) -> int:
-        return len(self.places)
+        return len(self.positions)
 
     @property
     def lengths(self) -> np.ndarray:
@@ -198,16 +206,16 @@ class Windows:
 
     @property
     def value_size(self) -> int:
-        return self.series[0].values.shape[1]
+        return self.series[0].value_size
 
     @property
     def context_size(self) -> int:
-        return self.series[0].context.shape[1]
+        return self.series[0].context_size
 
     def arrays(self, indices: np.ndarray) -> tuple[Array, Array]:
         """Values and context (batch, history + horizon, …) of these windows."""
         length = self.history + self.horizon
-        parts = [(self.series[number], start) for number, start in self.places[indices].tolist()]
+        parts = [(self.series[number], start) for number, start in self.positions[indices].tolist()]
         values = np.stack([one.values[start : start + length] for one, start in parts])
         return values, np.stack([one.context[start : start + length] for one, start in parts])
 
@@ -226,18 +234,13 @@ class Windows:
         return past | {f"future_{name}": tensor[:, self.history :] for name, tensor in sides.items()}
 
 
-def windows_of(series: list[Series], history: int, horizon: int, stride: int) -> tuple[Windows, int]:
-    """All windows of the series, from their beginning, and how many series are too short for one.
-
-    A window that has no value to read, or none to predict, teaches nothing, and is left out.
-    """
-    places, short = [], 0
+def windows_of(series: list[Series], history: int, horizon: int, stride: int) -> Windows:
+    """All windows of the series that have at least one value to read and one to predict, `stride` steps apart."""
+    positions = []
     for number, one in enumerate(series):
-        last = len(one) - history - horizon
-        short += last < 0
-        there = one.there
-        for start in range(0, last + 1, stride):
+        present = one.present
+        for start in range(0, len(one) - history - horizon + 1, stride):
             middle = start + history
-            if there[start:middle].any() and there[middle : middle + horizon].any():
-                places.append((number, start))
-    return Windows(series, np.array(places, dtype=np.int64).reshape(-1, 2), history, horizon), short
+            if present[start:middle].any() and present[middle : middle + horizon].any():
+                positions.append((number, start))
+    return Windows(series, np.array(positions, dtype=np.int64).reshape(-1, 2), history, horizon)

@@ -1,4 +1,4 @@
-"""Masked language models: fill in masked tokens of packed blocks or of pairs of segments, as BERT learns."""
+"""Masked language modeling: predict masked tokens of packed blocks or of pairs of segments, like BERT."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,21 +21,18 @@ from transformers import (
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.packing import pack_masked_rows
-from kit.data.batching.plan import Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.batching.token_cache import Arrays, map_in_chunks
 from kit.data.columns import PARAGRAPHS
 from kit.data.rows import ColumnView
-from kit.data.splits import Splits
-from kit.data.streaming.plan import StreamPlan
 from kit.data.text.sentences import split_sentences, splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
-from kit.tasks.base import Encoded, MakeBatch, TextTokens, TokenView
-from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, perplexity
+from kit.tasks.base import BuiltModel, Encoded, TextTokens, TokenView
+from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, LanguageModelState, perplexity
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.tasks.masked_lm.sentence_pairs import make_pairs
@@ -57,7 +54,7 @@ class MaskedExamples:
     special: np.ndarray
     pad: int
     whole_word_mask: bool
-    cut: int = 0
+    truncated: int = 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -92,9 +89,9 @@ class MaskedExamples:
 
 
 class MaskedLM(LanguageModel[MaskedExamples]):
-    """BERT's pretraining."""
+    """Masked language modeling, the pretraining of BERT, optionally with pairs of segments."""
 
-    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]] = "masked"
+    tokenizer_kind: ClassVar[Literal["masked", "causal"]] = "masked"
     recipe: MaskedLMRecipe
 
     command: ClassVar[Literal["generate", "predict", "embed"]] = "embed"
@@ -124,11 +121,11 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         advance: Callable[[int], object] = lambda documents: None,
     ) -> MaskedExamples:
         tokenizer, data = tokenizers.source, self.recipe.data
-        about, texts = self.about(tokenizer), ColumnView(rows, "text")
+        masking, texts = self.masking_settings(tokenizer), ColumnView(rows, "text")
         first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
             documents = RaggedTokens.concat(list(map_in_chunks(texts, MarkedTokens(tokenizer), workers, advance)))
-            return MaskedExamples(pack_masked_rows(documents, first, separator, data.block_size), None, None, **about)
+            return MaskedExamples(pack_masked_rows(documents, first, separator, data.block_size), None, None, **masking)
         work = MarkedSentences(tokenizer, data.language)
         documents_of_sentences = [
             document for portion in map_in_chunks(texts, work, workers, advance) for document in portion
@@ -154,11 +151,11 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             RaggedTokens([first, *pair.first, separator, *pair.second, separator] for pair in pairs),
             np.array([len(pair.first) + 2 for pair in pairs]),
             np.array([pair.label for pair in pairs]),
-            **about,
+            **masking,
         )
 
-    def about(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """What examples need to know of the tokenizer, and how they are masked."""
+    def masking_settings(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
+        """The fields of examples that depend on the tokenizer and on data.mlm_probability."""
         data, special = self.recipe.data, np.array(sorted(tokenizer.all_special_ids))
         ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
         return {
@@ -168,7 +165,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             "whole_word_mask": data.whole_word_mask,
         }
 
-    def preparation(self, split: str) -> dict[str, Any]:
+    def cache_key(self, split: str) -> dict[str, Any]:
         data = self.recipe.data
         settings: dict[str, Any] = {"block_size": data.block_size, "pairs": data.pairs}
         if data.pairs != "none":
@@ -183,98 +180,102 @@ class MaskedLM(LanguageModel[MaskedExamples]):
 
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
         rows = RaggedTokens.from_flat(arrays["tokens"], arrays["lengths"])
-        return MaskedExamples(rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.about(tokenizer))
+        return MaskedExamples(
+            rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.masking_settings(tokenizer)
+        )
 
-    def batch_maker(self, encoded: Encoded[MaskedExamples], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
-        if isinstance(plan, StreamPlan):
-            return lambda indices, random: plan.examples.batch(indices, random)
-        return encoded.splits["train"].batch
+    def collate(
+        self, examples: MaskedExamples, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
+    ) -> Batch:
+        return examples.batch(indices, random)
 
-    def joined(self, parts: Sequence[MaskedExamples], tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
+    def concat(self, parts: Sequence[MaskedExamples], tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
         firsts = [part.first_lengths for part in parts if part.first_lengths is not None]
         labels = [part.pair_labels for part in parts if part.pair_labels is not None]
         return MaskedExamples(
             RaggedTokens.concat([part.rows for part in parts]),
             np.concatenate(firsts) if firsts else None,
             np.concatenate(labels) if labels else None,
-            **self.about(tokenizer),
+            **self.masking_settings(tokenizer),
         )
 
-    def token_lists(self, examples: MaskedExamples, tokenizers: Tokenizers) -> dict[str, TextTokens]:
+    def token_lists(self, examples: MaskedExamples, state: LanguageModelState) -> dict[str, TextTokens]:
         lists = RaggedTokens(examples.rows[i] >> 1 for i in range(len(examples)))
-        return {"text": TextTokens(lists, tokenizers.source)}
+        return {"text": TextTokens(lists, state.tokenizers.source)}
 
-    def describe_batch(self, batch: Batch, tokenizers: Tokenizers) -> dict[str, TokenView]:
-        read = TokenView(tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())
+    def describe_batch(self, batch: Batch, state: LanguageModelState) -> dict[str, TokenView]:
+        tokenizer = state.tokenizers.source
         return {
-            "reads": read,
-            "predicts": TokenView(tokenizers.source, batch["labels"], batch["labels"] != IGNORE_INDEX),
+            "reads": TokenView(tokenizer, batch["input_ids"], batch["attention_mask"].bool()),
+            "predicts": TokenView(tokenizer, batch["labels"], batch["labels"] != IGNORE_INDEX),
         }
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
-    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        model = super().build_model(tokenizers)
-        if self.recipe.data.pairs != "none" and not MaskedLMObjective(model).with_pairs:
+    def build_model(self, state: LanguageModelState) -> BuiltModel:
+        built = super().build_model(state)
+        if self.recipe.data.pairs != "none" and not MaskedLMObjective(built.model).with_pairs:
             raise RecipeError(
-                f"data.pairs: a {model.config.model_type} does not tell whether two segments belong together. Use "
-                "model.type: bert, or data.pairs: none."
+                f"data.pairs: a {built.model.config.model_type} has no head that predicts whether two segments belong "
+                "together. Use model.type: bert, or data.pairs: none."
             )
-        return model
+        return built
 
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> MaskedLMObjective:
+    def objective(self, model: PreTrainedModel, state: LanguageModelState) -> MaskedLMObjective:
         return MaskedLMObjective(model)
 
     # ---- evaluation --------------------------------------------------------------------------------------------------
 
     def evaluate(
         self,
-        objective: Objective,
-        splits: Splits,
-        encoded: Encoded[MaskedExamples],
-        tokenizers: Tokenizers,
-        split: str,
         evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[MaskedExamples],
+        state: LanguageModelState,
+        *,
         final: bool = True,
     ) -> Evaluation:
-        """Loss and accuracy at masked positions and of pairs; what is masked is the same in every evaluation.
+        """Loss and accuracy at masked positions and of pairs; the masks are the same in every evaluation.
 
-        `unigram_loss` is what a model would have that knows only how frequent tokens are in this split;
-        `pair_accuracy_error` is the standard error of `pair_accuracy` for so many pairs.
+        `unigram_loss` is the loss of a model that knows only the token frequencies of this split;
+        `pair_accuracy_error` is the standard error of `pair_accuracy`.
         """
         assert isinstance(objective, MaskedLMObjective)
-        examples = encoded.splits[split]
+        examples = encoded.examples
         counts = examples.token_counts
         surprise = torch.from_numpy(-np.log(np.maximum(counts, 1) / counts.sum()))
 
         def sums(batch: Batch) -> list[Tensor]:
             logits, pair_logits = objective.logits(batch)
             labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
-            right = (logits.argmax(-1) == labels).sum()
+            correct = (logits.argmax(-1) == labels).sum()
             loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-            found = [loss, right, surprise[labels.cpu()].sum(), torch.tensor(len(labels))]
+            results = [loss, correct, surprise[labels.cpu()].sum(), torch.tensor(len(labels))]
             if pair_logits is not None:
                 order = batch["next_sentence_label"]
-                found += [
+                results += [
                     nn.functional.cross_entropy(pair_logits, order, reduction="sum"),
                     (pair_logits.argmax(-1) == order).sum(),
                 ]
-            return found
+            return results
 
         objective.eval()
         make_batch = partial(self.evaluated_batch, examples)
-        loss, right, unigram, masked, *pairs = evaluator.sums(examples.lengths, make_batch, sums)
+        loss, correct, unigram, masked, *pairs = evaluator.sums(examples.lengths, make_batch, sums)
         figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
-        figures |= {"masked_accuracy": right / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
+        figures |= {"masked_accuracy": correct / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
         if pairs:
             share = pairs[1] / len(examples)
-            error = (share * (1 - share) / len(examples)) ** 0.5  # of a share of so many examples
+            error = (share * (1 - share) / len(examples)) ** 0.5  # standard error of a proportion
             figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": share, "pair_accuracy_error": error}
             figures["loss"] += figures["pair_loss"]
-        return Evaluation(figures, self.filled_in(objective, examples, tokenizers.source, evaluator.device))
+        return Evaluation(
+            figures, self.sample_predictions(objective, examples, state.tokenizers.source, evaluator.device)
+        )
 
     def evaluated_batch(self, examples: MaskedExamples, indices: np.ndarray) -> Batch:
-        """A batch in which each example is masked by its own number, whichever others are there."""
+        """A batch in which the index of each example seeds its mask, whatever the other examples are."""
         parts = [
             examples.batch(indices[i : i + 1], np.random.default_rng([0, int(indices[i])])) for i in range(len(indices))
         ]
@@ -293,18 +294,18 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         }  # fmt: skip
 
     @torch.inference_mode()
-    def filled_in(
+    def sample_predictions(
         self,
         objective: MaskedLMObjective,
         examples: MaskedExamples,
         tokenizer: PreTrainedTokenizerBase,
         device: torch.device,
     ) -> list[dict[str, Any]]:
-        """A few masked texts with what the model fills in."""
+        """A few masked texts with the predictions of the model."""
         number = min(self.recipe.eval.examples, len(examples))
         rows = []
-        for place in np.linspace(0, len(examples) - 1, number).astype(int):
-            batch = self.evaluated_batch(examples, np.array([place]))
+        for index in np.linspace(0, len(examples) - 1, number).astype(int):
+            batch = self.evaluated_batch(examples, np.array([index]))
             logits, pair_logits = objective.logits({name: tensor.to(device) for name, tensor in batch.items()})
             labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
             row = {
@@ -318,10 +319,10 @@ class MaskedLM(LanguageModel[MaskedExamples]):
             rows.append(row)
         return rows
 
-    def shown(self, row: dict[str, Any]) -> str:
+    def format_prediction(self, row: dict[str, Any]) -> str:
         words = [
-            f"{found} =" if found == wanted else f"{found} ≠ {wanted}"
-            for found, wanted in zip(row["prediction"], row["target"], strict=True)
+            f"{predicted} =" if predicted == expected else f"{predicted} ≠ {expected}"
+            for predicted, expected in zip(row["prediction"], row["target"], strict=True)
         ]
         return f"{row['text'][:200]} → {', '.join(words[:8])}"
 
@@ -336,7 +337,7 @@ class MaskedLM(LanguageModel[MaskedExamples]):
         }
 
     def proof_batch(
-        self, examples: MaskedExamples, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None
+        self, examples: MaskedExamples, indices: np.ndarray, state: LanguageModelState, limit: int | None
     ) -> Batch:
         return examples.batch(indices, np.random.default_rng(0))
 

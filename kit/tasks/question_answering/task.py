@@ -1,6 +1,6 @@
-"""Extractive question answering: the part of a text that answers a question, or that there is none.
+"""Extractive question answering: the span of a text that answers a question, or no answer.
 
-Windows and the choice of answers are those of the pipeline, so that what is measured is what users get.
+Windows and the choice of answers are those of the pipeline, so that evaluation measures what users get.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,8 +23,6 @@ from transformers import (
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import figures_of, predicted_rows
-from kit.data.batching.plan import Plan
-from kit.data.columns import note_once
 from kit.data.formats.squad import SCHEMA, locate_answer
 from kit.data.rows import ColumnView, to_dataset
 from kit.data.splits import Splits
@@ -37,19 +35,25 @@ from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, 
 from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
-from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
+from kit.tasks.families.labeling.task import (
+    FineTuning,
+    LabelingState,
+    Predictions,
+    predict_rows,
+    predict_with_loss,
+)
 from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
 from kit.tasks.question_answering.windows import label_question
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
 
-LOST, NOT_THERE = "windows", "answers"
-"""Names of the filters that leave out questions whose answer no window has whole, or is not in the text."""
+SPLIT_ACROSS_WINDOWS, NOT_IN_CONTEXT = "windows", "answers"
+"""Names of the filters that drop questions whose answer is in no window as a whole, or not in the text."""
 
 
 @dataclass(frozen=True)
 class Question:
-    """A question with its text and the windows that this is read in."""
+    """A question with its context, and the windows of this."""
 
     key: str
     question: str
@@ -59,15 +63,17 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Windows:
-    """Windows as examples: a model reads one at a time."""
+class ContextWindows:
+    """Windows of contexts as examples: a model reads one at a time, with its question."""
 
     inputs: Inputs
     starts: np.ndarray
     ends: np.ndarray
     questions: list[Question] = field(default_factory=list)
-    """Of a split that is evaluated, in order; their windows follow one another."""
-    cut: int = 0
+    """Of an evaluated split, in order; the windows of each follow one another."""
+    truncated: int = 0
+    tunes_threshold: bool = False
+    """Whether the evaluation of this split determines the threshold of no answer."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -79,19 +85,17 @@ class Windows:
     def batch(self, indices: np.ndarray) -> Batch:
         batch = self.inputs.batch(indices)
         labels = {"start_positions": self.starts[indices], "end_positions": self.ends[indices]}
-        return batch | {name: torch.from_numpy(places) for name, places in labels.items()}
+        return batch | {name: torch.from_numpy(positions) for name, positions in labels.items()}
 
 
-class QuestionAnswering(FineTuning[Windows]):
-    """What a recipe of this task does at each station on the way of the data."""
+class QuestionAnswering(FineTuning[ContextWindows]):
+    """Extractive question answering: the span of a context that answers a question, or no answer."""
 
     auto_class: ClassVar[Any] = AutoModelForQuestionAnswering
     zero_gradients: ClassVar[Mapping[str, str]] = {
-        r"\bbias$": "what is added to all tokens alike cancels in the softmax over them"
+        r"\bbias$": "a constant that is added to all tokens cancels in the softmax over them"
     }
     recipe: QuestionAnsweringRecipe
-    in_training = False
-    """Whether the threshold for no answer is still to be found."""
 
     @property
     def predicted_names(self) -> tuple[str, ...]:
@@ -101,89 +105,90 @@ class QuestionAnswering(FineTuning[Windows]):
     def pipelines(self) -> tuple[str, ...]:
         return (TASK,)
 
-    def words_to_learn(self, rows: Dataset) -> Iterable[str]:
+    def tokenizer_corpus(self, rows: Dataset) -> Iterable[str]:
         yield from dict.fromkeys(ColumnView(rows, "context"))
         yield from ColumnView(rows, "question")
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         super().check_tokenizer(tokenizer)
-        self.needs_fast(tokenizer)
+        self.check_is_fast(tokenizer)
 
     def filter_name(self, name: str) -> str:
-        told = {LOST: "the windows (no window has all of the answer)", NOT_THERE: "an answer that is not in its text"}
-        return told.get(name) or super().filter_name(name)
+        names = {
+            SPLIT_ACROSS_WINDOWS: "the windows (no window has all of the answer)",
+            NOT_IN_CONTEXT: "an answer that is not in its text",
+        }
+        return names.get(name) or super().filter_name(name)
 
-    # ---- questions → windows -----------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
-    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Windows]:
-        self.in_training = True
-        config = self.config(tokenizers)
-        self.suit_inputs(tokenizers.source, config)
-        encoded: dict[str, Windows] = {}
-        left_out: dict[str, int] = {}
-        for name, rows in splits.datasets.items():
-            encoded[name], lost = self.encode_rows(rows, tokenizers.source, config, name)
-            if name == "train":
-                left_out = lost
-            else:
-                for what, count in lost.items():
-                    if count:
-                        note_once(splits.report, f"{name}: {count} questions kept despite {self.filter_name(what)}")
-        if not len(encoded["train"]):
-            raise DataError(f"data.answers: no question of {self.recipe.data.path} has an answer that can be learned.")
-        return Encoded(encoded, left_out)
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
+        config = super().fit(splits, tokenizers).config
+        settings = self.window_settings(tokenizers.source, config)
+        # replaces the settings of a pretrained model, with its threshold
+        setattr(config, SETTINGS, settings | {"max_answer_len": self.recipe.eval.max_answer_length})
+        return LabelingState(tokenizers, config)
 
-    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Windows:
-        return self.encode_rows(rows, tokenizers.source, config, "evaluated")[0]
-
-    def settings(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> dict[str, int]:
-        """How texts are cut into windows, by the names of the pipeline."""
-        data, limit = self.recipe.data, self.limit(tokenizer, config)
-        longest = data.max_length or min(limit or DEFAULTS["max_seq_len"], DEFAULTS["max_seq_len"])
+    def window_settings(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> dict[str, int]:
+        """The arguments of the pipeline that determine windows."""
+        data, limit = self.recipe.data, self.max_length(tokenizer, config)
+        default = DEFAULTS["max_seq_len"]
         return {
-            "max_seq_len": longest,
+            "max_seq_len": data.max_length or min(limit or default, default),
             "doc_stride": data.doc_stride,
             "max_question_len": data.max_question_length,
         }
 
-    def encode_rows(
-        self, rows: Dataset, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig, split: str
-    ) -> tuple[Windows, dict[str, int]]:
-        """The windows of all questions, and how many answers cannot be learned; in train those are left out."""
-        how, data = self.settings(tokenizer, config), self.recipe.data
+    # ---- questions → windows -----------------------------------------------------------------------------------------
+
+    def encode(self, rows: Dataset, state: LabelingState, split: str) -> Encoded[ContextWindows]:
+        """The windows of all questions; questions whose answer cannot be learned are dropped from train."""
+        tokenizer, data = state.tokenizers.source, self.recipe.data
+        settings = self.window_settings(tokenizer, state.config)
         lists: dict[str, list[list[int]]] = {}
         starts: list[int] = []
         ends: list[int] = []
         questions: list[Question] = []
-        left_out = {LOST: 0, NOT_THERE: 0}
-        cut = 0
+        unlearnable = {SPLIT_ACROSS_WINDOWS: 0, NOT_IN_CONTEXT: 0}
+        truncated = 0
         for number, row in enumerate(self.rows(rows, split), start=1):
             pairs = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
-            placed = [
-                place for text, start in pairs if (place := locate_answer(row["context"], text, start)) is not None
-            ]
-            known = {"text": [text for text, _ in placed], "answer_start": [start for _, start in placed]}
+            spans = [span for text, start in pairs if (span := locate_answer(row["context"], text, start)) is not None]
+            known = {"text": [text for text, _ in spans], "answer_start": [start for _, start in spans]}
             try:
-                found = label_question({**row, "answers": known}, tokenizer, **how)
+                labeled = label_question({**row, "answers": known}, tokenizer, **settings)
             except ValueError as error:
                 raise RecipeError(f"data.max_length: {data.path}, {split}, row {number}: {error}.") from None
-            why = NOT_THERE if pairs and not placed else LOST if found.lost else None
-            if why is not None:
-                left_out[why] += 1
+            reason = NOT_IN_CONTEXT if pairs and not spans else SPLIT_ACROSS_WINDOWS if labeled.lost else None
+            if reason is not None:
+                unlearnable[reason] += 1
                 if split == "train":
                     continue
             ids = tokenizer(row["question"], add_special_tokens=False, verbose=False)["input_ids"]
-            cut += len(ids) > data.max_question_length
-            for window, start, end in zip(found.windows, found.starts, found.ends, strict=True):
+            truncated += len(ids) > data.max_question_length
+            for window in labeled.windows:
                 for name, values in window.inputs.items():
                     lists.setdefault(name, []).append(values)
-                starts.append(start)
-                ends.append(end)
+            starts += labeled.starts
+            ends += labeled.ends
             if split != "train":
                 answers = row["answers"]["text"]
-                questions.append(Question(row["id"], row["question"], row["context"], answers, found.windows))
-        inputs = Inputs.of(lists or {"input_ids": []}, tokenizer)
-        return Windows(inputs, np.array(starts, np.int64), np.array(ends, np.int64), questions, cut), left_out
+                questions.append(Question(row["id"], row["question"], row["context"], answers, labeled.windows))
+        tunes_threshold = split == "validation" and not state.is_trained
+        examples = ContextWindows(
+            Inputs.of(lists or {"input_ids": []}, tokenizer),
+            np.array(starts, np.int64), np.array(ends, np.int64), questions, truncated, tunes_threshold,
+        )  # fmt: skip
+        if split != "train":
+            notes = (
+                f"{split}: {count} questions kept despite {self.filter_name(reason)}"
+                for reason, count in unlearnable.items()
+                if count
+            )
+            return Encoded(examples, notes=tuple(notes))
+        if not len(examples):
+            raise DataError(f"data.answers: no question of {data.path} has an answer that can be learned.")
+        return Encoded(examples, unlearnable)
 
     def rows(self, rows: Dataset, split: str) -> Iterable[dict[str, Any]]:
         """The rows, with a text for an id. Raises DataError for answers that are not as SQuAD has them."""
@@ -206,104 +211,90 @@ class QuestionAnswering(FineTuning[Windows]):
 
     # ---- loss and evaluation -----------------------------------------------------------------------------------------
 
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> QuestionAnsweringObjective:
+    def objective(self, model: PreTrainedModel, state: LabelingState) -> QuestionAnsweringObjective:
         return QuestionAnsweringObjective(model, self.recipe.train.label_smoothing_factor)
 
     def evaluate(
         self,
-        objective: Objective,
-        splits: Splits,
-        encoded: Encoded[Windows],
-        tokenizers: Tokenizers,
-        split: str,
         evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[ContextWindows],
+        state: LabelingState,
+        *,
         final: bool = True,
     ) -> Evaluation:
-        """Loss of windows, and metrics of answers.
+        """The loss of windows, and metrics of answers.
 
-        In training the threshold for no answer is the best one on validation; after that, the one of the model.
+        In a new run, the threshold of no answer is the best one on validation; afterwards it is that of the model.
         """
         assert isinstance(objective, QuestionAnsweringObjective)
-        examples, section = encoded.splits[split], self.recipe.eval
+        examples, questions = encoded.examples, encoded.examples.questions
         logits, loss = predict_with_loss(objective, examples, evaluator, unpadded)
         predictions: list[dict[str, Any]] = []
-        for one, found in zip(examples.questions, self.answers(examples.questions, logits), strict=True):
-            text = found.best[0]["answer"] if found.best else ""
-            predictions.append({"id": one.key, "prediction_text": text, "null_score": found.null_score})
-        references = [{"id": one.key, "answers": {"text": one.answers}} for one in examples.questions]
-        threshold = self.threshold(objective.model.config, split, predictions, references)
-        figures: dict[str, Any] = {"loss": loss, "examples": len(examples.questions)}
-        if examples.cut:
-            figures["cut"] = examples.cut
+        for question, answers in zip(questions, self.answers(questions, logits), strict=True):
+            text = answers.best[0]["answer"] if answers.best else ""
+            predictions.append({"id": question.key, "prediction_text": text, "null_score": answers.null_score})
+        references = [{"id": question.key, "answers": {"text": question.answers}} for question in questions]
+        threshold = self.threshold(state.config)
+        if examples.tunes_threshold and self.recipe.eval.null_threshold is None:
+            tuned = compute_metrics(["squad_f1"], predictions, references)
+            threshold = tuned.get("squad_f1_best_threshold")  # type: ignore[assignment]
+        figures: dict[str, Any] = {"loss": loss, "examples": len(questions)}
+        if examples.truncated:
+            figures["truncated"] = examples.truncated
         if threshold is not None:
             figures["null_threshold"] = threshold
-        scores = compute_metrics(section.metrics, predictions, references, null_threshold=threshold)
-        # the best threshold of a split that is judged is nothing to go by
+        scores = compute_metrics(self.recipe.eval.metrics, predictions, references, null_threshold=threshold)
+        # a threshold that is the best one for the evaluated split itself would flatter the model
         figures |= {name: value for name, value in scores.items() if "_best" not in name}
-        rows = []
-        for one, given in zip(examples.questions, predictions, strict=True):
-            silent = threshold is not None and given["null_score"] > threshold
-            prediction = "" if silent else given["prediction_text"]
-            rows.append(
-                {"id": one.key, "question": one.question, "context": one.context, "answers": one.answers,
-                 "prediction": prediction, "null_score": given["null_score"]}
+        predicted = []
+        for question, prediction in zip(questions, predictions, strict=True):
+            no_answer = threshold is not None and prediction["null_score"] > threshold
+            predicted.append(
+                {"id": question.key, "question": question.question, "context": question.context,
+                 "answers": question.answers, "prediction": "" if no_answer else prediction["prediction_text"],
+                 "null_score": prediction["null_score"]}
             )  # fmt: skip
-        return Evaluation(figures, rows)
+        settings = {**(getattr(state.config, SETTINGS, None) or {})}
+        settings.pop("null_threshold", None)
+        if threshold is not None:
+            settings["null_threshold"] = threshold
+        return Evaluation(figures, predicted, {SETTINGS: settings})
 
-    def answers(self, questions: list[Question], logits: list[tuple[torch.Tensor, torch.Tensor]]) -> list[Answers]:
-        """The best answer to each question and the score of none."""
-        found, at = [], 0
-        for one in questions:
-            own = logits[at : at + len(one.windows)]
-            at += len(own)
+    def answers(self, questions: list[Question], logits: list[tuple[Tensor, Tensor]]) -> list[Answers]:
+        """The best answers to each question, and the score of no answer."""
+        found, start = [], 0
+        for question in questions:
+            of_windows = logits[start : start + len(question.windows)]
+            start += len(of_windows)
+            start_logits, end_logits = (list(side) for side in zip(*of_windows, strict=True))
             found.append(
                 find_answers(
-                    one.context, one.windows, [start for start, _ in own], [end for _, end in own],
+                    question.context, question.windows, start_logits, end_logits,
                     max_answer_len=self.recipe.eval.max_answer_length,
                 )
             )  # fmt: skip
         return found
 
-    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
-        config = objective.model.config
-        examples = self.encode_rows(without_answers(rows), tokenizers.source, config, "given")[0]
+    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
+        examples = self.encode(without_answers(rows), state, "given").examples
         logits = predict_rows(objective, examples.inputs, self.recipe.eval.tokens_per_batch, unpadded)
-        threshold = self.threshold(config, "given", [], [])
-        chosen = [one.chosen(1, None, threshold)[0] for one in self.answers(examples.questions, logits)]
-        told = [{"prediction": one.pop("answer"), **one} for one in map(dict, chosen)]
-        return Predictions(told, examples.cut)
+        threshold = self.threshold(state.config)
+        chosen = [dict(answers.chosen(1, None, threshold)[0]) for answers in self.answers(examples.questions, logits)]
+        return Predictions([{"prediction": answer.pop("answer"), **answer} for answer in chosen], examples.truncated)
 
-    def threshold(
-        self, config: PreTrainedConfig, split: str, predictions: list[Any], references: list[Any]
-    ) -> float | None:
-        """By how much the score of no answer must be higher than the best one's to be given; None if it never is."""
-        given = self.recipe.eval.null_threshold
-        if given is not None:
-            return given
-        if self.in_training and split == "validation":
-            return compute_metrics(["squad_f1"], predictions, references).get("squad_f1_best_threshold")  # type: ignore[return-value]
+    def threshold(self, config: PreTrainedConfig) -> float | None:
+        """How much higher than the best answer no answer must score to be predicted; None if it never is."""
+        if self.recipe.eval.null_threshold is not None:
+            return self.recipe.eval.null_threshold
         return (getattr(config, SETTINGS, None) or {}).get("null_threshold")
 
-    def settle(self, model: PreTrainedModel, validation: Evaluation) -> None:
-        self.tell(model.config, validation.figures.get("null_threshold"))
-
-    def tell(self, config: PreTrainedConfig, threshold: float | None) -> None:
-        """Write into the configuration how the pipeline is to cut texts and choose answers."""
-        told = dict(getattr(config, SETTINGS, None) or {})
-        told.pop("null_threshold", None)
-        setattr(config, SETTINGS, told if threshold is None else told | {"null_threshold": threshold})
-
-    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        config = super().config(tokenizers)
-        how = self.settings(tokenizers.source, config) | {"max_answer_len": self.recipe.eval.max_answer_length}
-        setattr(config, SETTINGS, how)  # a threshold of the pretrained model is not one of this
-        return config
-
-    def shown(self, row: dict[str, Any]) -> str:
-        right = row["answers"][0] if row["answers"] else "(no answer)"
-        found = row["prediction"] or "(no answer)"
+    def format_prediction(self, row: dict[str, Any]) -> str:
+        expected = row["answers"][0] if row["answers"] else "(no answer)"
+        predicted = row["prediction"] or "(no answer)"
         mark = "=" if row["prediction"] in (row["answers"] or [""]) else "≠"
-        return f"{row['question'][:200]} → {found} {mark} {right}"
+        return f"{row['question'][:200]} → {predicted} {mark} {expected}"
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
@@ -329,8 +320,8 @@ class QuestionAnswering(FineTuning[Windows]):
             "length_note": "It reads long texts in independent windows; an answer is always a span of the text.",
         }
 
-    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
-        """The mean loss of where answers start and end, among the tokens that are no padding."""
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
+        """The mean loss of the start and the end of answers, over the tokens that are not padding."""
         smoothing = self.recipe.train.label_smoothing_factor
         total = 0.0
         for side in ("start", "end"):
@@ -345,15 +336,15 @@ class QuestionAnswering(FineTuning[Windows]):
         return {"prediction": answer.pop("answer"), **answer}
 
 
-def unpadded(output: dict[str, torch.Tensor], batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """The logits of the tokens of each window, without padding, on whichever side that is."""
+def unpadded(output: dict[str, Tensor], batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    """The start and end logits of the tokens of each window, without padding on either side."""
     starts, ends = (output[f"{side}_logits"].float().cpu() for side in ("start", "end"))
     real = batch["attention_mask"].bool().cpu()
     return [(starts[row][mask], ends[row][mask]) for row, mask in enumerate(real)]
 
 
 def without_answers(rows: Dataset) -> Dataset:
-    """The questions and texts of the rows, as if each had no answer, with new ids."""
+    """The questions and contexts of the rows without answers, with new ids."""
     columns: dict[str, list[Any]] = {name: list(ColumnView(rows, name)) for name in ("question", "context")}
     columns |= {"id": [str(number) for number in range(len(rows))]}
     columns |= {"answers": [{"text": [], "answer_start": []}] * len(rows)}

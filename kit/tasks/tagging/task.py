@@ -1,8 +1,8 @@
-"""Tagging: a tag for each word, learned on the parts that a tokenizer makes of words, and judged on whole words."""
+"""Tagging: a tag for each word, learned on its tokens and evaluated on whole words."""
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,9 +20,7 @@ from transformers import (
 
 from kit.cards.markdown import clean, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.plan import Plan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
-from kit.data.columns import note_once
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, split_tag
@@ -36,7 +34,15 @@ from kit.plots.labels import draw_confusion, draw_types
 from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
-from kit.tasks.families.labeling.task import FineTuning, Predictions, predict_rows, predict_with_loss
+from kit.tasks.families.labeling.task import (
+    FineTuning,
+    LabelingState,
+    Predictions,
+    label_names,
+    predict_rows,
+    predict_with_loss,
+    with_labels,
+)
 from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
@@ -45,17 +51,17 @@ Sentences = list[list[str]]
 
 
 @dataclass(frozen=True)
-class Tagged:
+class TaggedSentences:
     """Encoded sentences with the tags of their tokens."""
 
     inputs: Inputs
     labels: RaggedTokens
-    """For each token the number of its tag, or -100."""
+    """The index of the tag of each token, or -100."""
     first_tokens: RaggedTokens
-    """For each word its first token; -1 for a word without tokens."""
-    cut: int = 0
+    """The first token of each word; -1 for a word without tokens."""
+    truncated: int = 0
     without_tokens: int = 0
-    """Words of which nothing is left, such as control characters, and words behind the end of what can be read."""
+    """Number of words without a token: words of control characters only, and words beyond the length limit."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -67,166 +73,64 @@ class Tagged:
     def batch(self, indices: np.ndarray) -> Batch:
         return self.inputs.batch(indices) | {"labels": self.labels.padded(indices, IGNORE_INDEX)}
 
-    def select(self, indices: np.ndarray) -> "Tagged":
+    def select(self, indices: np.ndarray) -> "TaggedSentences":
         inputs, labels = self.inputs.select(indices), self.labels.select(indices)
-        return Tagged(inputs, labels, self.first_tokens.select(indices))
+        return TaggedSentences(inputs, labels, self.first_tokens.select(indices))
 
 
 @dataclass(frozen=True)
 class WordTokens:
-    """Encoded sentences, and which tokens are of which words."""
+    """Encoded sentences, with the alignment of tokens and words."""
 
     inputs: Inputs
     word_ids: list[list[int | None]]
-    """For each token the number of its word; None for special ones."""
+    """The index of the word of each token; None for special tokens."""
     first_tokens: list[list[int]]
-    """For each word its first token; -1 for a word without tokens."""
-    long: np.ndarray
-    """Which sentences had to be cut."""
+    """The first token of each word; -1 for a word without tokens."""
+    too_long: np.ndarray
+    """Which sentences were too long and are truncated."""
 
 
-class Tagging(FineTuning[Tagged]):
-    """What a recipe of this task does at each station on the way of the data."""
+class Tagging(FineTuning[TaggedSentences]):
+    """Token classification, such as named entities: a tag for each word of a sentence."""
 
     auto_class: ClassVar[Any] = AutoModelForTokenClassification
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {"ignore_labels": []}
     recipe: TaggingRecipe
 
     @property
-    def no_tag(self) -> str:
-        """What a word is predicted to be of which nothing can be read."""
+    def empty_tag(self) -> str:
+        """The prediction for a word without tokens."""
         return "" if self.recipe.data.scheme == "none" else OUTSIDE
 
-    def words_to_learn(self, rows: Dataset) -> Iterable[str]:
+    def tokenizer_corpus(self, rows: Dataset) -> Iterable[str]:
         return (" ".join(words) for words in self.words(rows, "train"))
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         super().check_tokenizer(tokenizer)
-        self.needs_fast(tokenizer)
+        self.check_is_fast(tokenizer)
 
-    def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        tokenizers = super().build_tokenizers(splits)
-        backend = tokenizers.source.backend_tokenizer
-        if isinstance(backend.pre_tokenizer, ByteLevel) and not backend.pre_tokenizer.add_prefix_space:
-            # Byte-level tokenizers know a word by the space before it, which words in a list do not have.
-            backend.pre_tokenizer.add_prefix_space = True
-            tokenizers.source.init_kwargs["add_prefix_space"] = True
-        return tokenizers
+    def configure_tokenizer(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+        super().configure_tokenizer(tokenizer, config)
+        pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+        if isinstance(pre_tokenizer, ByteLevel) and not pre_tokenizer.add_prefix_space:
+            # byte-level tokenizers know a word by the space before it, which the words of a list do not have
+            pre_tokenizer.add_prefix_space = True
+            tokenizer.init_kwargs["add_prefix_space"] = True
 
-    # ---- words and tags → tokens -------------------------------------------------------------------------------------
+    # ---- state -------------------------------------------------------------------------------------------------------
 
-    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[Tagged]:
-        tags = {name: self.tags(rows, name) for name, rows in splits.datasets.items()}
-        for name, found in tags.items():
-            if found.source != self.recipe.data.scheme:
-                note_once(splits.report, f"{name}: tags are {found.source}, and become {self.recipe.data.scheme}")
-            if found.repaired:
-                note_once(splits.report, f"{name}: {found.repaired} tags in an order that {found.source} does not have")
-        self.labels = self.order_of_pretrained(self.find_labels(tags["train"].sequences))
-        config = self.config(tokenizers)
-        self.suit_inputs(tokenizers.source, config)
-        encoded, left_out = {}, {}
-        for name, rows in splits.datasets.items():
-            examples, long = self.encode_rows(rows, tags[name].sequences, tokenizers, config, name)
-            if name == "train" and self.recipe.data.truncation == "do_not_truncate" and long.any():
-                if long.all():
-                    raise DataError("data.max_length: no training example is short enough.")
-                examples, left_out["max_length"] = examples.select(np.flatnonzero(~long)), int(long.sum())
-            if examples.without_tokens:
-                note_once(
-                    splits.report, f"{name}: {examples.without_tokens} words without a token, or beyond the limit"
-                )
-            encoded[name] = examples
-        return Encoded(encoded, left_out)
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
+        state = super().fit(splits, tokenizers)
+        labels = self.align_labels(self.find_labels(self.tags(splits.datasets["train"], "train").sequences))
+        return replace(state, config=with_labels(state.config, labels), labels=tuple(labels))
 
-    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> Tagged:
-        self.take_labels(config)
-        return self.encode_rows(rows, self.tags(rows, "evaluated").sequences, tokenizers, config, "evaluated")[0]
-
-    def encode_rows(
-        self, rows: Dataset, tags: Sentences, tokenizers: Tokenizers, config: PreTrainedConfig, split: str
-    ) -> tuple[Tagged, np.ndarray]:
-        """The rows as examples, and which of them had to be cut."""
-        data = self.recipe.data
-        assert self.labels is not None
-        places = {label: place for place, label in enumerate(self.labels)}
-        words = self.encode_words(self.words(rows, split), tokenizers.source, config)
-        labels = []
-        for row, (ids_of_words, firsts, right) in enumerate(
-            zip(words.word_ids, words.first_tokens, tags, strict=True), start=1
-        ):
-            ids = []
-            for token, word in enumerate(ids_of_words):
-                if word is None:
-                    ids.append(IGNORE_INDEX)
-                    continue
-                first = firsts[word] == token
-                tag = right[word] if first else self.going_on(right[word])
-                if tag not in places:
-                    raise DataError(
-                        f'data.tags: {data.path}, {split}, row {row}: the tag "{tag}" is not among those of the '
-                        "training data, so that the model cannot know it. Leave the row out, or train on such rows."
-                    )
-                ids.append(places[tag] if first or data.label_all_tokens else IGNORE_INDEX)
-            labels.append(ids)
-        without = sum(first < 0 for firsts in words.first_tokens for first in firsts)
-        first_tokens = RaggedTokens(words.first_tokens)
-        return Tagged(words.inputs, RaggedTokens(labels), first_tokens, int(words.long.sum()), without), words.long
-
-    def encode_words(
-        self, sentences: Sentences, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig
-    ) -> WordTokens:
-        """The tokens of sentences, and the words that they are of."""
-        found, long = encode_all(
-            lambda portion, **how: tokenizer(portion, is_split_into_words=True, **how),
-            sentences, self.limit(tokenizer, config), self.recipe.data.truncation,
-        )  # fmt: skip
-        names = found[0][0].keys() if found else ()
-        inputs = Inputs.of({name: [encoded[name][at] for encoded, at in found] for name in names}, tokenizer)
-        word_ids, first_tokens = [encoded.word_ids(at) for encoded, at in found], []
-        for words, ids in zip(sentences, word_ids, strict=True):
-            firsts = [-1] * len(words)
-            for token, word in reversed(list(enumerate(ids))):  # the first one comes last, and stays
-                if word is not None:
-                    firsts[word] = token
-            first_tokens.append(firsts)
-        return WordTokens(inputs, word_ids, first_tokens, long)
-
-    def going_on(self, tag: str) -> str:
-        """The tag of the later parts of a word."""
-        goes_on = self.recipe.data.scheme in ("BIO", "IOB1") and tag[:1] == "B"
-        return f"I{tag[1:]}" if goes_on else tag
-
-    def words(self, rows: Dataset, split: str) -> Sentences:
-        """The words of each sentence. Raises DataError if a column does not hold lists of texts."""
-        found: list[Any] = list(ColumnView(rows, "tokens"))
-        for row, words in enumerate(found, start=1):
-            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-                raise DataError(
-                    f"data.tokens: {self.recipe.data.path}, {split}, row {row}: expected a list of words, got "
-                    f"{str(words)[:60]!r}. Sentences in columns of words and tags are read from .conll files."
-                )
-        return found
-
-    def tags(self, rows: Dataset, split: str) -> Conversion:
-        """The tags of each sentence in the scheme of the recipe."""
-        data = self.recipe.data
-        reader = LabelReader(f"data.tags: {data.path}, {split}", data.label_names or feature_names(rows, "tags"))
-        found: Sentences = []
-        for (row, cell), words in zip(numbered(rows, "tags"), ColumnView(rows, "tokens"), strict=True):
-            tags = reader.listed(cell, row)
-            if len(tags) != len(words):
-                raise DataError(f"{reader.where}, row {row}: {len(tags)} tags for {len(words)} words.")
-            found.append(tags)
-        if data.scheme == "none":
-            return Conversion(found, "none", 0)
-        try:
-            return convert(found, data.scheme)
-        except DataError as error:
-            raise DataError(f"{reader.where}: {error} For tags that are no spans set data.scheme: none.") from None
+    def restore(self, model_folder: Path, splits: Splits | None = None) -> LabelingState:
+        state = super().restore(model_folder, splits)
+        return replace(state, labels=label_names(state.config))
 
     def find_labels(self, sequences: Sentences) -> list[str]:
-        """Every tag there can be. Raises DataError if there is nothing to tell apart."""
+        """All possible tags. Raises DataError if there is only one."""
         data = self.recipe.data
         seen = {tag for tags in sequences for tag in tags}
         if data.scheme == "none":
@@ -238,76 +142,172 @@ class Tagging(FineTuning[Tagged]):
             raise DataError(f"data.tags: the training data of {data.path} has {only}: there is nothing to learn.")
         return labels
 
-    # ---- loss, evaluation and what is left behind --------------------------------------------------------------------
+    # ---- words and tags → tokens -------------------------------------------------------------------------------------
 
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> TaggingObjective:
+    def encode(self, rows: Dataset, state: LabelingState, split: str) -> Encoded[TaggedSentences]:
+        data, tags = self.recipe.data, self.tags(rows, split)
+        words = self.encode_words(self.words(rows, split), state)
+        labels = self.token_labels(words, tags.sequences, state, split)
+        without_tokens = sum(first < 0 for sentence in words.first_tokens for first in sentence)
+        examples = TaggedSentences(
+            words.inputs, labels, RaggedTokens(words.first_tokens), int(words.too_long.sum()), without_tokens
+        )
+        dropped = {}
+        if split == "train" and data.truncation == "do_not_truncate" and words.too_long.any():
+            if words.too_long.all():
+                raise DataError("data.max_length: no training example is short enough.")
+            examples = examples.select(np.flatnonzero(~words.too_long))
+            dropped["max_length"] = int(words.too_long.sum())
+        notes = []
+        if tags.source != data.scheme:
+            notes.append(f"{split}: tags are {tags.source}, and become {data.scheme}")
+        if tags.repaired:
+            notes.append(f"{split}: {tags.repaired} tags in an order that {tags.source} does not have")
+        if examples.without_tokens:
+            notes.append(f"{split}: {examples.without_tokens} words without a token, or beyond the limit")
+        return Encoded(examples, dropped, notes=tuple(notes))
+
+    def token_labels(self, words: WordTokens, tags: Sentences, state: LabelingState, split: str) -> RaggedTokens:
+        """The index of the tag of each token, or -100. Raises DataError for a tag that the model does not know."""
+        data, index = self.recipe.data, {label: number for number, label in enumerate(state.labels)}
+        labels = []
+        for row, (word_ids, first_tokens, tags_of_words) in enumerate(
+            zip(words.word_ids, words.first_tokens, tags, strict=True), start=1
+        ):
+            ids = []
+            for token, word in enumerate(word_ids):
+                if word is None:
+                    ids.append(IGNORE_INDEX)
+                    continue
+                is_first = first_tokens[word] == token
+                tag = tags_of_words[word] if is_first else self.continuation_tag(tags_of_words[word])
+                if tag not in index:
+                    raise DataError(
+                        f'data.tags: {data.path}, {split}, row {row}: the tag "{tag}" is not among those of the '
+                        "training data, so that the model cannot know it. Leave the row out, or train on such rows."
+                    )
+                ids.append(index[tag] if is_first or data.label_all_tokens else IGNORE_INDEX)
+            labels.append(ids)
+        return RaggedTokens(labels)
+
+    def encode_words(self, sentences: Sentences, state: LabelingState) -> WordTokens:
+        """The tokens of sentences, and the words that they belong to."""
+        tokenizer = state.tokenizers.source
+        encodings, too_long = encode_all(
+            lambda chunk, **options: tokenizer(chunk, is_split_into_words=True, **options),
+            sentences, self.max_length(tokenizer, state.config), self.recipe.data.truncation,
+        )  # fmt: skip
+        names = encodings[0][0].keys() if encodings else ()
+        lists = {name: [encoding[name][index] for encoding, index in encodings] for name in names}
+        word_ids, first_tokens = [encoding.word_ids(index) for encoding, index in encodings], []
+        for words, ids in zip(sentences, word_ids, strict=True):
+            firsts = [-1] * len(words)
+            for token, word in reversed(list(enumerate(ids))):  # the first token comes last and is kept
+                if word is not None:
+                    firsts[word] = token
+            first_tokens.append(firsts)
+        return WordTokens(Inputs.of(lists, tokenizer), word_ids, first_tokens, too_long)
+
+    def continuation_tag(self, tag: str) -> str:
+        """The tag of the further tokens of a word with this tag."""
+        continues = self.recipe.data.scheme in ("BIO", "IOB1") and tag[:1] == "B"
+        return f"I{tag[1:]}" if continues else tag
+
+    def words(self, rows: Dataset, split: str) -> Sentences:
+        """The words of each sentence. Raises DataError if a row does not hold a list of texts."""
+        sentences: list[Any] = list(ColumnView(rows, "tokens"))
+        for row, words in enumerate(sentences, start=1):
+            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+                raise DataError(
+                    f"data.tokens: {self.recipe.data.path}, {split}, row {row}: expected a list of words, got "
+                    f"{str(words)[:60]!r}. Sentences in columns of words and tags are read from .conll files."
+                )
+        return sentences
+
+    def tags(self, rows: Dataset, split: str) -> Conversion:
+        """The tags of each sentence, converted to the scheme of the recipe. Raises DataError for unusable tags."""
+        data = self.recipe.data
+        reader = LabelReader(f"data.tags: {data.path}, {split}", data.label_names or feature_names(rows, "tags"))
+        sequences: Sentences = []
+        for (row, cell), words in zip(numbered(rows, "tags"), ColumnView(rows, "tokens"), strict=True):
+            tags = reader.listed(cell, row)
+            if len(tags) != len(words):
+                raise DataError(f"{reader.where}, row {row}: {len(tags)} tags for {len(words)} words.")
+            sequences.append(tags)
+        if data.scheme == "none":
+            return Conversion(sequences, "none", 0)
+        try:
+            return convert(sequences, data.scheme)
+        except DataError as error:
+            raise DataError(f"{reader.where}: {error} For tags that are not spans, set data.scheme: none.") from None
+
+    # ---- loss, evaluation and results --------------------------------------------------------------------------------
+
+    def objective(self, model: PreTrainedModel, state: LabelingState) -> TaggingObjective:
         return TaggingObjective(model, self.recipe.train.label_smoothing_factor)
 
     def evaluate(
         self,
-        objective: Objective,
-        splits: Splits,
-        encoded: Encoded[Tagged],
-        tokenizers: Tokenizers,
-        split: str,
         evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[TaggedSentences],
+        state: LabelingState,
+        *,
         final: bool = True,
     ) -> Evaluation:
-        """Loss of tokens, and metrics of words; a word without tokens is predicted to be outside of all spans."""
+        """The loss of tokens, and metrics of words; a word without tokens is predicted to be outside of all spans."""
         assert isinstance(objective, TaggingObjective)
-        assert self.labels is not None
-        examples, section = encoded.splits[split], self.recipe.eval
+        examples = encoded.examples
         best, loss = predict_with_loss(objective, examples, evaluator, best_tags)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
-        if examples.cut:
-            figures["cut"] = examples.cut
+        if examples.truncated:
+            figures["truncated"] = examples.truncated
         if examples.without_tokens:
             figures["words_without_tokens"] = examples.without_tokens
-        predictions = self.tags_of_words(best, examples.first_tokens)
-        texts = splits.datasets[split]
-        right = self.tags(texts, split).sequences
-        figures |= compute_metrics(section.metrics, predictions, right)
-        rows = [
-            {"tokens": words, "tags": tags, "prediction": found}
-            for words, tags, found in zip(self.words(texts, split), right, predictions, strict=True)
-        ]
-        return Evaluation(figures, rows)
+        predictions = self.tags_of_words(best, examples.first_tokens, state)
+        words, tags = self.words(rows, "evaluated"), self.tags(rows, "evaluated").sequences
+        figures |= compute_metrics(self.recipe.eval.metrics, predictions, tags)
+        return Evaluation(
+            figures,
+            [
+                {"tokens": tokens, "tags": expected, "prediction": predicted}
+                for tokens, expected, predicted in zip(words, tags, predictions, strict=True)
+            ],
+        )
 
-    def tags_of_words(self, best: list[np.ndarray], first_tokens: RaggedTokens) -> Sentences:
-        """The tag of each word, that of its first token, from the numbers of the tags of all tokens."""
-        assert self.labels is not None
+    def tags_of_words(self, best: list[np.ndarray], first_tokens: RaggedTokens, state: LabelingState) -> Sentences:
+        """The tag of each word, which is that of its first token; `best` has the indices of the tags of all tokens."""
         return [
-            [self.no_tag if first < 0 else self.labels[numbers[first]] for first in first_tokens[row]]
-            for row, numbers in enumerate(best)
+            [self.empty_tag if first < 0 else state.labels[indices[first]] for first in first_tokens[row]]
+            for row, indices in enumerate(best)
         ]
 
-    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Predictions:
-        config = objective.model.config
-        self.take_labels(config)
-        words = self.encode_words(self.words(rows, "given"), tokenizers.source, config)
+    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
+        words = self.encode_words(self.words(rows, "given"), state)
         best = predict_rows(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags)
-        tags = self.tags_of_words(best, RaggedTokens(words.first_tokens))
-        return Predictions([{"prediction": found} for found in tags], int(words.long.sum()))
+        tags = self.tags_of_words(best, RaggedTokens(words.first_tokens), state)
+        return Predictions([{"prediction": predicted} for predicted in tags], int(words.too_long.sum()))
 
-    def shown(self, row: dict[str, Any]) -> str:
-        shown = []
-        for word, tag, found in zip(row["tokens"], row["tags"], row["prediction"], strict=True):
-            if found == tag:
-                shown.append(word if tag == OUTSIDE else f"{word}/{tag}")
+    def format_prediction(self, row: dict[str, Any]) -> str:
+        words = []
+        for word, tag, predicted in zip(row["tokens"], row["tags"], row["prediction"], strict=True):
+            if predicted == tag:
+                words.append(word if tag == OUTSIDE else f"{word}/{tag}")
             else:
-                shown.append(f"{word}/{found or '-'}≠{tag}")
-        return " ".join(shown)[:300]
+                words.append(f"{word}/{predicted or '-'}≠{tag}")
+        return " ".join(words)[:300]
 
-    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
-        """Which tags are taken for which, and how well spans of each type are found."""
+    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
+        """The confusion of tags, and the figures of each type of span."""
         rows = evaluation.rows
         pairs = [pair for row in rows for pair in zip(row["tags"], row["prediction"], strict=True)]
         if pairs:
-            draw_confusion(pairs, plots / "confusion.png")
+            draw_confusion(pairs, folder / "confusion.png")
         if self.recipe.data.scheme != "none":
             scores = entity_measure([row["prediction"] for row in rows], [row["tags"] for row in rows], "f1")
             if scores["by_type"]:
-                draw_types(scores["by_type"], plots / "types.png")
+                draw_types(scores["by_type"], folder / "types.png")
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
@@ -321,21 +321,21 @@ class Tagging(FineTuning[Tagged]):
             "examples_table": table(("words", "tags", "prediction"), examples),
         }
 
-    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
         smoothing = self.recipe.train.label_smoothing_factor
         summed = cross_entropy_by_hand(output["logits"], batch["labels"], smoothing)
         return summed / int((batch["labels"] != IGNORE_INDEX).sum())
 
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
-        """The tag of each word, that of its first token."""
+        """The tag of each word, which is that of its first token."""
         words, tags = row["tokens"], dict[int, str]()
         (entities,) = pipe(words, is_split_into_words=True) if words else ([],)
         starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
         for entity in entities:
             tags.setdefault(int(np.searchsorted(starts, entity["start"], side="right")) - 1, entity["entity"])
-        return {"prediction": [tags.get(index, self.no_tag) for index in range(len(words))]}
+        return {"prediction": [tags.get(index, self.empty_tag) for index in range(len(words))]}
 
 
 def best_tags(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:
-    """The number of the likeliest tag of each token."""
+    """The index of the most probable tag of each token."""
     return list(output["logits"].argmax(-1).cpu().numpy())

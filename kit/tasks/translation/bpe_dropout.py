@@ -1,13 +1,14 @@
-"""BPE dropout: training words are cut into other pieces every time they are seen (Provilkov et al., 2020).
+"""BPE dropout: training words are segmented differently every time they are seen (Provilkov et al., 2020).
 
-The `tokenizers` library has it too, but draws from a random source that cannot be seeded; here nothing but the seed,
-the step and the micro-batch decides, so that a resumed run sees the same pieces.
+The `tokenizers` library has it too, but its random source cannot be seeded. Here, a segmentation depends only on the
+seed, the step and the micro-batch, so that a resumed run sees the same one.
 """
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from torch import Tensor
@@ -21,20 +22,20 @@ if TYPE_CHECKING:
 
 
 class Segmenter:
-    """A trained BPE vocabulary that can leave out merges at random."""
+    """A trained BPE vocabulary that can skip merges at random."""
 
     def __init__(self, backend: "Tokenizer"):
         self._backend = backend
         model = json.loads(backend.to_str())["model"]
         self._ids: dict[str, int] = model["vocab"]
         self._unknown = self._ids[model["unk_token"]]
-        # by the ids of both parts: the rank of the merge, and what it makes
+        # from the ids of both parts to the rank of the merge and the id of the result
         self._merges = {
             (self._ids[a], self._ids[b]): (rank, self._ids[a + b]) for rank, (a, b) in enumerate(model["merges"])
         }
 
     def words(self, text: str) -> list[str]:
-        """What merges never cross."""
+        """The words of a text, whose boundaries merges never cross."""
         normalized = self._backend.normalizer.normalize_str(text)
         return [word for word, _ in self._backend.pre_tokenizer.pre_tokenize_str(normalized)]
 
@@ -42,23 +43,23 @@ class Segmenter:
         return [self._ids.get(character, self._unknown) for character in word]
 
     def merge(self, pieces: Sequence[int], dropout: float, random: Random) -> list[int]:
-        """Merge pieces, the most frequent pair first; before each merge every possible one is left out with
-        probability `dropout`, and when none remains the word is done."""
+        """Merge the pieces of a word, the pair with the lowest rank first. Before each merge, every possible one is
+        skipped with probability `dropout`; when none remains, the word is done."""
         pieces = list(pieces)
         merges = self._merges
         while True:
-            best, place = (len(merges), -1), -1
+            best, position = (len(merges), -1), -1
             for i in range(len(pieces) - 1):
-                found = merges.get((pieces[i], pieces[i + 1]))
-                if found is not None and found < best and (not dropout or random.random() >= dropout):
-                    best, place = found, i
-            if place < 0:
+                merge = merges.get((pieces[i], pieces[i + 1]))
+                if merge is not None and merge < best and (not dropout or random.random() >= dropout):
+                    best, position = merge, i
+            if position < 0:
                 return pieces
-            pieces[place : place + 2] = [best[1]]
+            pieces[position : position + 2] = [best[1]]
 
 
 class Side:
-    """The training texts of one side as words; `ids` are their usual tokens, with what the tokenizer adds."""
+    """The training texts of one side as words; `ids` are their usual tokens, with those that the tokenizer adds."""
 
     def __init__(self, segmenter: Segmenter, texts: Iterable[str], ids: RaggedTokens):
         self._segmenter = segmenter
@@ -67,43 +68,51 @@ class Side:
             [numbers.setdefault(word, len(numbers)) for word in segmenter.words(text)] for text in texts
         )
         self._characters = [segmenter.characters(word) for word in numbers]
-        self._plain = [segmenter.merge(characters, 0.0, Random(0)) for characters in self._characters]
+        self._usual = [segmenter.merge(characters, 0.0, Random(0)) for characters in self._characters]
         self._ids = ids
 
-    def cut(self, index: int, dropout: float, random: Random, limit: int | None = None) -> list[int]:
-        """The tokens of a text, cut anew; what stands before and after its words stays. If that makes more than `limit`
-        tokens, they are the usual ones."""
+    def segment(self, index: int, dropout: float, random: Random, limit: int | None = None) -> list[int]:
+        """The tokens of a text with its words segmented at random; tokens before and after the words stay.
+
+        A segmentation of more than `limit` tokens is replaced by the usual one.
+        """
         usual, words = self._ids[index].tolist(), self._texts[index].tolist()
-        plain = [piece for word in words for piece in self._plain[word]]
-        # what the tokenizer adds: a language tag in front, the end marker behind, or neither
-        before = next(n for n in range(len(usual)) if usual[n : n + len(plain)] == plain)
-        cut = [piece for word in words for piece in self._segmenter.merge(self._characters[word], dropout, random)]
-        anew = [*usual[:before], *cut, *usual[before + len(plain) :]]
-        return usual if limit is not None and len(anew) > limit else anew
+        inner = [piece for word in words for piece in self._usual[word]]
+        # the tokenizer may add a language tag in front and the end token behind
+        start = next(n for n in range(len(usual)) if usual[n : n + len(inner)] == inner)
+        pieces = [piece for word in words for piece in self._segmenter.merge(self._characters[word], dropout, random)]
+        segmented = [*usual[:start], *pieces, *usual[start + len(inner) :]]
+        return usual if limit is not None and len(segmented) > limit else segmented
 
 
-class CutAnew:
-    """Training examples whose words are cut anew for every batch."""
+@dataclass(frozen=True)
+class BPEDropoutPairs(TokenPairs):
+    """Training examples whose words are segmented at random in every batch; the token ids are the usual ones."""
 
-    def __init__(
-        self,
+    sides: tuple[Side, ...] = ()
+    dropout: float = 0.0
+    limit: int | None = None
+    """The number of positions of the model."""
+
+    @classmethod
+    def of(
+        cls,
         pairs: TokenPairs,
         sources: Iterable[str],
         targets: Iterable[str],
         tokenizers: "Tokenizers",
         dropout: float,
         limit: int | None = None,
-    ):
-        """`limit` is what the model has positions for."""
+    ) -> Self:
+        """The examples with their texts."""
         source, target = Segmenter(tokenizers.source.backend_tokenizer), Segmenter(tokenizers.target.backend_tokenizer)
-        self._source, self._target = Side(source, sources, pairs.source), Side(target, targets, pairs.target)
-        self._dropout, self._limit = dropout, limit
+        sides = Side(source, sources, pairs.source), Side(target, targets, pairs.target)
+        return cls(pairs.source, pairs.target, pairs.languages, pairs.truncated, sides, dropout, limit)
 
-    def batch(self, indices: np.ndarray, pad: int, generator: np.random.Generator) -> dict[str, Tensor]:
-        """As `Pairs.batch`, with the words of both sides cut at random."""
+    def segmented_batch(self, indices: np.ndarray, pad: int, generator: np.random.Generator) -> dict[str, Tensor]:
+        """Like `batch`, with the words of both sides segmented at random."""
         random = Random(int(generator.integers(2**63)))
-        cut = TokenPairs(
-            RaggedTokens(self._source.cut(i, self._dropout, random, self._limit) for i in indices),
-            RaggedTokens(self._target.cut(i, self._dropout, random, self._limit) for i in indices),
+        source, target = (
+            RaggedTokens(side.segment(i, self.dropout, random, self.limit) for i in indices) for side in self.sides
         )
-        return cut.batch(np.arange(len(indices)), pad)
+        return TokenPairs(source, target).batch(np.arange(len(indices)), pad)

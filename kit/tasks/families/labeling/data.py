@@ -1,4 +1,4 @@
-"""Encoded examples with labels, and the labels themselves: from whatever a column holds to names, numbers and ids."""
+"""Encoded inputs of labeled examples, and readers of label columns."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -17,24 +17,25 @@ if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-AT_ONCE = 1000
+CHUNK_ROWS = 1000
+"""Rows that are tokenized at once: bounds the memory of their offsets and word ids."""
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads, example by example."""
+    """The model inputs of each example."""
 
     tokens: dict[str, RaggedTokens]
-    """`input_ids`, and `token_type_ids` where the model has segments."""
-    fillers: dict[str, int]
-    """What each is padded with."""
+    """`input_ids`, and `token_type_ids` if the model has segments."""
+    padding: dict[str, int]
+    """The padding value of each."""
 
     @classmethod
     def of(cls, lists: dict[str, list[list[int]]], tokenizer: "PreTrainedTokenizerBase") -> Self:
-        """The lists of a tokenizer by name; masks are not kept, since lengths say the same."""
-        fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-        kept = {name: RaggedTokens(lists[name]) for name in fillers if name in lists}
-        return cls(kept, {name: fillers[name] for name in kept})
+        """The output of a tokenizer by name, without attention masks, which follow from the lengths."""
+        padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+        tokens = {name: RaggedTokens(lists[name]) for name in padding if name in lists}
+        return cls(tokens, {name: padding[name] for name in tokens})
 
     def __len__(self) -> int:
         return len(self.tokens["input_ids"])
@@ -47,8 +48,8 @@ class Inputs:
         return replace(self, tokens={name: lists.select(indices) for name, lists in self.tokens.items()})
 
     def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """The inputs of these examples, as long as the longest of them, and their mask."""
-        batch = {name: lists.padded(indices, self.fillers[name]) for name, lists in self.tokens.items()}
+        """The inputs of these examples, padded to the longest one, with their attention mask."""
+        batch = {name: lists.padded(indices, self.padding[name]) for name, lists in self.tokens.items()}
         lengths = torch.from_numpy(self.lengths[indices])
         mask = torch.arange(batch["input_ids"].shape[1]) < lengths[:, None]  # (batch, longest)
         return batch | {"attention_mask": mask.long()}
@@ -57,21 +58,23 @@ class Inputs:
 def encode_all(
     encode: "Callable[..., BatchEncoding]", rows: Sequence[Any], limit: int | None, truncation: str
 ) -> "tuple[list[tuple[BatchEncoding, int]], np.ndarray]":
-    """Each row as the encoding and the place in it where it is, none longer than the limit; and which had to be cut."""
-    found: list[tuple[BatchEncoding, int]] = []
-    for start in range(0, len(rows), AT_ONCE):
-        portion = rows[start : start + AT_ONCE]
-        encoded = encode(portion, verbose=False)
-        found += [(encoded, place) for place in range(len(portion))]
-    long = np.array([limit is not None and len(encoded["input_ids"][at]) > limit for encoded, at in found], dtype=bool)
-    places = np.flatnonzero(long)
-    how = "longest_first" if truncation == "do_not_truncate" else truncation
-    for start in range(0, len(places), AT_ONCE):
-        portion = [rows[place] for place in places[start : start + AT_ONCE]]
-        encoded = encode(portion, truncation=how, max_length=limit, verbose=False)
-        for at, place in enumerate(places[start : start + AT_ONCE]):
-            found[place] = (encoded, at)
-    return found, long
+    """For each row the encoding that contains it and its index there, truncated to `limit` tokens; and which rows were
+    too long."""
+    encodings: list[tuple[BatchEncoding, int]] = []
+    for start in range(0, len(rows), CHUNK_ROWS):
+        chunk = rows[start : start + CHUNK_ROWS]
+        encoding = encode(chunk, verbose=False)
+        encodings += [(encoding, index) for index in range(len(chunk))]
+    lengths = np.array([len(encoding["input_ids"][index]) for encoding, index in encodings], dtype=np.int64)
+    too_long = lengths > (np.inf if limit is None else limit)
+    selected = np.flatnonzero(too_long)
+    strategy = "longest_first" if truncation == "do_not_truncate" else truncation
+    for start in range(0, len(selected), CHUNK_ROWS):
+        indices = selected[start : start + CHUNK_ROWS]
+        encoding = encode([rows[row] for row in indices], truncation=strategy, max_length=limit, verbose=False)
+        for index, row in enumerate(indices):
+            encodings[row] = (encoding, index)
+    return encodings, too_long
 
 
 # ---- labels ----------------------------------------------------------------------------------------------------------
@@ -79,21 +82,21 @@ def encode_all(
 
 @dataclass(frozen=True)
 class LabelReader:
-    """Makes names of the labels in a column."""
+    """Reads the labels of a column as names or numbers."""
 
     where: str
     """The key and the path of the data, for messages."""
     names: list[str] | None
-    """What numbers mean: those of the recipe, or of the dataset."""
+    """The name of each label number, from the recipe or the dataset."""
 
     def name(self, cell: Any, row: int) -> str:
-        """The name of a label. Raises DataError, with the row, if it is not one."""
+        """The name of a label. Raises DataError, with the row, if the cell holds none."""
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)
         if isinstance(cell, bool) or (not isinstance(cell, int | str)) or cell == "":
-            shown = "empty" if cell in ("", None) else f"{cell!r}"
+            value = "empty" if cell in ("", None) else f"{cell!r}"
             if not isinstance(cell, bool):
-                raise DataError(f"{self.where}, row {row}: the label is {shown}, not a name or a whole number.")
+                raise DataError(f"{self.where}, row {row}: the label is {value}, not a name or a whole number.")
         text = str(cell)
         if self.names is None or text in self.names:
             return text
@@ -105,7 +108,7 @@ class LabelReader:
         )
 
     def number(self, cell: Any, row: int) -> float:
-        """A label as a finite number."""
+        """A label as a number. Raises DataError, with the row, if it is not finite."""
         try:
             value = float(cell)
         except (TypeError, ValueError):
@@ -115,19 +118,19 @@ class LabelReader:
         return value
 
     def listed(self, cell: Any, row: int, separator: str | None = None) -> list[str]:
-        """The names of several labels."""
+        """The names of several labels. Raises DataError, with the row, if the cell holds no list."""
         if isinstance(cell, str) and separator is not None:
             cell = [part.strip() for part in cell.split(separator) if part.strip()]
         if not isinstance(cell, list):
             raise DataError(
-                f"{self.where}, row {row}: expected a list of labels, got {cell!r}. If they stand in one text, name "
-                "what separates them (data.label_separator)."
+                f"{self.where}, row {row}: expected a list of labels, got {cell!r}. If they are in one text, set "
+                "their separator (data.label_separator)."
             )
         return [self.name(label, row) for label in cell]
 
 
 def feature_names(rows: "Dataset", column: str) -> list[str] | None:
-    """The names that a Hub dataset has for the numbers of a column, or of the lists in it."""
+    """The label names of a column of a Hub dataset, or of the lists in it; None if it has none."""
     from datasets import ClassLabel
 
     feature = rows.features[column]
@@ -136,11 +139,11 @@ def feature_names(rows: "Dataset", column: str) -> list[str] | None:
 
 
 def numbered(rows: "Dataset", column: str) -> Iterator[tuple[int, Any]]:
-    """The cells of a column, counted from 1."""
+    """The cells of a column with their row numbers, from 1."""
     return enumerate(ColumnView(rows, column), start=1)
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Different names in order: by number if all are numbers, and as text."""
-    distinct = sorted(set(names))  # 1 and 01 are different names of equal numbers: every process must order them alike
+    """Distinct names in order: by number if all are numbers, otherwise as text."""
+    distinct = sorted(set(names))  # 1 and 01 are equal numbers: the sort as text gives every process the same order
     return sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct

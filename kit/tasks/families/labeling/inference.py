@@ -54,8 +54,9 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         recipe = load_recipe(folder.recipe_file, [*overrides, *self._file_overrides(trained.data)], saved=True)
         self.data: Any = recipe.data
         self.task = cast(Any, create_task(recipe))  # a FineTuning, whose module imports this one
-        self.tokenizers = self.task.load_tokenizers(folder.path)
-        self.objective = self.task.objective(self.task.load_model(folder).to(default_device()).eval())
+        self.state = self.task.restore(folder.path)
+        model = self.task.load_model(folder).to(default_device()).eval()
+        self.objective = self.task.objective(model, self.state)
         self.empty = dict.fromkeys(self.task.predicted_names)
         self.truncated = 0
 
@@ -125,8 +126,8 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         return [np.arange(len(units))]
 
     def predict(self, units: list[int]) -> list[dict[str, Any]]:
-        predictions = self.task.predict(self.objective, self.rows.select(units), self.tokenizers)
-        self.truncated += predictions.cut
+        predictions = self.task.predict(self.objective, self.rows.select(units), self.state)
+        self.truncated += predictions.truncated
         return predictions.rows
 
     def columns(self) -> list[str]:

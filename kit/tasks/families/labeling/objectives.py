@@ -1,7 +1,7 @@
-"""What fine-tuning minimizes: the losses of the stock model classes, as sums that any number of micro-batches share.
+"""Losses of fine-tuning: those of transformers' model classes, as sums over the micro-batches of a step.
 
-The classes compute their loss as a mean over a batch; a step in several micro-batches needs the sum, and what to divide
-it by. What is the same number for one whole batch is checked in the tests.
+The classes compute a mean over a batch. A step of several micro-batches needs the sum and its normalizer; for a single
+batch, the tests compare both forms.
 """
 
 from typing import Literal
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
+from kit.training.lm_objectives import upcast
 from kit.training.objective import Batch, Objective
 
 LABELS = ("labels", "start_positions", "end_positions")
@@ -18,24 +19,22 @@ ProblemType = Literal["single_label_classification", "multi_label_classification
 
 
 class LabelObjective(Objective):
-    """A loss between what a model says about its input and labels."""
+    """A loss between the logits of a model and labels."""
 
     def output(self, batch: Batch) -> dict[str, Tensor]:
-        """What the model says, by name, in at least 32 bits."""
-        found = self.model(**{name: tensor for name, tensor in batch.items() if name not in LABELS})
-        names = ("logits", "start_logits", "end_logits")
-        logits = {name: found[name] for name in names if name in found}
-        return {name: one.to(torch.promote_types(one.dtype, torch.float32)) for name, one in logits.items()}
+        """The logits by name, in at least 32 bits."""
+        output = self.model(**{name: tensor for name, tensor in batch.items() if name not in LABELS})
+        return {name: upcast(output[name]) for name in ("logits", "start_logits", "end_logits") if name in output}
 
     def summed_loss(self, output: dict[str, Tensor], batch: Batch, training: bool = False) -> Tensor:
-        """The loss summed over a batch; weights and label smoothing are for training alone."""
+        """The loss summed over a batch; class weights and label smoothing apply to training only."""
         raise NotImplementedError
 
     def normalizers(self, batch: Batch) -> Tensor:
         return self.loss_count(batch, training=True).to(torch.float64).reshape(1)
 
     def loss_count(self, batch: Batch, training: bool = False) -> Tensor:
-        """What the summed loss is divided by."""
+        """The normalizer of the summed loss."""
         raise NotImplementedError
 
     def forward(self, batch: Batch, totals: Tensor) -> Tensor:
@@ -46,7 +45,7 @@ class LabelObjective(Objective):
 class ClassificationObjective(LabelObjective):
     """Cross-entropy of one label, binary cross-entropy of several, or squared error of a number.
 
-    With class weights the mean is the weighted one of torch: divided by the weights of the labels that are there.
+    With class weights the mean is weighted as in torch: the sum is divided by the weights of the labels in the batch.
     """
 
     class_weights: Tensor | None
@@ -88,7 +87,7 @@ class ClassificationObjective(LabelObjective):
 
 
 class TaggingObjective(LabelObjective):
-    """Cross-entropy of the tags of tokens, where they have one."""
+    """Cross-entropy of the tags of those tokens that have one."""
 
     def __init__(self, model: PreTrainedModel, label_smoothing: float = 0.0):
         super().__init__(model)
@@ -108,10 +107,10 @@ class TaggingObjective(LabelObjective):
 
 
 class QuestionAnsweringObjective(LabelObjective):
-    """Cross-entropy of the token where the answer starts and of that where it ends, the mean of both.
+    """The mean of two cross-entropies: of the token where the answer starts, and of the one where it ends.
 
-    Padding is no place for an answer: it has no share in the probabilities, so that the loss of a window is the same
-    beside longer ones, in any batch. The stock classes leave padding in; without any they compute the same.
+    Padding gets no probability, so that the loss of a window does not depend on the longer windows of its batch. The
+    classes of transformers include padding; without any, they compute the same loss.
     """
 
     def __init__(self, model: PreTrainedModel, label_smoothing: float = 0.0):
@@ -127,10 +126,10 @@ class QuestionAnsweringObjective(LabelObjective):
         losses = []
         for side in ("start", "end"):
             logits = output[f"{side}_logits"].masked_fill(padding, float("-inf"))  # (windows, tokens)
-            spread = logits.log_softmax(-1)
-            found = -spread.gather(1, batch[f"{side}_positions"][:, None]).sum()
+            log_probabilities = logits.log_softmax(-1)
+            loss = -log_probabilities.gather(1, batch[f"{side}_positions"][:, None]).sum()
             if smoothing:
-                each = -spread.masked_fill(padding, 0.0).sum(-1) / batch["attention_mask"].sum(-1)
-                found = (1 - smoothing) * found + smoothing * each.sum()
-            losses.append(found)
+                uniform = -log_probabilities.masked_fill(padding, 0.0).sum(-1) / batch["attention_mask"].sum(-1)
+                loss = (1 - smoothing) * loss + smoothing * uniform.sum()
+            losses.append(loss)
         return (losses[0] + losses[1]) / 2

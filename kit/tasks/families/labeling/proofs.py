@@ -13,10 +13,10 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import Pipeline, PreTrainedModel
 
-from kit.data.text.tokenizer import Tokenizers
 from kit.pretrained.loading import without_progress_bars
 from kit.pretrained.pipelines import pipeline
 from kit.pretrained.positions import position_limit
+from kit.tasks.base import TaskState
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.training.objective import Batch
@@ -47,19 +47,19 @@ class LabelingTask(Protocol):
     pipeline_arguments: ClassVar[Mapping[str, Any]]
     """Arguments with which the pipeline of the task reports everything."""
 
-    def objective(self, model: PreTrainedModel, plan: Any = None) -> Any:
-        """What is minimized: a LabelObjective."""
+    def objective(self, model: PreTrainedModel, state: Any) -> Any:
+        """The loss that training minimizes, a LabelObjective."""
 
-    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
-        """The loss of a batch in plain arithmetic."""
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: Any) -> float:
+        """The training loss of a batch in plain arithmetic."""
 
-    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> Any:
+    def predict(self, objective: LabelObjective, rows: Dataset, state: Any) -> Any:
         """Predictions for rows."""
 
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
         """The prediction of the pipeline for a row, in the form of `predict`."""
 
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+    def export(self, folder: Path, model: PreTrainedModel, state: Any) -> None:
         """Write the model folder."""
 
 
@@ -68,13 +68,13 @@ class LabeledSubject(Subject):
     """A model that predicts labels, with rows to predict for; the batch has the examples of these rows."""
 
     task: LabelingTask
+    state: TaskState
     rows: Dataset
     folder: Path | None
     """The folder of the model; None if it is a new one."""
-    tokenizers: Tokenizers
 
     def objective(self, model: PreTrainedModel) -> LabelObjective:
-        return self.task.objective(model)
+        return self.task.objective(model, self.state)
 
 
 def is_labeled(subject: Subject) -> bool:
@@ -117,7 +117,7 @@ def inputs_of(batch: Batch) -> Batch:
 @proof("padding", "a padded batch gives each example the logits it has alone", is_labeled)
 def padding(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
-    tokenizer, inputs = subject.tokenizers.source, inputs_of(subject.batch)
+    tokenizer, inputs = subject.state.tokenizers.source, inputs_of(subject.batch)
     limit, length = position_limit(subject.model.config), inputs["input_ids"].shape[1]
     more = EXTRA_PADDING if limit is None else min(EXTRA_PADDING, limit - length)
     fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
@@ -137,7 +137,7 @@ def loss(subject: Subject) -> Outcome:
     with torch.no_grad():
         found = float(objective(batch, objective.normalizers(batch)))
         output = objective.output(batch)
-    by_hand = subject.task.loss_by_hand(output, batch)
+    by_hand = subject.task.loss_by_hand(output, batch, subject.state)
     return equal_within(abs(found - by_hand) / max(abs(by_hand), 1e-12), LOSS_TOLERANCE, "losses")
 
 
@@ -161,10 +161,10 @@ def every_gradient(subject: Subject) -> Outcome:
 def pipeline_says_the_same(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     task, model = subject.task, subject.model.eval()
-    expected = task.predict(subject.objective(model), subject.rows, subject.tokenizers).rows
+    expected = task.predict(subject.objective(model), subject.rows, subject.state).rows
     with tempfile.TemporaryDirectory() as made, without_progress_bars():
         if subject.folder is None:
-            task.export(Path(made) / "model", model, subject.tokenizers)
+            task.export(Path(made) / "model", model, subject.state)
         pipe = pipeline(
             task.recipe.pipeline_tag,
             str(subject.folder or Path(made) / "model"),

@@ -1,5 +1,6 @@
-"""What fine-tuning for classification, tagging and question answering has in common."""
+"""The base class of the tasks that fine-tune an encoder on labels: classification, tagging and question answering."""
 
+import copy
 import inspect
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,76 +13,87 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.batching.plan import BatchPlan, Plan
+from kit.data.batching.plan import BatchPlan
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
 from kit.evaluation.evaluator import Evaluator
+from kit.pipelines.question_answering import SETTINGS as ANSWER_SETTINGS
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_saved_as
 from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
-from kit.recipe.model_settings import config_class
-from kit.tasks.base import Encoded, MakeBatch, Task, TextTokens
+from kit.tasks.base import BuiltModel, Task, TaskState, TextTokens
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.inference import LabelPredictor
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.proofs import PROOFS, LabeledSubject
 from kit.tasks.families.labeling.recipe import LabelingRecipe
-from kit.tasks.families.language_modeling.task import vocabulary_settings
+from kit.tasks.families.language_modeling.task import new_config
 from kit.training.objective import Batch
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
 
 NO_LIMIT = 1_000_000
-"""A tokenizer that says it takes more tokens than this does not know a limit."""
+"""Tokenizers without a length limit have a larger `model_max_length` than this."""
 
 
-class Readable(Protocol):
-    """Examples of which batches are made."""
+@dataclass(frozen=True)
+class LabelingState(TaskState):
+    """The state of a task with labels."""
+
+    labels: tuple[str, ...] = ()
+    """Names of the labels in the model's order; none for a regression or for answers."""
+    class_weights: Tensor | None = None
+    """Weight of each label in the training loss (labels,), if the recipe has data.class_weights."""
+    is_trained: bool = False
+    """Whether the state is that of a trained model, whose configuration evaluation has completed."""
+
+
+class Batched(Protocol):
+    """Examples with lengths, which form batches."""
 
     @property
     def lengths(self) -> np.ndarray:
         """Number of tokens of each."""
 
     def batch(self, indices: np.ndarray) -> Batch:
-        """Inputs, and labels if there are any, of these examples."""
+        """The inputs of these examples, with labels if there are any."""
 
     def __len__(self) -> int: ...
 
 
-class LabelledExamples(Readable, Protocol):
-    """Examples to learn from."""
+class LabeledExamples(Batched, Protocol):
+    """Examples for training."""
 
     @property
-    def cut(self) -> int: ...
+    def truncated(self) -> int: ...
 
     @property
     def inputs(self) -> Inputs:
-        """What the model reads of each."""
+        """What the model reads."""
 
 
-L = TypeVar("L", bound=LabelledExamples)
+L = TypeVar("L", bound=LabeledExamples)
 
 
-class FineTuning(Task[L]):
-    """A task that puts a head on an encoder and learns from labels."""
+class FineTuning(Task[L, LabelingState]):
+    """Fine-tuning: a pretrained encoder, or a new one, with a head that learns from labels."""
 
     card_template: ClassVar[str] = "fine_tuned"
     proofs: ClassVar[Sequence[Proof]] = PROOFS
     of_tokens: ClassVar[bool] = True
     """Whether the model predicts for each token."""
     zero_gradients: ClassVar[Mapping[str, str]] = {}
-    """Parameters whose gradient can be zero by its nature, with the reason."""
+    """Patterns of parameters whose gradient is zero by nature, with the reason."""
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {}
-    """Arguments with which the pipeline of the task reports everything."""
+    """Arguments with which the pipeline of the task returns every score."""
     auto_class: ClassVar[Any]
-    """transformers' class that builds and loads models of this task."""
-
-    recipe: LabelingRecipe
+    """The Auto class of transformers that builds and loads models of this task."""
 
     command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
+    recipe: LabelingRecipe
 
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
@@ -91,160 +103,145 @@ class FineTuning(Task[L]):
     def predictor(cls, folder: ModelFolder, options: PredictOptions) -> LabelPredictor:
         return LabelPredictor(folder, options)
 
-    labels: list[str] | None = None
-    """Names of the labels, in the model's order, once the training data is encoded; None where there are none."""
-
     @property
     def predicted_names(self) -> tuple[str, ...]:
-        """The names of what `predict` says about a row."""
+        """The columns that `predict` adds to a row."""
         return ("prediction",)
 
-    # ---- text → tokens → batches -------------------------------------------------------------------------------------
+    # ---- tokenizer and labels ----------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         section = self.recipe.tokenizer
         pretrained = section.pretrained or self.recipe.model.pretrained
         if pretrained is not None:
-            tokenizers = load_pretrained_tokenizers(pretrained)
+            tokenizer = load_pretrained_tokenizers(pretrained).source
         else:
-            texts = list(self.words_to_learn(self.vocabulary_rows(splits)))
+            texts = list(self.tokenizer_corpus(self.vocabulary_rows(splits)))
             tokenizer = train_tokenizer(section, texts, "masked")
-            tokenizers = Tokenizers(tokenizer, tokenizer)
-        self.check_tokenizer(tokenizers.source)
-        return tokenizers
+        self.check_tokenizer(tokenizer)
+        if tokenizer.pad_token_id is None:  # as in GPT-2
+            tokenizer.pad_token = tokenizer.eos_token
+        self.configure_tokenizer(tokenizer, self.new_config(tokenizer))
+        return Tokenizers(tokenizer, tokenizer)
 
     @abstractmethod
-    def words_to_learn(self, rows: Any) -> Iterable[str]:
-        """All text of these rows, for a tokenizer to learn from."""
+    def tokenizer_corpus(self, rows: Any) -> Iterable[str]:
+        """The texts of these rows that a tokenizer is trained on."""
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise RecipeError if a tokenizer does not suit the task; give it padding if it has none, as GPT-2's."""
-        if tokenizer.pad_token_id is None:
-            if tokenizer.eos_token is None:
-                raise RecipeError("tokenizer.pretrained: it has neither a padding token nor an end token.")
-            tokenizer.pad_token = tokenizer.eos_token
+        """Raise RecipeError if the task cannot use a tokenizer."""
+        if tokenizer.pad_token_id is None and tokenizer.eos_token is None:
+            raise RecipeError("tokenizer.pretrained: it has neither a padding token nor an end token.")
 
-    def needs_fast(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise RecipeError if a tokenizer does not know which characters or words its tokens are from."""
+    def check_is_fast(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raise RecipeError if a tokenizer does not know which characters or words its tokens come from."""
         if not tokenizer.is_fast:
             raise RecipeError(
                 f"tokenizer.pretrained: {self.recipe.task} needs a fast tokenizer, which knows the words of its tokens."
             )
 
-    def suit_inputs(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        """Let the tokenizer give no segments to a model that does not have them, and padding on the right, where it
-        moves no token to another position, here and in pipelines."""
+    def configure_tokenizer(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
+        """Make a tokenizer return what the model reads, in training and in pipelines: padding on the right, where it
+        moves no token to another position, no segments if the model has none, and truncation to its positions."""
         tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "right"
+        limit = self.max_length(tokenizer, config)
+        if limit is not None:
+            tokenizer.model_max_length = limit
         model = self.auto_class._model_mapping[type(config)]
-        taken = "token_type_ids" in inspect.signature(model.forward).parameters
-        if not taken or getattr(config, "type_vocab_size", 2) < 2:
+        has_segments = "token_type_ids" in inspect.signature(model.forward).parameters
+        if not has_segments or getattr(config, "type_vocab_size", 2) < 2:
             names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
             tokenizer.model_input_names = names
-            tokenizer.init_kwargs["model_input_names"] = names  # only what is among these is saved
+            tokenizer.init_kwargs["model_input_names"] = names  # only these are saved
 
-    def limit(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int | None:
-        """Most tokens of an example. Raises RecipeError if the recipe asks for more than the model has."""
-        positions, wanted = position_limit(config), self.recipe.data.max_length
-        if wanted is not None and positions is not None and wanted > positions:
+    def max_length(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int | None:
+        """The maximum number of tokens of an example. Raises RecipeError if the recipe asks for more than the model
+        has positions for."""
+        positions, requested = position_limit(config), self.recipe.data.max_length
+        if requested is not None and positions is not None and requested > positions:
             raise RecipeError(
-                f"data.max_length: {wanted} tokens are more than the model has positions for: {positions}."
+                f"data.max_length: {requested} tokens are more than the model has positions for: {positions}."
             )
-        told = tokenizer.model_max_length if tokenizer.model_max_length < NO_LIMIT else None
-        limits = [limit for limit in (positions, wanted or told) if limit is not None]
+        default = tokenizer.model_max_length if tokenizer.model_max_length < NO_LIMIT else None
+        limits = [limit for limit in (positions, requested or default) if limit is not None]
         return min(limits, default=None)
+
+    def new_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+        """The configuration of a new or pretrained model, without the names of its labels."""
+        config = new_config(self.recipe, tokenizer)
+        if self.recipe.model.pretrained is None:
+            return config
+        if type(config) not in self.auto_class._model_mapping:
+            raise RecipeError(f"model.pretrained: a {config.model_type} has no head for {self.recipe.task}.")
+        for stale in ("custom_pipelines", ANSWER_SETTINGS):  # of a model for another task
+            if hasattr(config, stale):
+                delattr(config, stale)
+        if config.pad_token_id is None:  # GPT-2 and its like classify at the last token that is not padding
+            config.pad_token_id = tokenizer.pad_token_id
+        return config
+
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
+        return LabelingState(tokenizers, self.new_config(tokenizers.source))
+
+    def restore(self, model_folder: Path, splits: Splits | None = None) -> LabelingState:
+        return LabelingState(Tokenizers.load(model_folder), load_config(model_folder), is_trained=True)
+
+    def align_labels(self, labels: list[str]) -> list[str]:
+        """The labels in the order of a pretrained model that has the same ones, so that its head is kept."""
+        if self.recipe.model.pretrained is not None:
+            pretrained = list((load_config(self.recipe.model.pretrained).id2label or {}).values())
+            if sorted(pretrained) == sorted(labels):
+                return pretrained
+        return labels
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
 
     def plan(self, examples: L, seed: int | None = None) -> BatchPlan:
         return self.plan_lengths([examples.lengths], seed)
 
-    def batch_maker(self, encoded: Encoded[L], tokenizers: Tokenizers, plan: Plan) -> MakeBatch:
-        examples = encoded.splits["train"]
-        return lambda indices, random: examples.batch(indices)
+    def collate(self, examples: L, indices: np.ndarray, random: np.random.Generator, state: LabelingState) -> Batch:
+        return examples.batch(indices)
 
-    def token_lists(self, examples: L, tokenizers: Tokenizers) -> dict[str, TextTokens]:
-        return {"text": TextTokens(examples.inputs.tokens["input_ids"], tokenizers.source)}
+    def token_lists(self, examples: L, state: LabelingState) -> dict[str, TextTokens]:
+        return {"text": TextTokens(examples.inputs.tokens["input_ids"], state.tokenizers.source)}
 
     # ---- model -------------------------------------------------------------------------------------------------------
 
-    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        """The configuration of the model, new or pretrained, with the names of the labels once they are known."""
-        section, tokenizer = self.recipe.model, tokenizers.source
-        if section.pretrained is not None:
-            config = load_config(section.pretrained, section.settings)
-            if type(config) not in self.auto_class._model_mapping:
-                raise RecipeError(f"model.pretrained: a {config.model_type} has no head for {self.recipe.task}.")
-            for stale in ("custom_pipelines", "question_answering"):  # of a model for another task
-                if hasattr(config, stale):
-                    delattr(config, stale)
-            if config.pad_token_id is None:  # GPT-2 and its like look for the last token that is not padding
-                config.pad_token_id = tokenizer.pad_token_id
-        else:
-            assert section.type is not None
-            kind = config_class(section.type, self.recipe.kit_types, self.recipe.mapping)
-            config = kind(**section.settings, **vocabulary_settings(kind, tokenizer))
-        if self.labels is not None:
-            config.num_labels = len(self.labels)
-            config.id2label = dict(enumerate(self.labels))
-            config.label2id = {label: place for place, label in enumerate(self.labels)}
-        return config
-
-    def order_of_pretrained(self, labels: list[str]) -> list[str]:
-        """The labels in the order of a pretrained model that has the same ones, so that its head goes on as it is."""
-        if self.recipe.model.pretrained is not None:
-            known = list((load_config(self.recipe.model.pretrained).id2label or {}).values())
-            if sorted(known) == sorted(labels):
-                return known
-        return labels
-
-    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        config = self.config(tokenizers)
-        # a head for other labels is made anew
-        model, self.new_parts = new_or_pretrained(
-            self.auto_class, self.recipe, config, tokenizers.source, new_head=True
+    def build_model(self, state: LabelingState) -> BuiltModel:
+        # the head of a pretrained model for other labels is initialized anew
+        model, new_modules = new_or_pretrained(
+            self.auto_class, self.recipe, copy.deepcopy(state.config), state.tokenizers.source, new_head=True
         )
-        return model
+        return BuiltModel(model, new_modules)
 
-    def load_model(self, place: str | Path) -> PreTrainedModel:
-        return load_model(self.auto_class, place)
-
-    def take_labels(self, config: PreTrainedConfig) -> None:
-        """Know the labels of a trained model."""
-        self.labels = [config.id2label[place] for place in range(config.num_labels)]
+    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
+        return load_model(self.auto_class, name_or_path)
 
     @abstractmethod
-    def predict(self, objective: LabelObjective, rows: Dataset, tokenizers: Tokenizers) -> "Predictions":
-        """What the model says about rows, whose labels nobody needs to know."""
+    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> "Predictions":
+        """Predictions for rows, which need no labels."""
 
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        limit = self.limit(tokenizers.source, model.config)
-        if limit is not None:
-            tokenizers.source.model_max_length = limit  # where pipelines cut with truncation=True
-        export_model(folder, model, tokenizers, pipelines=self.pipelines)
+    def export(self, folder: Path, model: PreTrainedModel, state: LabelingState) -> None:
+        export_model(folder, model, state.tokenizers, pipelines=self.pipelines)
+
+    # ---- proofs ------------------------------------------------------------------------------------------------------
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        splits = self.load()
-        if model_folder is None:
-            tokenizers = self.build_tokenizers(splits)
-            self.encode(splits, tokenizers)  # finds the labels
-            model = self.build_model(tokenizers)
-        else:
-            tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
+        splits = self.load_splits()
+        model, state = self.open_model(model_folder, splits)
         rows = splits.datasets["validation"]
         rows = rows.select(range(min(MAX_EXAMPLES, len(rows))))
-        examples = self.encode_split(rows, tokenizers, model.config)
-        self.restore_weights(splits)
+        examples = self.encode(rows, state, "validation").examples
         indices = np.arange(max(MICRO_BATCHES, min(MAX_EXAMPLES, len(examples)))) % len(examples)
         subject = LabeledSubject(
-            model, examples.batch(indices), self.recipe.train.seed,
-            task=self, rows=rows, folder=model_folder, tokenizers=tokenizers,
+            model, examples.batch(indices), self.recipe.train.seed, state.tokenizers,
+            task=self, state=state, rows=rows, folder=model_folder,
         )  # fmt: skip
         return subject, f"{len(indices)} examples of validation"
 
-    def restore_weights(self, splits: Splits) -> None:
-        """Compute again what the loss needs of the training data and no model folder has."""
-
     @abstractmethod
-    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch) -> float:
-        """The loss of a batch in plain arithmetic, for the proofs."""
+    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
+        """The training loss of a batch in plain arithmetic."""
 
     @abstractmethod
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
@@ -253,21 +250,35 @@ class FineTuning(Task[L]):
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says about rows."""
+    """Predictions of a model for rows."""
 
     rows: list[dict[str, Any]]
-    """For each row what is predicted, by name, in order."""
-    cut: int = 0
-    """How many were longer than the model can read."""
+    """For each row in order, its predictions by name."""
+    truncated: int = 0
+    """Number of rows that were longer than the model can read."""
+
+
+def with_labels(config: PreTrainedConfig, labels: Sequence[str]) -> PreTrainedConfig:
+    """A copy of the configuration with these labels."""
+    config = copy.deepcopy(config)
+    config.num_labels = len(labels)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+    return config
+
+
+def label_names(config: PreTrainedConfig) -> tuple[str, ...]:
+    """The labels of a model, in order."""
+    return tuple(config.id2label[index] for index in range(config.num_labels))
 
 
 def predict_with_loss(
     objective: LabelObjective,
-    examples: LabelledExamples,
+    examples: LabeledExamples,
     evaluator: Evaluator,
     keep: Callable[[dict[str, Tensor], Batch], list[Any]],
 ) -> tuple[list[Any], float]:
-    """What `keep` takes from the model's output for each example, in order, and the mean loss of all."""
+    """What `keep` takes from the model's output for each example, in order, and the mean loss."""
     objective.eval()
 
     def compute(batch: Batch) -> tuple[list[Any], list[Tensor]]:
@@ -279,7 +290,7 @@ def predict_with_loss(
 
 
 def predict_rows(
-    objective: LabelObjective, examples: Readable, tokens: int, keep: Callable[[dict[str, Tensor], Batch], list[Any]]
+    objective: LabelObjective, examples: Batched, tokens: int, keep: Callable[[dict[str, Tensor], Batch], list[Any]]
 ) -> list[Any]:
     """What `keep` takes from the model's output for each example, in order, in this process alone."""
     objective.eval()

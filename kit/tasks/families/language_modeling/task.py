@@ -1,10 +1,11 @@
-"""What the pretraining of masked and of causal language models has in common."""
+"""The base class of the tasks that pretrain on documents: masked and causal language models."""
 
+import copy
 import math
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
@@ -21,11 +22,12 @@ from kit.data.streamed import load_streamed
 from kit.data.streaming.plan import StreamEncoder
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
-from kit.pretrained.loading import export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model, new_or_pretrained
 from kit.pretrained.positions import position_limit
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
-from kit.tasks.base import Encoded, Task
+from kit.tasks.base import BuiltModel, Encoded, Task, TaskState
 from kit.tasks.families.language_modeling.documents import load_documents
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import PROOFS
@@ -35,19 +37,26 @@ from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
 
 PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": True, "verbose": False}
-"""How documents are encoded: nothing is added, and text that looks like a special token is text."""
-
+"""Tokenizer arguments for documents: no special tokens are added, and text that looks like one is plain text."""
 
 STREAM = "stream"
-"""Name of a part of a stream, where a split is named."""
+"""The split name of a part of a stream."""
 SPECIAL = ("bos", "eos", "pad", "sep", "cls", "mask")
+
+
+@dataclass(frozen=True)
+class LanguageModelState(TaskState):
+    """The state of a language model."""
+
+    fingerprints: Mapping[str, str] = field(default_factory=dict)
+    """The fingerprint of each split, under which its tokens are cached."""
 
 
 class Blocks(Protocol):
     """Examples of about the same length."""
 
     @property
-    def cut(self) -> int: ...
+    def truncated(self) -> int: ...
 
     @property
     def lengths(self) -> np.ndarray:
@@ -59,19 +68,23 @@ class Blocks(Protocol):
 B = TypeVar("B", bound=Blocks)
 
 
-class LanguageModel(Task[B]):
-    """A task that learns from documents alone."""
+class LanguageModel(Task[B, LanguageModelState]):
+    """Pretraining of a language model on documents."""
 
     card_template: ClassVar[str] = "language_model"
     auto_class: ClassVar[Any]
-    """transformers' class that builds and loads models of this task."""
+    """The Auto class of transformers that builds and loads models of this task."""
+    tokenizer_kind: ClassVar[Literal["masked", "causal"]]
+    """Which special tokens a trained tokenizer has: those of "masked" or of "causal" models."""
 
     recipe: LanguageModelRecipe
     proofs: ClassVar[Sequence[Proof]] = PROOFS
 
-    def load(self) -> Splits:
+    def load_splits(self) -> Splits:
         data = self.recipe.data
         return load_streamed(data, self.row_steps()) if data.streaming else load_documents(data)
+
+    # ---- state -------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         section = self.recipe.tokenizer
@@ -80,49 +93,50 @@ class LanguageModel(Task[B]):
             tokenizers = load_pretrained_tokenizers(pretrained)
         else:
             texts = ColumnView(self.vocabulary_rows(splits), "text")
-            tokenizer = train_tokenizer(section, texts, self.kind_of_tokenizer)
+            tokenizer = train_tokenizer(section, texts, self.tokenizer_kind)
             tokenizers = Tokenizers(tokenizer, tokenizer)
         self.check_tokenizer(tokenizers.source)
         return tokenizers
-
-    kind_of_tokenizer: ClassVar[Literal["masked", "causal"]]
-    """Which special tokens a trained tokenizer has: those of "masked" or of "causal" models."""
 
     @abstractmethod
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise RecipeError if a tokenizer lacks a token that the task needs."""
 
-    def encode(self, splits: Splits, tokenizers: Tokenizers) -> Encoded[B]:
-        config = self.config(tokenizers)
-        limit, wanted = position_limit(config), self.recipe.data.block_size
-        if limit is not None and wanted > limit:
-            raise RecipeError(f"data.block_size: {wanted} tokens are more than the model has positions for ({limit}).")
-        encoded = Encoded(
-            {
-                name: self.prepared(rows, tokenizers, name, splits.fingerprints.get(name))
-                for name, rows in splits.datasets.items()
-            }
-        )
-        if "train" in encoded.splits and not len(encoded.splits["train"]):
-            raise DataError(f"{self.recipe.data.path}: the training text is too short for a single example.")
-        return encoded
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LanguageModelState:
+        config = new_config(self.recipe, tokenizers.source)
+        if hasattr(config, INSTRUCTIONS):  # the model no longer expects the template of its instruction tuning
+            delattr(config, INSTRUCTIONS)
+        limit, block_size = position_limit(config), self.recipe.data.block_size
+        if limit is not None and block_size > limit:
+            raise RecipeError(
+                f"data.block_size: {block_size} tokens are more than the model has positions for ({limit})."
+            )
+        return LanguageModelState(tokenizers, config, splits.fingerprints)
 
-    def encode_split(self, rows: Dataset, tokenizers: Tokenizers, config: PreTrainedConfig) -> B:
-        return self.encode_documents(rows, tokenizers, "evaluated")
+    def restore(self, model_folder: Path, splits: Splits | None = None) -> LanguageModelState:
+        return LanguageModelState(Tokenizers.load(model_folder), load_config(model_folder))
 
-    def prepared(self, rows: Dataset, tokenizers: Tokenizers, split: str, fingerprint: str | None) -> B:
-        """The examples of a split: from disk where they are there already, else made, and kept where that is wanted."""
+    # ---- documents → examples ----------------------------------------------------------------------------------------
+
+    def encode(self, rows: Dataset, state: LanguageModelState, split: str) -> Encoded[B]:
+        """The examples of a split, read from the token cache if it has them."""
+        tokenizers, data = state.tokenizers, self.recipe.data
         reporter = Reporter(quiet=os.environ.get("RANK", "0") != "0")
 
         def make() -> B:
-            with reporter.progress(f"{split}: documents cut into tokens", len(rows)) as advance:
-                return self.encode_documents(rows, tokenizers, split, self.recipe.data.num_proc, advance)
+            with reporter.progress(f"{split}: tokenizing documents", len(rows)) as advance:
+                return self.encode_documents(rows, tokenizers, split, data.num_proc, advance)
 
-        data, tokenizer = self.recipe.data, tokenizer_key(tokenizers.source)
+        fingerprint, tokenizer = state.fingerprints.get(split), tokenizer_key(tokenizers.source)
         if data.streaming or not data.cache or fingerprint is None or tokenizer is None:
-            return make()
-        key = {"text": fingerprint, "tokenizer": tokenizer, "task": self.recipe.task, **self.preparation(split)}
-        return self.from_arrays(cached_arrays(key, lambda: self.arrays(make()), reporter), tokenizers.source)
+            examples = make()
+        else:
+            key = {"text": fingerprint, "tokenizer": tokenizer, "task": self.recipe.task, **self.cache_key(split)}
+            arrays = cached_arrays(key, lambda: self.arrays(make()), reporter)
+            examples = self.from_arrays(arrays, tokenizers.source)
+        if split == "train" and not len(examples):
+            raise DataError(f"{data.path}: the training text is too short for a single example.")
+        return Encoded(examples)
 
     @abstractmethod
     def encode_documents(
@@ -133,90 +147,87 @@ class LanguageModel(Task[B]):
         workers: int = 1,
         advance: Callable[[int], object] = lambda documents: None,
     ) -> B:
-        """Documents as examples; what is random in making them follows the seed of the data."""
+        """Documents as examples; anything random in them follows the seed of the data."""
 
     @abstractmethod
-    def preparation(self, split: str) -> dict[str, Any]:
-        """All settings that decide what `arrays` has for the same text and tokenizer."""
+    def cache_key(self, split: str) -> dict[str, Any]:
+        """The settings that determine `arrays` for the same text and tokenizer."""
 
     @abstractmethod
     def arrays(self, examples: B) -> Arrays:
-        """What took time to make of examples."""
+        """The parts of examples that are slow to compute."""
 
     @abstractmethod
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> B:
-        """The examples that `arrays` was given."""
+        """The examples with these `arrays`."""
 
     def plan(self, examples: B, seed: int | None = None) -> EpochPlan:
         return self.plan_lengths([examples.lengths], seed)
 
-    def making(self, tokenizers: Tokenizers) -> StreamEncoder[B]:
+    def stream_encoder(self, state: LanguageModelState) -> StreamEncoder[B]:
+        tokenizers = state.tokenizers
+
         def encode(rows: Dataset) -> tuple[B, dict[str, int]]:
             return self.encode_documents(rows, tokenizers, STREAM), {}
 
-        return StreamEncoder(encode, lambda parts: self.joined(parts, tokenizers.source), self.plan_of_buffer)
+        return StreamEncoder(encode, lambda parts: self.concat(parts, tokenizers.source), self.plan_of_buffer)
 
     def plan_of_buffer(self, examples: B, seed: int) -> BatchPlan:
         """The plan of a part of a stream."""
         return self.plan_lengths([examples.lengths], seed)
 
     @abstractmethod
-    def joined(self, parts: Sequence[B], tokenizer: PreTrainedTokenizerBase) -> B:
+    def concat(self, parts: Sequence[B], tokenizer: PreTrainedTokenizerBase) -> B:
         """The examples of all parts of a buffer, of which there may be none."""
 
     # ---- model -------------------------------------------------------------------------------------------------------
 
-    def config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        """The configuration of the model, new or pretrained."""
-        section, tokenizer = self.recipe.model, tokenizers.source
-        if section.pretrained is not None:
-            config = load_config(section.pretrained, section.settings)
-            if hasattr(config, INSTRUCTIONS):  # the model no longer expects the template of its instruction tuning
-                delattr(config, INSTRUCTIONS)
-            return config
-        assert section.type is not None
-        kind = config_class(section.type, self.recipe.kit_types, self.recipe.mapping)
-        return kind(**section.settings, **vocabulary_settings(kind, tokenizer))
+    def build_model(self, state: LanguageModelState) -> BuiltModel:
+        config = copy.deepcopy(state.config)
+        model, _ = new_or_pretrained(self.auto_class, self.recipe, config, state.tokenizers.source, new_head=False)
+        return BuiltModel(model)
 
-    def build_model(self, tokenizers: Tokenizers) -> PreTrainedModel:
-        config = self.config(tokenizers)
-        return new_or_pretrained(self.auto_class, self.recipe, config, tokenizers.source, new_head=False)[0]
+    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
+        return load_model(self.auto_class, name_or_path)
 
-    def load_model(self, place: str | Path) -> PreTrainedModel:
-        return load_model(self.auto_class, place)
+    def export(self, folder: Path, model: PreTrainedModel, state: LanguageModelState) -> None:
+        export_model(folder, model, state.tokenizers)
 
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-        export_model(folder, model, tokenizers)
+    # ---- proofs ------------------------------------------------------------------------------------------------------
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        splits = self.load()
-        if model_folder is None:
-            tokenizers = self.build_tokenizers(splits)
-            model = self.build_model(tokenizers)
-        else:
-            tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
-        name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
-        examples = self.encode_documents(splits.datasets[name], tokenizers, name)
+        splits = self.load_splits()
+        model, state = self.open_model(model_folder, splits)
+        examples = self.encode_documents(splits.datasets["validation"], state.tokenizers, "validation")
         indices = np.arange(min(MAX_EXAMPLES, len(examples)))
-        batch = self.proof_batch(examples, indices, tokenizers, position_limit(model.config))
-        subject = Subject(model, batch, self.recipe.train.seed, tokenizers)
-        return subject, f"{len(indices)} blocks of {name}"
+        batch = self.proof_batch(examples, indices, state, position_limit(model.config))
+        return Subject(model, batch, self.recipe.train.seed, state.tokenizers), f"{len(indices)} blocks of validation"
 
     @abstractmethod
-    def proof_batch(self, examples: B, indices: np.ndarray, tokenizers: Tokenizers, limit: int | None) -> Batch:
-        """A batch of these examples for proofs, with no more than `limit` tokens each."""
+    def proof_batch(self, examples: B, indices: np.ndarray, state: LanguageModelState, limit: int | None) -> Batch:
+        """A batch of these examples for proofs, truncated to `limit` tokens."""
+
+
+def new_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """The configuration of a model with one tokenizer, new or pretrained."""
+    section = recipe.model
+    if section.pretrained is not None:
+        return load_config(section.pretrained, section.settings)
+    assert section.type is not None
+    kind = config_class(section.type, recipe.kit_types, recipe.mapping)
+    return kind(**section.settings, **vocabulary_settings(kind, tokenizer))
 
 
 def vocabulary_settings(kind: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """What the configuration of a new model has to know about its tokenizer."""
-    told = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in SPECIAL}
-    known = {name: value for name, value in told.items() if value is not None and hasattr(kind, name)}
+    """The fields of a new model's configuration that its tokenizer determines."""
+    ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in SPECIAL}
+    known = {name: value for name, value in ids.items() if value is not None and hasattr(kind, name)}
     return {"vocab_size": len(tokenizer), **known}
 
 
 @dataclass(frozen=True)
 class PlainTokens:
-    """From documents to the tokens of each, without anything that stands around them."""
+    """Encodes documents without special tokens; a class, so that worker processes can receive it."""
 
     tokenizer: PreTrainedTokenizerBase
 
@@ -225,5 +236,5 @@ class PlainTokens:
 
 
 def perplexity(loss: float) -> float:
-    """e to the loss, without an overflow."""
+    """The exponential of the loss, without overflow."""
     return math.exp(min(loss, 700))

@@ -1,4 +1,4 @@
-"""Evaluation over processes: every example exactly once, results in the order of the data."""
+"""Evaluation of models that generate text: the loss with teacher forcing, and the metrics of a search."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -24,14 +24,14 @@ from kit.training.objective import Batch, Seq2SeqObjective
 
 @dataclass(frozen=True)
 class Sources:
-    """What a model reads of the examples of a split: their lengths, and how a batch of them is made."""
+    """Inputs of the examples of a split: their lengths, and how to make a batch of them."""
 
     lengths: np.ndarray
     make_batch: MakeBatch
 
 
 def mean_loss(objective: Seq2SeqObjective, examples: Sources, evaluator: Evaluator) -> float:
-    """Mean cross-entropy of a label, without label smoothing."""
+    """Mean cross-entropy per label, without label smoothing."""
     objective.eval()
 
     def sums(batch: Batch) -> list[Tensor]:
@@ -50,7 +50,7 @@ def best_hypotheses(
     def best(batch: Batch) -> list[Hypothesis]:
         return [hypotheses[0] for hypotheses in search(objective.model, batch, settings)]
 
-    # a hypothesis is about as long as its source, and every beam is a row
+    # a hypothesis is about as long as its source, and each beam is a row of the batch
     return evaluator.outputs(sources.lengths, sources.make_batch, best, rows_per_example=settings.num_beams)
 
 
@@ -74,7 +74,8 @@ def evaluate_split(
     pairs = Sources(lengths, lambda indices: examples.batch(indices, pad))
     rows: Callable[[], list[dict[str, Any]]] = partial(list, texts)
     evaluation = evaluate_generation(objective, pairs, len(examples), hypotheses, rows, tokenizers, section, evaluator)
-    return replace(evaluation, figures=evaluation.figures | ({"cut": examples.cut} if examples.cut else {}))
+    truncated = {"truncated": examples.truncated} if examples.truncated else {}
+    return replace(evaluation, figures={**evaluation.figures, **truncated})
 
 
 def predict(
@@ -113,7 +114,7 @@ def evaluate_generation(
 ) -> Evaluation:
     """Loss over `pairs` of source and target; metrics and predictions of the `count` sources.
 
-    `hypotheses` and `rows` belong to the sources, in order; a row has the `target`, or several right ones.
+    `hypotheses` and `rows` are those of the sources, in order; a row has the `target`, or a list of references.
     """
     loss = mean_loss(objective, pairs, evaluator)
     figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": count}
@@ -137,9 +138,9 @@ def evaluate_generation(
 def by_language(
     settings: GenerationSettings, examples: TokenPairs, tokenizers: Tokenizers
 ) -> dict[str | None, GenerationSettings]:
-    """The search for each language that the examples are to be translated into.
+    """The search settings for each target language of the examples.
 
-    Languages that are told by the source alone need no search, and no batches, of their own.
+    Languages that only the source encodes need neither a search nor batches of their own.
     """
     if examples.languages is None:
         return {None: settings}
@@ -150,7 +151,7 @@ def by_language(
 
 
 def search_settings(section: Seq2SeqEval, num_beams: int) -> GenerationSettings:
-    """The search that a recipe asks for."""
+    """The search settings of a recipe."""
     return GenerationSettings(
         num_beams=num_beams,
         max_new_tokens=section.max_new_tokens,

@@ -1,4 +1,4 @@
-"""What tasks have in common whose models write a text by search: translation, dialogue, captioning."""
+"""The base class of the tasks whose models generate text by search: translation, dialogue and captioning."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from kit.data.batching.plan import Plan
 from kit.data.splits import Splits
 from kit.data.text.languages import TAGS_KEY
 from kit.data.text.tokenizer import Tokenizers
@@ -19,9 +18,10 @@ from kit.evaluation.evaluation import Evaluation
 from kit.plots.curves import save_figure
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import TextPredictor
-from kit.pretrained.loading import ModelFolder, export_model
+from kit.pretrained.loading import ModelFolder, export_model, load_config
 from kit.pretrained.positions import position_limit
-from kit.tasks.base import E, Task
+from kit.recipe.model_settings import config_class
+from kit.tasks.base import E, Task, TaskState
 from kit.tasks.families.seq2seq.evaluation import search_settings
 from kit.tasks.families.seq2seq.plots import first_question
 from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
@@ -31,88 +31,103 @@ from kit.verify.seq2seq import PROOFS
 from kit.verify.subject import MAX_EXAMPLES, Subject, random_batch, small_batch
 
 
-class Writing(Task[E]):
-    """A task whose model learns from right texts and writes its own."""
+class Seq2SeqTask(Task[E, TaskState]):
+    """Text generation: a model with a decoder, trained on reference texts with teacher forcing."""
 
     recipe: Seq2SeqRecipe
     proofs: ClassVar[Sequence[Proof]] = PROOFS
     example_name: ClassVar[str] = "examples"
+    """The name of examples in messages."""
     input_name: ClassVar[str] = "tokens"
-    """What messages call an example, and what a model reads."""
+    """The name of what the model reads in messages."""
 
-    def objective(self, model: PreTrainedModel, plan: Plan | None = None) -> Seq2SeqObjective:
+    def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        """The configuration of a new or pretrained model."""
+        section = self.recipe.model
+        if section.pretrained is not None:
+            return load_config(section.pretrained, section.settings)
+        assert section.type is not None
+        return config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
+
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> TaskState:
+        return TaskState(tokenizers, self.new_config(tokenizers))
+
+    def restore(self, model_folder: Path, splits: Splits | None = None) -> TaskState:
+        return TaskState(Tokenizers.load(model_folder), load_config(model_folder))
+
+    def objective(self, model: PreTrainedModel, state: TaskState) -> Seq2SeqObjective:
         train = self.recipe.train
         sampling = SamplingSchedule.of(self.recipe.model, train)
         return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by, sampling)
 
     def num_beams(self, final: bool) -> int:
-        """How wide the search of an evaluation is: narrower while training, where it is made often."""
+        """The beams of an evaluation; the frequent evaluations during training may use fewer."""
         section = self.recipe.eval
         return section.num_beams if final else section.num_beams_while_training
 
     def image_processor(self, model: PreTrainedModel) -> Any:
-        """What makes pixels of pictures, for models that read them."""
+        """The image processor to save with the model; None if it reads text."""
         return None
 
-    def export(self, folder: Path, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+    def export(self, folder: Path, model: PreTrainedModel, state: TaskState) -> None:
         generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).seq2seq_config(model)
-        export_model(folder, model, tokenizers, generation, self.pipelines, self.image_processor(model))
+        export_model(folder, model, state.tokenizers, generation, self.pipelines, self.image_processor(model))
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        """The model with a few examples of the validation split, or of random inputs if the data cannot be had."""
+        """The model with a few examples of validation; a trained model whose data is missing gets random inputs."""
         seed = self.recipe.train.seed
         if model_folder is None:
-            splits = self.load()
-            tokenizers = self.build_tokenizers(splits)
-            model = self.build_model(tokenizers)
-            batch, origin = self.proof_batch(splits, tokenizers, model)
+            splits = self.load_splits()
+            model, state = self.open_model(None, splits)
+            batch, origin = self.proof_batch(splits, state)
         else:
-            tokenizers, model = self.load_tokenizers(model_folder), self.load_model(model_folder)
+            model, state = self.load_model(model_folder), self.restore(model_folder)
             try:
-                batch, origin = self.proof_batch(self.load(), tokenizers, model)
+                batch, origin = self.proof_batch(self.load_splits(), state)
             except KitError as error:
                 batch, origin = random_batch(model, seed), f"random {self.input_name}, because {error}"
-        return Subject(model, small_batch(batch, position_limit(model.config)), seed, tokenizers), origin
+        return Subject(model, small_batch(batch, position_limit(model.config)), seed, state.tokenizers), origin
 
-    def proof_batch(self, splits: Splits, tokenizers: Tokenizers, model: PreTrainedModel) -> tuple[Batch, str]:
-        """The first examples of the validation split, or of the first split, and what they are."""
-        name = "validation" if "validation" in splits.datasets else next(iter(splits.datasets))
-        rows = splits.datasets[name]
+    def proof_batch(self, splits: Splits, state: TaskState) -> tuple[Batch, str]:
+        """The first examples of the validation split, and their description."""
+        rows = splits.datasets["validation"]
         rows = rows.select(range(min(MAX_EXAMPLES, len(rows))))
-        examples: Any = self.encode_split(rows, tokenizers, model.config)
+        examples: Any = self.encode(rows, state, "validation").examples
         indices = np.arange(len(examples))[:MAX_EXAMPLES]
-        return self.batch_of(examples, indices, tokenizers), f"{len(rows)} {self.example_name} of {name}"
+        return self.batch_of(examples, indices, state), f"{len(rows)} {self.example_name} of validation"
 
-    def draw(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, plots: Path) -> None:
-        """Plot the attention of the exported model for examples, which also proves that it can be loaded."""
-        predictor = self.predictor(ModelFolder.open(model_folder), GenerateOptions())
-        if examples := self.plot_examples(splits.datasets[split], predictor):
-            for name, figure in predictor.attention_figures(PlotOptions(), lambda: examples).items():
-                save_figure(figure, plots / name)
-
-    def plot_examples(self, rows: Iterable[Mapping[str, Any]], predictor: TextPredictor[Any]) -> list[Any]:
-        """What the attention of a split is plotted for: the first row with anything to read."""
-        question = first_question(rows)
-        return [] if question is None else [question]
-
-    def run_examples(self, predictions: Path, predictor: TextPredictor[Any]) -> list[Any]:
-        """What the attention of a run is plotted for, from its predictions in a folder."""
-        files = [predictions / f"{split}.jsonl" for split in ("test", "validation")]
-        examples = (self.plot_examples(read_predictions(file), predictor) for file in files if is_filled(file))
-        return next((found for found in examples if found), [])
+    # ---- inference and plots -----------------------------------------------------------------------------------------
 
     @classmethod
     @abstractmethod
     def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> TextPredictor[Any]:
         """What generates text with a trained model."""
 
+    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
+        """Plot the attention of the exported model for examples, which also proves that it can be loaded."""
+        predictor = self.predictor(ModelFolder.open(model_folder), GenerateOptions())
+        if examples := self.plot_examples(splits.datasets[split], predictor):
+            for name, figure in predictor.attention_figures(PlotOptions(), lambda: examples).items():
+                save_figure(figure, folder / name)
+
+    def plot_examples(self, rows: Iterable[Mapping[str, Any]], predictor: TextPredictor[Any]) -> list[Any]:
+        """The examples of a split whose attention is plotted: the first row with anything to read."""
+        question = first_question(rows)
+        return [] if question is None else [question]
+
+    def run_examples(self, predictions: Path, predictor: TextPredictor[Any]) -> list[Any]:
+        """The examples of a run whose attention is plotted, from the folder of its predictions."""
+        files = [predictions / f"{split}.jsonl" for split in ("test", "validation")]
+        examples = (self.plot_examples(read_predictions(file), predictor) for file in files if is_filled(file))
+        return next((of_split for of_split in examples if of_split), [])
+
     @abstractmethod
-    def batch_of(self, examples: E, indices: np.ndarray, tokenizers: Tokenizers) -> Batch:
-        """These examples as tensors."""
+    def batch_of(self, examples: E, indices: np.ndarray, state: TaskState) -> Batch:
+        """These examples as tensors, without anything random."""
 
 
 def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
-    """What the tokenizers decide about a new model."""
+    """The fields of a new model's configuration that its tokenizers determine."""
     target = tokenizers.target
     return {
         "vocab_size": len(tokenizers.source),
@@ -125,11 +140,11 @@ def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
     }
 
 
-def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-    """Make a pretrained model fit its tokenizers: word vectors for new language tags, and a search with the tokens that
-    the target language needs and nothing else of what the model was published with.
+def fit_to_tokenizer(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
+    """Adapt a pretrained model to its tokenizers: add embeddings for new language tags, and replace the generation
+    settings that it was published with by the tokens that the target language needs.
 
-    Raises RecipeError where the two cannot belong together.
+    Raises RecipeError if the model and the tokenizers do not belong together.
     """
     known, needed = model.get_input_embeddings().num_embeddings, len(tokenizers.source)
     if known < needed and needed - len(tokenizers.source.init_kwargs.get(TAGS_KEY, ())) <= known:
@@ -143,7 +158,7 @@ def suit_tokenizers(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
     model.generation_config = GenerationSettings(**tokens).seq2seq_config(model)
     if model.generation_config.decoder_start_token_id is None:
         raise RecipeError(
-            "model.pretrained does not say what its decoder starts from: write decoder_start_token_id into its "
+            "model.pretrained does not define the first token of its decoder: add decoder_start_token_id to its "
             "config.json"
         )
 
