@@ -242,7 +242,7 @@ def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: P
     assert outputs == [row["prediction"] for row in rows_of(found.folder)]
     # its statistics, which batches of another size would change, are kept with the weights
     assert any(name.endswith("running_mean") for name in load_file(found.folder / "model" / "model.safetensors"))
-    with pytest.raises(RecipeError, match=r"train\.micro_batches: the backbone normalizes over the pictures"):
+    with pytest.raises(RecipeError, match=r"train\.micro_batches: the backbone normalizes over the images"):
         prepare(load_recipe(folder / "recipe.yaml", [*quick, "train.micro_batches=2"]))
 
 

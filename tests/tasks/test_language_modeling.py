@@ -395,6 +395,6 @@ def test_texts_without_columns_have_no_use_for_their_names(tmp_path: Path) -> No
 
 
 def test_only_models_with_a_second_head_learn_from_pairs(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"a roberta does not tell whether two segments belong together"):
+    with pytest.raises(RecipeError, match=r"a roberta has no head that predicts whether two segments"):
         prepare(recipe_of(tmp_path, "nsp", "model.type=roberta"))
     assert prepare(recipe_of(tmp_path, "mlm", "model.type=roberta")).model.config.model_type == "roberta"
