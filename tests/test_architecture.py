@@ -36,7 +36,7 @@ KNOWN: dict[str, set[str]] = {
     },
     "checks_of_task_classes": {
         "kit.diagnostics.cost checks for Seq2SeqEval",
-        "kit.inference.predict checks for FineTuning",
+        "kit.inference.predict checks for LabelingTask",
         "kit.inference.predict checks for LabelingRecipe",
         "kit.inference.predict checks for LabelingData",
         "kit.inference.predict checks for TaggingData",

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 from datasets import Dataset
@@ -27,7 +27,7 @@ from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.engine import Predictor
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.loading import ModelFolder, load_model, new_or_pretrained
 from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
 from kit.training.processes import gather
@@ -111,6 +111,12 @@ class TextTokens:
 class Task(ABC, Generic[E, S]):
     """A task: one recipe class, and the stages from data to a trained and documented model."""
 
+    auto_class: ClassVar[Any]
+    """The Auto class of transformers that builds and loads models of this task."""
+
+    new_head: ClassVar[bool] = False
+    """Whether a pretrained model may get a newly initialized head."""
+
     card_template: ClassVar[str]
     """Name of the template of the model card."""
 
@@ -184,9 +190,9 @@ class Task(ABC, Generic[E, S]):
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def plan(self, examples: E, seed: int | None = None) -> EpochPlan:
-        """The plan of training batches, with the seed of the recipe or another one."""
+        """The plan of training batches, with the seed of the recipe or another one; by the lengths of the examples."""
+        return self.plan_lengths([cast(Any, examples).lengths], seed)
 
     def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
         """A plan that batches examples of similar length; `sides` holds their lengths on each side."""
@@ -216,9 +222,9 @@ class Task(ABC, Generic[E, S]):
             exchange=(lambda mine: gather([mine])) if processes > 1 else single_process,
         )
 
-    @abstractmethod
     def collate(self, examples: E, indices: np.ndarray, random: np.random.Generator, state: S) -> Batch:
-        """A training batch of these examples; anything random in it is drawn from `random`."""
+        """A training batch of these examples; anything random in it is drawn from `random`, nothing by default."""
+        return cast(Any, examples).batch(indices)
 
     @abstractmethod
     def token_lists(self, examples: E, state: S) -> dict[str, TextTokens]:
@@ -242,13 +248,15 @@ class Task(ABC, Generic[E, S]):
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
-    @abstractmethod
     def build_model(self, state: S) -> BuiltModel:
         """A new model initialized with `train.seed`, or a pretrained one, in the precision of the recipe."""
+        config, tokenizer = copy.deepcopy(state.config), state.tokenizers.source
+        model, new_modules = new_or_pretrained(self.auto_class, self.recipe, config, tokenizer, self.new_head)
+        return BuiltModel(model, new_modules)
 
-    @abstractmethod
     def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
         """A trained model of this task, from a run folder, a model folder or a Hub id."""
+        return load_model(self.auto_class, name_or_path)
 
     @abstractmethod
     def objective(self, model: PreTrainedModel, state: S) -> Objective:

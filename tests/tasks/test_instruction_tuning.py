@@ -102,7 +102,7 @@ def test_it_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
     for run in (fluent, train(rnn, tmp_path / "run").folder):
         assert [row["prediction"] for row in told(run)] == [row["answer"] for row in SAY]
         assert all(row["finished"] for row in told(run))
-        assert "An instruction_tuning model of the type" in (run / "README.md").read_text(encoding="utf-8")
+        assert "A text-generation model" in (run / "README.md").read_text(encoding="utf-8")
         found = evaluate(run)
         assert found.rows == told(run)
         assert found.figures["exact_match"] == 1.0

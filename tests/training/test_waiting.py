@@ -16,7 +16,7 @@ from support.processes import in_processes
 import kit.runs.finish
 from kit import load_recipe, train
 from kit.data.streaming.stream import Stream
-from kit.tasks.families.language_modeling.task import LanguageModel
+from kit.tasks.families.language_modeling.task import LanguageModelingTask
 from kit.training.checkpoint import Checkpoint, Checkpoints
 
 RECIPE = """\
@@ -29,10 +29,10 @@ eval: {steps: 2, examples: 0}
 """
 
 BUSY: dict[str, tuple[Any, str]] = {
-    "tokenizer": (LanguageModel, "build_tokenizers"),
+    "tokenizer": (LanguageModelingTask, "build_tokenizers"),
     "sample": (Stream, "sample"),
     "checkpoint": (Checkpoints, "save"),
-    "artifacts": (kit.runs.finish, "leave_behind"),
+    "artifacts": (kit.runs.finish, "write_artifacts"),
     "integrity": (Checkpoint, "integrity_error"),
 }
 """Work of the main process that takes long with much data or a large model, and where it is done."""

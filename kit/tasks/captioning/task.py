@@ -15,7 +15,6 @@ from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrain
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import IMAGE_BYTES
 from kit.data.splits import Splits
@@ -76,6 +75,7 @@ PLOTTED_IMAGES = 3
 class Captioning(Seq2SeqTask[CaptionedImages]):
     """Image captioning: generate a text that describes an image."""
 
+    auto_class: ClassVar[Any] = AutoModelForImageTextToText
     card_template: ClassVar[str] = "captioner"
     example_name: ClassVar[str] = "images"
     input_name: ClassVar[str] = "images"
@@ -125,14 +125,6 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
             )
         return Encoded(examples.select(np.flatnonzero(fits)), {"max_length": int((~fits).sum())})
 
-    def plan(self, examples: CaptionedImages, seed: int | None = None) -> BatchPlan:
-        return self.plan_lengths([examples.lengths], seed)
-
-    def collate(
-        self, examples: CaptionedImages, indices: np.ndarray, random: np.random.Generator, state: TaskState
-    ) -> Batch:
-        return examples.batch(indices)
-
     def token_lists(self, examples: CaptionedImages, state: TaskState) -> dict[str, TextTokens]:
         return {"caption": TextTokens(examples.captions, state.tokenizers.source)}
 
@@ -159,9 +151,9 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is None:
-            model = AutoModelForImageTextToText.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
         else:
-            model = load_model(AutoModelForImageTextToText, section.pretrained, section.settings)
+            model = load_model(self.auto_class, section.pretrained, section.settings)
             known, needed = model.get_input_embeddings().num_embeddings, len(state.tokenizers.target)
             if known < needed:
                 raise RecipeError(
@@ -174,9 +166,6 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
                 "processes would change the training. Use one of each, or leave out model.backbone_config."
             )
         return BuiltModel(model.to(getattr(torch, train.dtype)))
-
-    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        return load_model(AutoModelForImageTextToText, name_or_path)
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 

@@ -40,7 +40,7 @@ from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer
 from kit.tasks.families.language_modeling.proofs import causal_batch
 from kit.tasks.families.language_modeling.task import (
-    LanguageModel,
+    LanguageModelingTask,
     LanguageModelState,
     PlainTokens,
     perplexity,
@@ -76,7 +76,7 @@ class TextBlocks:
         return batch
 
 
-class CausalLM(LanguageModel[TextBlocks]):
+class CausalLM(LanguageModelingTask[TextBlocks]):
     """Causal language modeling, the pretraining of GPT and of recurrent language models."""
 
     auto_class: ClassVar[Any] = AutoModelForCausalLM

@@ -36,8 +36,8 @@ from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
 from kit.tasks.families.labeling.task import (
-    FineTuning,
     LabelingState,
+    LabelingTask,
     Predictions,
     label_names,
     predict_rows,
@@ -71,7 +71,7 @@ class LabeledTexts:
         return self.inputs.batch(indices) | {"labels": torch.from_numpy(self.labels[indices])}
 
 
-class Classification(FineTuning[LabeledTexts]):
+class Classification(LabelingTask[LabeledTexts]):
     """Text classification: one label, several labels, or a number per text or text pair."""
 
     auto_class: ClassVar[Any] = AutoModelForSequenceClassification

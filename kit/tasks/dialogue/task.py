@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from kit.cards.markdown import clean, table
 from kit.cards.tables import predicted_rows
@@ -30,7 +30,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.prediction.options import GenerateOptions
-from kit.pretrained.loading import ModelFolder, load_seq2seq, plain_weights
+from kit.pretrained.loading import ModelFolder, load_model, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies
@@ -48,6 +48,7 @@ EMPTY, POSITIONS = "empty", "positions"
 class Dialogue(Seq2SeqTask[Conversations]):
     """Dialogue: generate the next turn from the turns before it."""
 
+    auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     card_template: ClassVar[str] = "dialogue"
     recipe: DialogueRecipe
 
@@ -166,15 +167,12 @@ class Dialogue(Seq2SeqTask[Conversations]):
         torch.manual_seed(train.seed)
         if section.pretrained is not None:
             with plain_weights(section.pretrained) as folder:  # merged, since training would continue the adapter alone
-                model = load_seq2seq(folder, section.settings)
+                model = load_model(self.auto_class, folder, section.settings)
             setattr(model.config, SETTINGS, dict(getattr(state.config, SETTINGS)))
             fit_to_tokenizer(model, state.tokenizers)
         else:
-            model = AutoModelForSeq2SeqLM.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
         return BuiltModel(model.to(getattr(torch, train.dtype)))
-
-    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        return load_seq2seq(name_or_path)
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from transformers import AutoModelForTimeSeriesPrediction, PreTrainedConfig, Pre
 
 from kit.cards.markdown import code
 from kit.cards.tables import figures_of
-from kit.data.batching.plan import BatchPlan
 from kit.data.builder import SplitBuilder, Splits
 from kit.data.sources import SPLITS, read_splits
 from kit.data.steps import RowSteps
@@ -67,6 +66,7 @@ class ForecastingState(TaskState):
 class Forecasting(Task[Windows, ForecastingState]):
     """Forecasting of time series, optionally with known covariates."""
 
+    auto_class: ClassVar[Any] = AutoModelForTimeSeriesPrediction
     card_template: ClassVar[str] = "forecasting"
     proofs: ClassVar[Sequence[Proof]] = PROOFS
     command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
@@ -169,14 +169,6 @@ class Forecasting(Task[Windows, ForecastingState]):
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
-    def plan(self, examples: Windows, seed: int | None = None) -> BatchPlan:
-        return self.plan_lengths([examples.lengths], seed)
-
-    def collate(
-        self, examples: Windows, indices: np.ndarray, random: np.random.Generator, state: ForecastingState
-    ) -> Batch:
-        return examples.batch(indices)
-
     def token_lists(self, examples: Windows, state: ForecastingState) -> dict[str, TextTokens]:
         return {}
 
@@ -189,16 +181,13 @@ class Forecasting(Task[Windows, ForecastingState]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is None:
-            model = AutoModelForTimeSeriesPrediction.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
             fit_normalization(model, state.train)
         else:
-            model = load_model(AutoModelForTimeSeriesPrediction, section.pretrained, section.settings)
+            model = load_model(self.auto_class, section.pretrained, section.settings)
             for name in ("horizon", SETTINGS):
                 setattr(model.config, name, copy.deepcopy(getattr(state.config, name)))
         return BuiltModel(model.to(getattr(torch, train.dtype)))
-
-    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        return load_model(AutoModelForTimeSeriesPrediction, name_or_path)
 
     def objective(self, model: PreTrainedModel, state: ForecastingState) -> ForecastObjective:
         return ForecastObjective(model, SamplingSchedule.of(self.recipe.model, self.recipe.train))

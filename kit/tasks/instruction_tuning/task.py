@@ -1,6 +1,5 @@
 """Instruction tuning: a causal language model learns to answer prompts; only answers count in the loss."""
 
-import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from transformers import (
 
 from kit.cards.markdown import code, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
@@ -34,9 +32,9 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
-from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.loading import ModelFolder, export_model, load_config
 from kit.pretrained.positions import position_limit
-from kit.tasks.base import BuiltModel, Encoded, Task, TaskState, TextTokens, TokenView
+from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
 from kit.tasks.families.language_modeling.task import PLAIN, new_config, perplexity
@@ -99,6 +97,7 @@ class PromptExamples:
 class InstructionTuning(Task[PromptExamples, TaskState]):
     """Instruction tuning: a causal language model learns to answer prompts; only answers count in the loss."""
 
+    auto_class: ClassVar[Any] = AutoModelForCausalLM
     card_template: ClassVar[str] = "instruction_tuned"
     # overfitting would need a learning rate for large pretrained models
     proofs: ClassVar[Sequence[Proof]] = tuple(proof for proof in PROOFS if proof is not overfitting)
@@ -187,14 +186,6 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         )
         return PromptExamples(RaggedTokens(prompts), RaggedTokens(answers), examples.pad, truncated)
 
-    def plan(self, examples: PromptExamples, seed: int | None = None) -> BatchPlan:
-        return self.plan_lengths([examples.lengths], seed)
-
-    def collate(
-        self, examples: PromptExamples, indices: np.ndarray, random: np.random.Generator, state: TaskState
-    ) -> Batch:
-        return examples.batch(indices)
-
     def token_lists(self, examples: PromptExamples, state: TaskState) -> dict[str, TextTokens]:
         tokenizer = state.tokenizers.source
         return {"prompt": TextTokens(examples.prompts, tokenizer), "answer": TextTokens(examples.answers, tokenizer)}
@@ -207,14 +198,6 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         }
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
-
-    def build_model(self, state: TaskState) -> BuiltModel:
-        config = copy.deepcopy(state.config)
-        model, _ = new_or_pretrained(AutoModelForCausalLM, self.recipe, config, state.tokenizers.source, new_head=False)
-        return BuiltModel(model)
-
-    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        return load_model(AutoModelForCausalLM, name_or_path)
 
     def objective(self, model: PreTrainedModel, state: TaskState) -> AnswerObjective:
         return AnswerObjective(model)

@@ -32,7 +32,13 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
 from kit.tasks.base import BuiltModel, Encoded, TextTokens, TokenView
-from kit.tasks.families.language_modeling.task import PLAIN, STREAM, LanguageModel, LanguageModelState, perplexity
+from kit.tasks.families.language_modeling.task import (
+    PLAIN,
+    STREAM,
+    LanguageModelingTask,
+    LanguageModelState,
+    perplexity,
+)
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.tasks.masked_lm.sentence_pairs import make_pairs
@@ -88,7 +94,7 @@ class MaskedExamples:
         return batch
 
 
-class MaskedLM(LanguageModel[MaskedExamples]):
+class MaskedLM(LanguageModelingTask[MaskedExamples]):
     """Masked language modeling, the pretraining of BERT, optionally with pairs of segments."""
 
     tokenizer_kind: ClassVar[Literal["masked", "causal"]] = "masked"

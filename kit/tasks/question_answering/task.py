@@ -36,8 +36,8 @@ from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
 from kit.tasks.families.labeling.task import (
-    FineTuning,
     LabelingState,
+    LabelingTask,
     Predictions,
     predict_rows,
     predict_with_loss,
@@ -88,7 +88,7 @@ class ContextWindows:
         return batch | {name: torch.from_numpy(positions) for name, positions in labels.items()}
 
 
-class QuestionAnswering(FineTuning[ContextWindows]):
+class QuestionAnswering(LabelingTask[ContextWindows]):
     """Extractive question answering: the span of a context that answers a question, or no answer."""
 
     auto_class: ClassVar[Any] = AutoModelForQuestionAnswering

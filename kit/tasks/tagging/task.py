@@ -35,8 +35,8 @@ from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
 from kit.tasks.families.labeling.task import (
-    FineTuning,
     LabelingState,
+    LabelingTask,
     Predictions,
     label_names,
     predict_rows,
@@ -91,7 +91,7 @@ class WordTokens:
     """Which sentences were too long and are truncated."""
 
 
-class Tagging(FineTuning[TaggedSentences]):
+class Tagging(LabelingTask[TaggedSentences]):
     """Token classification, such as named entities: a tag for each word of a sentence."""
 
     auto_class: ClassVar[Any] = AutoModelForTokenClassification

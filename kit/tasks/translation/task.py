@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from datasets import Dataset
-from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig
 
 from kit.cards.markdown import clean, quoted, table
 from kit.cards.tables import predicted_rows
@@ -28,7 +28,7 @@ from kit.pipelines.dialogue import SETTINGS as DIALOGUE
 from kit.pipelines.text_to_text import PIPELINES
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import architecture
-from kit.pretrained.loading import ModelFolder, load_seq2seq, plain_weights
+from kit.pretrained.loading import ModelFolder, load_model, plain_weights
 from kit.pretrained.positions import encode_within, position_limit
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
@@ -47,6 +47,7 @@ POSITIONS = "positions"
 class Translation(Seq2SeqTask[TokenPairs]):
     """Text to text: translation, also between several languages, summarization, correction."""
 
+    auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     card_template: ClassVar[str] = "seq2seq"
     recipe: TranslationRecipe
 
@@ -196,7 +197,7 @@ class Translation(Seq2SeqTask[TokenPairs]):
         torch.manual_seed(train.seed)
         if section.pretrained is not None:
             with plain_weights(section.pretrained) as folder:
-                model = load_seq2seq(folder, section.settings)
+                model = load_model(self.auto_class, folder, section.settings)
             before = model.get_input_embeddings().num_embeddings
             fit_to_tokenizer(model, state.tokenizers)
             if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != before:
@@ -205,11 +206,8 @@ class Translation(Seq2SeqTask[TokenPairs]):
                     "itself first"
                 )
         else:
-            model = AutoModelForSeq2SeqLM.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
         return BuiltModel(model.to(getattr(torch, train.dtype)))
-
-    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        return load_seq2seq(name_or_path)
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 

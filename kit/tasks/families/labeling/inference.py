@@ -53,7 +53,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         trained: Any = load_recipe(folder.recipe_file, saved=True)
         recipe = load_recipe(folder.recipe_file, [*overrides, *self._file_overrides(trained.data)], saved=True)
         self.data: Any = recipe.data
-        self.task = cast(Any, create_task(recipe))  # a FineTuning, whose module imports this one
+        self.task = cast(Any, create_task(recipe))  # a LabelingTask, whose module imports this one
         self.state = self.task.restore(folder.path)
         model = self.task.load_model(folder).to(default_device()).eval()
         self.objective = self.task.objective(model, self.state)

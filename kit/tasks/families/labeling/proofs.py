@@ -36,7 +36,7 @@ SAME_SCORE = 1e-4
 """Largest difference of a probability, or of a number in relation to its size, in 32 bits and in batches or alone."""
 
 
-class LabelingTask(Protocol):
+class ProvableTask(Protocol):
     """What the proofs ask the task of a model."""
 
     recipe: LabelingRecipe
@@ -67,7 +67,7 @@ class LabelingTask(Protocol):
 class LabeledSubject(Subject):
     """A model that predicts labels, with rows to predict for; the batch has the examples of these rows."""
 
-    task: LabelingTask
+    task: ProvableTask
     state: TaskState
     rows: Dataset
     folder: Path | None

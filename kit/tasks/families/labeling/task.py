@@ -13,7 +13,6 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.batching.plan import BatchPlan
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import RecipeError
@@ -21,9 +20,9 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.question_answering import SETTINGS as ANSWER_SETTINGS
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_saved_as
-from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.loading import ModelFolder, export_model, load_config
 from kit.pretrained.positions import position_limit
-from kit.tasks.base import BuiltModel, Task, TaskState, TextTokens
+from kit.tasks.base import Task, TaskState, TextTokens
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.inference import LabelPredictor
 from kit.tasks.families.labeling.objectives import LabelObjective
@@ -78,7 +77,7 @@ class LabeledExamples(Batched, Protocol):
 L = TypeVar("L", bound=LabeledExamples)
 
 
-class FineTuning(Task[L, LabelingState]):
+class LabelingTask(Task[L, LabelingState]):
     """Fine-tuning: a pretrained encoder, or a new one, with a head that learns from labels."""
 
     card_template: ClassVar[str] = "fine_tuned"
@@ -89,8 +88,7 @@ class FineTuning(Task[L, LabelingState]):
     """Patterns of parameters whose gradient is zero by nature, with the reason."""
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {}
     """Arguments with which the pipeline of the task returns every score."""
-    auto_class: ClassVar[Any]
-    """The Auto class of transformers that builds and loads models of this task."""
+    new_head: ClassVar[bool] = True
 
     command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
     recipe: LabelingRecipe
@@ -196,26 +194,10 @@ class FineTuning(Task[L, LabelingState]):
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
-    def plan(self, examples: L, seed: int | None = None) -> BatchPlan:
-        return self.plan_lengths([examples.lengths], seed)
-
-    def collate(self, examples: L, indices: np.ndarray, random: np.random.Generator, state: LabelingState) -> Batch:
-        return examples.batch(indices)
-
     def token_lists(self, examples: L, state: LabelingState) -> dict[str, TextTokens]:
         return {"text": TextTokens(examples.inputs.tokens["input_ids"], state.tokenizers.source)}
 
     # ---- model -------------------------------------------------------------------------------------------------------
-
-    def build_model(self, state: LabelingState) -> BuiltModel:
-        # the head of a pretrained model for other labels is initialized anew
-        model, new_modules = new_or_pretrained(
-            self.auto_class, self.recipe, copy.deepcopy(state.config), state.tokenizers.source, new_head=True
-        )
-        return BuiltModel(model, new_modules)
-
-    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        return load_model(self.auto_class, name_or_path)
 
     @abstractmethod
     def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> "Predictions":

@@ -1,6 +1,5 @@
 """The base class of the tasks that pretrain on documents: masked and causal language models."""
 
-import copy
 import math
 import os
 from abc import abstractmethod
@@ -13,7 +12,7 @@ import numpy as np
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from kit.data.batching.plan import BatchPlan, EpochPlan
+from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.batching.token_cache import Arrays, cached_arrays, tokenizer_key
 from kit.data.rows import ColumnView
@@ -22,12 +21,12 @@ from kit.data.streamed import load_streamed
 from kit.data.streaming.plan import StreamEncoder
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
-from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model, new_or_pretrained
+from kit.pretrained.loading import export_model, load_config
 from kit.pretrained.positions import position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
-from kit.tasks.base import BuiltModel, Encoded, Task, TaskState
+from kit.tasks.base import Encoded, Task, TaskState
 from kit.tasks.families.language_modeling.documents import load_documents
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import PROOFS
@@ -68,12 +67,10 @@ class Blocks(Protocol):
 B = TypeVar("B", bound=Blocks)
 
 
-class LanguageModel(Task[B, LanguageModelState]):
+class LanguageModelingTask(Task[B, LanguageModelState]):
     """Pretraining of a language model on documents."""
 
     card_template: ClassVar[str] = "language_model"
-    auto_class: ClassVar[Any]
-    """The Auto class of transformers that builds and loads models of this task."""
     tokenizer_kind: ClassVar[Literal["masked", "causal"]]
     """Which special tokens a trained tokenizer has: those of "masked" or of "causal" models."""
 
@@ -161,9 +158,6 @@ class LanguageModel(Task[B, LanguageModelState]):
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> B:
         """The examples with these `arrays`."""
 
-    def plan(self, examples: B, seed: int | None = None) -> EpochPlan:
-        return self.plan_lengths([examples.lengths], seed)
-
     def stream_encoder(self, state: LanguageModelState) -> StreamEncoder[B]:
         tokenizers = state.tokenizers
 
@@ -181,14 +175,6 @@ class LanguageModel(Task[B, LanguageModelState]):
         """The examples of all parts of a buffer, of which there may be none."""
 
     # ---- model -------------------------------------------------------------------------------------------------------
-
-    def build_model(self, state: LanguageModelState) -> BuiltModel:
-        config = copy.deepcopy(state.config)
-        model, _ = new_or_pretrained(self.auto_class, self.recipe, config, state.tokenizers.source, new_head=False)
-        return BuiltModel(model)
-
-    def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        return load_model(self.auto_class, name_or_path)
 
     def export(self, folder: Path, model: PreTrainedModel, state: LanguageModelState) -> None:
         export_model(folder, model, state.tokenizers)
