@@ -79,8 +79,16 @@ class Predictor(ABC, Generic[I, U, O]):
         An item with an issue is an error; with `issues` it is counted there and predicted as far as possible.
         `progress` is called with the number of items that are done.
         """
-        remaining, first = iter(items), 1
-        while portion := take(remaining, self.portion_size, PORTION_CHARACTERS):
+        self.start()
+        return self._stream(iter(items), issues, progress)
+
+    def start(self) -> None:
+        """What happens before anything is read, such as setting a seed. Raises KitError for what cannot work."""
+        return None
+
+    def _stream(self, items: Iterator[I], issues: LineIssues | None, progress: Callable[[int], object]) -> Iterator[O]:
+        first = 1
+        while portion := take(items, self.portion_size, PORTION_CHARACTERS):
             yield from self._portion(portion, first, issues, progress)
             first += len(portion)
 

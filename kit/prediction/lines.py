@@ -1,5 +1,6 @@
 """Lines of files and of standard input, however large or broken they are."""
 
+import codecs
 import gzip
 import sys
 import zlib
@@ -42,20 +43,12 @@ def split_lines(stream: IO[bytes], issues: LineIssues) -> Iterator[bytes]:
         number += 1
         if len(raw) > MAX_LINE_BYTES and not raw.endswith(b"\n"):
             issues.add(longer_than(MAX_LINE_BYTES, "bytes"), number)
-            yield without_partial_character(raw[:MAX_LINE_BYTES])
+            _, complete = codecs.utf_8_decode(raw[:MAX_LINE_BYTES], "replace", False)  # bytes of whole characters
+            yield raw[:complete]
             while raw and not raw.endswith(b"\n"):
                 raw = stream.readline(MAX_LINE_BYTES)
         else:
             yield raw.rstrip(b"\r\n")
-
-
-def without_partial_character(raw: bytes) -> bytes:
-    """Bytes without an incomplete UTF-8 character at their end."""
-    for length in (1, 2, 3):
-        if raw[-length] >= 0xC0:  # the first byte of a character, from which the number of further bytes follows
-            further = 1 if raw[-length] < 0xE0 else 2 if raw[-length] < 0xF0 else 3
-            return raw[:-length] if further >= length else raw
-    return raw
 
 
 def decode_lines(lines: Iterator[bytes], issues: LineIssues) -> Iterator[str]:

@@ -3,6 +3,7 @@
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TextIO
 
 import regex
@@ -16,9 +17,12 @@ from kit.prediction.issues import UNREADABLE_LINE
 from kit.prediction.options import COMMON_OPTIONS, GenerateOptions, PlotOptions, reject_unsupported
 from kit.prediction.writing import to_json
 from kit.pretrained.loading import ModelFolder
+from kit.pretrained.positions import position_limit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+DEFAULT_OPTIONS = GenerateOptions()
 
 BLANK = regex.compile(r"[\s\p{Cc}\p{Cf}\p{Cs}\ufffd]*")
 """A text without anything to read: spaces, control characters, replaced bytes."""
@@ -44,6 +48,8 @@ EMPTY = Output("", 0.0, True)
 class TextPredictor(Predictor[Any, U, list[Output]]):
     """A model that writes one or more texts for each line, best first."""
 
+    auto_class: ClassVar[Any]
+    """The class of transformers that loads the model."""
     description: ClassVar[str]
     """What messages call the model, such as "a translation model"."""
     supported: ClassVar[frozenset[str]] = frozenset()
@@ -56,9 +62,28 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
 
     empty = [EMPTY]  # noqa: RUF012
 
-    def __init__(self, folder: ModelFolder, options: GenerateOptions):
-        self.folder = folder
+    def __init__(
+        self,
+        name_or_path: str | Path | ModelFolder,
+        options: GenerateOptions = DEFAULT_OPTIONS,
+        device: str | None = None,
+    ):
+        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training."""
+        self.folder = ModelFolder.open(name_or_path)
+        self.config = self.folder.config
+        self.read_config()
+        self.model: Any = self.folder.load(self.auto_class, device)
+        self.positions = position_limit(self.config)
         self.configure(options)
+
+    def read_config(self) -> None:
+        """Take what matters from the configuration. Raises RunError if the model is of another kind."""
+        return None
+
+    @property
+    def tokenizers(self) -> Tokenizers:
+        """The tokenizers of an encoder-decoder."""
+        return self.folder.tokenizers
 
     def configure(self, options: GenerateOptions) -> None:
         """Check the options and set `settings`. Raises KitError for what the model cannot do."""

@@ -162,7 +162,7 @@ def characters(text: str) -> list[str]:
 
 def attention_by(run: Path, sentence: str, target: str | None = None) -> Attention:
     translator = Translator(run)
-    return attention_of(translator.model, translator.tokenizers, sentence, target)
+    return attention_of(translator.model, translator.tokenizers, Question(sentence, target))
 
 
 # ---- the pictures ----------------------------------------------------------------------------------------------------

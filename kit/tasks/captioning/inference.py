@@ -13,7 +13,6 @@ from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import BLANK, Output, TextPredictor, encode_blank, outputs_of
-from kit.pretrained.loading import ModelFolder
 from kit.tasks.captioning.images import PixelReader, picture_cost
 from kit.tasks.captioning.plots import attention_figure_of
 from kit.tasks.captioning.recipe import CaptioningRecipe
@@ -28,32 +27,23 @@ NO_IMAGE = LineIssue("named no image that can be read", "the output is empty")
 class Captioner(TextPredictor[np.ndarray]):
     """A captioning model and its tokenizer. An item is the path of an image, or a PIL image."""
 
+    auto_class: ClassVar[Any] = AutoModelForImageTextToText
     description: ClassVar[str] = "a captioning model"
     supported: ClassVar[frozenset[str]] = frozenset({"attention"})
     plot_options: ClassVar[frozenset[str]] = frozenset({"image", "target", "kind", "head", "output"})
     action: ClassVar[str] = "captioned"
 
-    def __init__(
-        self,
-        name_or_path: str | Path | ModelFolder,
-        options: GenerateOptions = GenerateOptions(),  # noqa: B008  # immutable
-        device: str | None = None,
-    ):
-        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training."""
-        folder = ModelFolder.open(name_or_path)
-        if folder.config.model_type not in CaptioningRecipe.kit_types:
-            raise RunError(f"{folder.name} is a {folder.config.model_type}, which reads no images")
-        self.model = folder.load(AutoModelForImageTextToText, device)
-        self.tokenizers = folder.tokenizers
-        self.reader = PixelReader(folder.config)
-        super().__init__(folder, options)
+    def read_config(self) -> None:
+        if self.config.model_type not in CaptioningRecipe.kit_types:
+            raise RunError(f"{self.folder.name} is a {self.config.model_type}, which reads no images")
+        self.reader = PixelReader(self.config)
 
     def configure(self, options: GenerateOptions) -> None:
         super().configure(options)
         self.settings = options.seq2seq_settings(self.model)
         self.tokens_per_batch = max(1, options.tokens_per_batch // self.settings.num_beams)
         # images of a portion are in memory as pixels: a portion is a batch
-        self.portion_size = options.portion_size or max(1, self.tokens_per_batch // picture_cost(self.folder.config))
+        self.portion_size = options.portion_size or max(1, self.tokens_per_batch // picture_cost(self.config))
 
     def encode(self, items: list[Any]) -> list[Encoded[np.ndarray]]:
         return [encode_blank(item) if _is_blank(item) else self._read(item) for item in items]
@@ -66,7 +56,7 @@ class Captioner(TextPredictor[np.ndarray]):
             return Encoded([], NO_IMAGE, error)
 
     def lengths(self, units: list[np.ndarray]) -> np.ndarray:
-        return np.full(len(units), picture_cost(self.folder.config))
+        return np.full(len(units), picture_cost(self.config))
 
     def predict(self, units: list[np.ndarray]) -> list[list[Output]]:
         pixels = self.reader.pixels(np.stack(units))

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,9 +13,8 @@ from kit.pipelines.dialogue import SETTINGS, reads_turns, recent_turns
 from kit.plots.attention import attention_figure
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import longer_than
-from kit.prediction.options import GenerateOptions, PlotOptions
+from kit.prediction.options import PlotOptions
 from kit.prediction.text import BLANK, CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, encode_blank
-from kit.pretrained.loading import ModelFolder
 from kit.tasks.dialogue.data import Conversations
 from kit.tasks.families.seq2seq.inference import Seq2SeqPredictor
 
@@ -33,21 +31,16 @@ class Responder(Seq2SeqPredictor):
     plot_options: ClassVar[frozenset[str]] = frozenset({"sentence", "kind", "output"})
     chats: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        name_or_path: str | Path | ModelFolder,
-        options: GenerateOptions = GenerateOptions(),  # noqa: B008  # immutable
-        device: str | None = None,
-    ):
-        folder = ModelFolder.open(name_or_path)
-        settings = getattr(folder.config, SETTINGS, None)
-        if settings is None:
-            raise RunError(f"{folder.name} is no dialogue model: it was not trained by a recipe with task: dialogue")
-        self.max_turns: int | None = settings.get("max_turns")
-        self.separate_turns: bool = reads_turns(folder.config)
-        super().__init__(folder, options, device)
-        if self.separate_turns:
-            self.max_source_tokens = MAX_SOURCE_TOKENS
+    def read_config(self) -> None:
+        if not hasattr(self.config, SETTINGS):
+            raise RunError(f"{self.folder.name} is no dialogue model: it was not trained by a recipe for dialogues")
+        self.max_turns: int | None = getattr(self.config, SETTINGS).get("max_turns")
+        self.separate_turns: bool = reads_turns(self.config)
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Of all turns together, unless the model encodes each turn separately."""
+        return MAX_SOURCE_TOKENS if self.separate_turns else super().max_source_tokens
 
     def tokenize(self, turns: list[str]) -> tuple[list[list[int]], bool]:
         """The tokens of the turns that the model reads, and whether any were left out because they are too long."""

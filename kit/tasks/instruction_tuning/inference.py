@@ -21,8 +21,7 @@ class Answerer(Completer):
         return [encode_blank(line) if BLANK.fullmatch(line) else e for line, e in zip(items, encoded, strict=True)]
 
     def tokenize(self, lines: list[str]) -> list[list[int]]:
-        template = getattr(self.folder.config, INSTRUCTIONS)["template"]
-        return [ids or [self.start] for ids in tokenize_prompts(self.tokenizer, template, lines)]
+        return tokenize_prompts(self.tokenizer, getattr(self.config, INSTRUCTIONS)["template"], lines)
 
     def decode(self, prompt: Prompt, new: list[int]) -> str:
         """The answer alone."""

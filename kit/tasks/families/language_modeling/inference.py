@@ -1,23 +1,19 @@
 """Continue lines of text with a causal language model."""
 
-from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError
 from kit.prediction.engine import Encoded
-from kit.prediction.issues import LineIssues, longer_than
+from kit.prediction.issues import longer_than
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, Output, TextPredictor
-from kit.pretrained.loading import ModelFolder
-from kit.pretrained.positions import position_limit
 
 INSTRUCTIONS = "instructions"
 """Field of the model's configuration with the prompt template of instruction tuning."""
@@ -36,25 +32,10 @@ class Prompt(NamedTuple):
 class Completer(TextPredictor[Prompt]):
     """A causal language model. The score of an output is the mean log-probability of its new tokens."""
 
+    auto_class: ClassVar[Any] = AutoModelForCausalLM
     description: ClassVar[str] = "a language model"
     supported: ClassVar[frozenset[str]] = frozenset({"sample", "temperature", "top_p", "seed"})
     action: ClassVar[str] = "continued"
-
-    def __init__(
-        self,
-        name_or_path: str | Path | ModelFolder,
-        options: GenerateOptions = GenerateOptions(),  # noqa: B008  # immutable
-        device: str | None = None,
-    ):
-        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training."""
-        folder = ModelFolder.open(name_or_path)
-        self.model = folder.load(AutoModelForCausalLM, device)
-        self.tokenizer = folder.tokenizer
-        self.positions = position_limit(folder.config)
-        # an empty line is continued from what preceded every text in training
-        bos = self.tokenizer.bos_token_id
-        self.start = self.tokenizer.eos_token_id if bos is None else bos
-        super().__init__(folder, options)
 
     def configure(self, options: GenerateOptions) -> None:
         super().configure(options)
@@ -81,14 +62,12 @@ class Completer(TextPredictor[Prompt]):
             MAX_SOURCE_TOKENS if self.positions is None else self.positions - settings.max_new_tokens
         )
 
-    def stream(
-        self,
-        items: Iterable[str],
-        issues: LineIssues | None = None,
-        progress: Callable[[int], object] = lambda items: None,
-    ) -> Iterator[list[Output]]:
+    def start(self) -> None:
         torch.manual_seed(self.settings.seed)
-        return super().stream(items, issues, progress)
+
+    @property
+    def tokenizer(self) -> PreTrainedTokenizerBase:
+        return self.folder.tokenizer
 
     def encode(self, items: list[str]) -> list[Encoded[Prompt]]:
         """The last tokens of each line, as many as leave room for new ones."""
@@ -101,8 +80,9 @@ class Completer(TextPredictor[Prompt]):
         ]
 
     def tokenize(self, lines: list[str]) -> list[list[int]]:
-        """The tokens of each line, at least one."""
-        return [ids or [self.start] for ids in self.tokenizer(lines, verbose=False)["input_ids"]]
+        """The tokens of each line; an empty one is continued from what preceded every text in training."""
+        bos, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
+        return [ids or [end if bos is None else bos] for ids in self.tokenizer(lines, verbose=False)["input_ids"]]
 
     def lengths(self, units: list[Prompt]) -> np.ndarray:
         return np.array([len(prompt.ids) for prompt in units]) + self.settings.max_new_tokens

@@ -53,31 +53,41 @@ class Attention:
         return [self.start, *self.output[:-1]]
 
 
+@dataclass(frozen=True)
+class Question:
+    """A sentence, and the output to read instead of the model's own."""
+
+    sentence: str
+    target: str | None = None
+    source_language: str | None = None
+    target_language: str | None = None
+
+
 def attention_of(
     model: PreTrainedModel,
     tokenizers: Tokenizers,
-    sentence: str,
-    target: str | None = None,
+    question: Question,
     settings: GenerationSettings | None = None,
-    source_language: str | None = None,
-    target_language: str | None = None,
 ) -> Attention:
-    """The attention while a model writes its best output for a sentence, or while it reads a given target.
+    """The attention while a model writes its best output for a sentence, or while it reads the given target.
 
     Both are truncated to the positions of the model, and to MAX_TOKENS.
     """
+    sentence, target = question.sentence, question.target
     for name, text in (("sentence", sentence), ("target", target)):
         if text is not None and BLANK.fullmatch(text):
             raise DataError(f"the {name} is empty: there is nothing to look at")
-    settings = replace(settings or saved_settings(model), **tokenizers.generation_tokens(target_language))
+    settings = replace(settings or saved_settings(model), **tokenizers.generation_tokens(question.target_language))
     limit = min(position_limit(model.config) or MAX_TOKENS, MAX_TOKENS)
-    (source,), truncated = encode_within(limit, tokenizers.encode_source, [sentence], source_language, target_language)
+    (source,), truncated = encode_within(
+        limit, tokenizers.encode_source, [sentence], question.source_language, question.target_language
+    )
     if target is None:
         ids = torch.tensor([source], device=model.device)
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         output = search(model, batch, settings)[0][0].tokens[:limit]
     else:
-        (output,), target_truncated = encode_within(limit, tokenizers.encode_target, [target], target_language)
+        (output,), target_truncated = encode_within(limit, tokenizers.encode_target, [target], question.target_language)
         truncated += target_truncated
     start = settings.seq2seq_config(model).decoder_start_token_id
     return Attention(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -24,9 +23,9 @@ from kit.prediction.text import (
     encode_blank,
     outputs_of,
 )
-from kit.pretrained.loading import ModelFolder
-from kit.pretrained.positions import encode_within, position_limit
-from kit.tasks.families.seq2seq.plots import Maps, Question, figures_of_kinds, sentence_figure
+from kit.pretrained.positions import encode_within
+from kit.tasks.families.seq2seq.attention_weights import Question
+from kit.tasks.families.seq2seq.plots import Maps, figures_of_kinds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -42,18 +41,12 @@ class SplitLine(Encoded[list[int]]):
 class Seq2SeqPredictor(TextPredictor[Any]):
     """An encoder-decoder that reads text."""
 
-    def __init__(
-        self,
-        name_or_path: str | Path | ModelFolder,
-        options: GenerateOptions = GenerateOptions(),  # noqa: B008  # immutable
-        device: str | None = None,
-    ):
-        """`name_or_path` is a run folder, a model folder or a Hub id; the default device is that of training."""
-        folder = ModelFolder.open(name_or_path)
-        self.model = folder.load(AutoModelForSeq2SeqLM, device)
-        self.tokenizers = folder.tokenizers
-        self.max_source_tokens = position_limit(folder.config) or MAX_SOURCE_TOKENS
-        super().__init__(folder, options)
+    auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
+
+    @property
+    def max_source_tokens(self) -> int:
+        """Most tokens of a source; longer ones are truncated."""
+        return self.positions or MAX_SOURCE_TOKENS
 
     def configure(self, options: GenerateOptions) -> None:
         super().configure(options)
@@ -67,16 +60,10 @@ class Seq2SeqPredictor(TextPredictor[Any]):
             return {}
         return self.tokenizers.generation_tokens(options.target_language)
 
-    def stream(
-        self,
-        items: Iterable[str],
-        issues: LineIssues | None = None,
-        progress: Callable[[int], object] = lambda items: None,
-    ) -> Iterator[list[Output]]:
-        # a language that is missing or unknown is an error before anything is read
+    def start(self) -> None:
+        """Raise RunError for a language that is missing or unknown."""
         self.tokenizers.generation_tokens(self.options.target_language)
         self.tokenizers.encode_source([""], self.options.source_language, self.options.target_language)
-        return super().stream(items, issues, progress)
 
     def pairs(self, units: list[Any]) -> TokenPairs:
         """Sources to generate outputs for."""
@@ -162,7 +149,8 @@ class Translator(Seq2SeqPredictor):
         return [Output(text, sum(output.score for output in best) / len(best), all(o.finished for o in best))]
 
     def line_figure(self, line: str) -> "Figure | None":
-        return sentence_figure(self.model, self.tokenizers, Question(line, None, *self.languages), self.settings)
+        question = Question(line, None, *self.languages)
+        return figures_of_kinds(self.model, self.tokenizers, question, settings=self.settings).get("attention.png")
 
     def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
         options.require("sentence", "target", "source_language", "target_language")

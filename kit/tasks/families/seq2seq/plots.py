@@ -13,20 +13,10 @@ from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RunError, did_you_mean
 from kit.plots.attention import attention_figure
 from kit.prediction.text import BLANK
-from kit.tasks.families.seq2seq.attention_weights import KINDS, Attention, Kind, attention_of
+from kit.tasks.families.seq2seq.attention_weights import KINDS, Attention, Kind, Question, attention_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-@dataclass(frozen=True)
-class Question:
-    """What the model is to look at: a sentence, with the output to read instead of the model's own."""
-
-    sentence: str
-    target: str | None = None
-    source_language: str | None = None
-    target_language: str | None = None
 
 
 @dataclass(frozen=True)
@@ -65,37 +55,24 @@ def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
     return None
 
 
-def sentence_figure(
-    model: PreTrainedModel, tokenizers: Tokenizers, question: Question, settings: GenerationSettings | None = None
-) -> "Figure | None":
-    """The cross-attention of the last layer, a map for each head; None if the model has none."""
-    attention = ask(model, tokenizers, question, settings)
-    return draw_maps(attention, "cross", Maps(), question) if "cross" in attention.weights else None
-
-
 def figures_of_kinds(
-    model: PreTrainedModel, tokenizers: Tokenizers, question: Question, kind: str, maps: Maps
+    model: PreTrainedModel,
+    tokenizers: Tokenizers,
+    question: Question,
+    kind: str = "cross",
+    maps: Maps = Maps(),  # noqa: B008  # immutable
+    settings: GenerationSettings | None = None,
 ) -> "dict[str, Figure]":
     """The chosen maps of one kind, or of all kinds that the model has, by file name; empty for a model without any.
 
     Raises RunError for a kind that the model does not have.
     """
-    attention = ask(model, tokenizers, question)
+    attention = attention_of(model, tokenizers, question, settings)
     kinds = [known for known in attention.weights if kind in (known, "all")]
     if attention.weights and not kinds:
         existing = " and ".join(KINDS[known] for known in attention.weights)
         raise RunError(f"--kind {kind}: the model ({model.config.model_type}) has no such attention, only {existing}")
     return {maps.file_name(known): draw_maps(attention, known, maps, question) for known in kinds}
-
-
-def ask(
-    model: PreTrainedModel, tokenizers: Tokenizers, question: Question, settings: GenerationSettings | None = None
-) -> Attention:
-    """The attention of a model for a question."""
-    return attention_of(
-        model, tokenizers, question.sentence, question.target, settings,
-        question.source_language, question.target_language,
-    )  # fmt: skip
 
 
 def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) -> "Figure":
