@@ -1,6 +1,6 @@
 """The pipeline `dialogue`: the next turn of a conversation.
 
-This file and the one that it builds on are saved with a model for those who do not have kit.
+This file and text_to_text.py, on which it builds, are saved with a model, so that it works without kit.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,33 +13,33 @@ from .text_to_text import TextToTextPipeline
 
 TASK = "dialogue"
 SETTINGS = "dialogue"
-"""Field of the model's configuration that tells how dialogues are read."""
+"""Field of the model's config with the settings of dialogues, such as `max_turns`."""
 
 
 def reads_turns(config: Any) -> bool:
-    """Whether a model reads each turn by itself, (batch, turns, tokens), and not all turns as one sequence."""
+    """Whether a model encodes each turn separately, as (batch, turns, tokens), instead of all turns as one sequence."""
     return getattr(config, "reads_turns", False)
 
 
 def recent_turns(
     turns: Sequence[Sequence[int]], max_turns: int | None, limit: int | None
 ) -> tuple[list[list[int]], bool]:
-    """The last turns, as token ids, of which `max_turns` are read and `limit` tokens in all; and whether something had
-    to be left out for this limit. What is oldest is left out first."""
-    kept = [list(turn) for turn in (turns if max_turns is None else turns[-max_turns:])]
-    if limit is None or sum(map(len, kept)) <= limit:
-        return kept, False
-    while len(kept) > 1 and sum(map(len, kept)) > limit:
-        kept.pop(0)
-    return [kept[0][-limit:], *kept[1:]], True
+    """The most recent turns, at most `max_turns`, truncated from the left to `limit` tokens in total; and whether the
+    limit truncated anything."""
+    recent = [list(turn) for turn in (turns if max_turns is None else turns[-max_turns:])]
+    if limit is None or sum(map(len, recent)) <= limit:
+        return recent, False
+    while len(recent) > 1 and sum(map(len, recent)) > limit:
+        recent.pop(0)
+    return [recent[0][-limit:], *recent[1:]], True
 
 
 class DialoguePipeline(TextToTextPipeline):
     """`pipe(["my exam is on 3 april.", "ok.", "when is my exam?"])` → `[{"generated_text": "…"}]`.
 
-    A list of texts is what has been said so far, the last turn last; one text is a conversation of one turn. Messages
-    with `role` and `content` do as well. A list of such lists gives one list of dicts for each. Options are those of
-    `text2text-generation`.
+    The input is the list of turns so far, the most recent one last; a single text is a conversation of one turn.
+    Messages with `role` and `content` work, too. A list of such lists returns a list of dicts for each. The options are
+    those of `text2text-generation`.
     """
 
     return_name = "generated"
@@ -48,8 +48,8 @@ class DialoguePipeline(TextToTextPipeline):
         if isinstance(inputs, str):
             inputs = [inputs]
         if isinstance(inputs, Sequence) and inputs and all(isinstance(turn, str | dict) for turn in inputs):
-            found = super().__call__([{"turns": list(inputs)}], **kwargs)[0]
-            return found if isinstance(found, list) else [found]
+            outputs = super().__call__([{"turns": list(inputs)}], **kwargs)[0]
+            return outputs if isinstance(outputs, list) else [outputs]
         return super().__call__([{"turns": list(turns)} for turns in inputs], **kwargs)
 
     def preprocess(
@@ -57,17 +57,19 @@ class DialoguePipeline(TextToTextPipeline):
     ) -> dict[str, torch.Tensor]:
         turns = [turn["content"] if isinstance(turn, dict) else turn for turn in inputs["turns"]]
         if not turns or not all(isinstance(turn, str) for turn in turns):
-            raise ValueError(f"{self.task} takes the turns of a dialogue: texts, at least one")
+            raise ValueError(f"{self.task} takes the turns of a dialogue: a list of at least one text")
         config = self.model.config
         settings = getattr(config, SETTINGS, None) or {}
         limit = getattr(config, "max_position_embeddings", None)
-        apart = reads_turns(config)
-        kept, _ = recent_turns(self.tokenizer(turns)["input_ids"], settings.get("max_turns"), None if apart else limit)
-        input_ids = torch.tensor([[token for turn in kept for token in turn]], dtype=torch.long)
-        found = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
-        if apart:  # one after the other all the same, as that is what transformers can put into batches
-            found["turn_lengths"] = torch.tensor([[len(turn) for turn in kept]])
-        return found
+        hierarchical = reads_turns(config)
+        recent, _ = recent_turns(
+            self.tokenizer(turns)["input_ids"], settings.get("max_turns"), None if hierarchical else limit
+        )
+        input_ids = torch.tensor([[token for turn in recent for token in turn]], dtype=torch.long)
+        batch = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
+        if hierarchical:  # still concatenated: transformers pads only (batch, tokens) into batches
+            batch["turn_lengths"] = torch.tensor([[len(turn) for turn in recent]])
+        return batch
 
     def _forward(
         self,
@@ -78,11 +80,11 @@ class DialoguePipeline(TextToTextPipeline):
     ) -> dict[str, Any]:
         lengths = model_inputs.pop("turn_lengths", None)
         if lengths is not None:
-            model_inputs = turns_apart(model_inputs, lengths, self.tokenizer.pad_token_id)
+            model_inputs = split_turns(model_inputs, lengths, self.tokenizer.pad_token_id)
         return super()._forward(model_inputs, return_scores, tgt_lang, **generate_kwargs)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Write the model, its tokenizer and both files: a folder that needs nothing but transformers."""
+        """Save the model, its tokenizer and both files: a folder that needs nothing but transformers."""
         config = self.model.config
         config.custom_pipelines = getattr(config, "custom_pipelines", None) or custom_pipelines([TASK])
         super().save_pretrained(save_directory, **kwargs)
@@ -91,19 +93,19 @@ class DialoguePipeline(TextToTextPipeline):
             (Path(save_directory) / file).write_text(code, encoding="utf-8")
 
 
-def turns_apart(batch: dict[str, torch.Tensor], lengths: torch.Tensor, pad: int) -> dict[str, torch.Tensor]:
-    """(batch, turns, tokens) from tokens of turns that stand one after the other, in a row for each dialogue."""
+def split_turns(batch: dict[str, torch.Tensor], lengths: torch.Tensor, pad: int) -> dict[str, torch.Tensor]:
+    """Split concatenated turns, (batch, tokens), into (batch, turns, tokens)."""
     rows = [
-        ids[real.bool()].split([length for length in own.tolist() if length])
-        for ids, real, own in zip(batch["input_ids"], batch["attention_mask"], lengths, strict=True)
+        ids[mask.bool()].split([length for length in turn_lengths.tolist() if length])
+        for ids, mask, turn_lengths in zip(batch["input_ids"], batch["attention_mask"], lengths, strict=True)
     ]
     shape = (len(rows), max(map(len, rows)), max(len(turn) for turns in rows for turn in turns))
     input_ids = batch["input_ids"].new_full(shape, pad)
     mask = torch.zeros_like(input_ids)
     for row, turns in enumerate(rows):
-        for place, turn in enumerate(turns):
-            input_ids[row, place, : len(turn)] = turn
-            mask[row, place, : len(turn)] = 1
+        for index, turn in enumerate(turns):
+            input_ids[row, index, : len(turn)] = turn
+            mask[row, index, : len(turn)] = 1
     return {"input_ids": input_ids, "attention_mask": mask}
 
 
@@ -111,7 +113,7 @@ PIPELINES: dict[str, type[DialoguePipeline]] = {TASK: DialoguePipeline}
 
 
 def custom_pipelines(tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What `config.custom_pipelines` says, so that `pipeline(task, …, trust_remote_code=True)` finds this file."""
+    """The value of `config.custom_pipelines`: where `pipeline(task, …, trust_remote_code=True)` finds this file."""
     return {
         task: {
             "impl": f"{Path(__file__).stem}.{PIPELINES[task].__name__}",

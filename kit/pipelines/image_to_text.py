@@ -1,6 +1,6 @@
-"""The pipeline `image-to-text`: captions of pictures.
+"""The pipeline `image-to-text`: captions of images.
 
-This file stands alone: it is saved with a model for those who do not have kit.
+This file is self-contained: it is saved with a model, so that it works without kit.
 """
 
 import io
@@ -18,36 +18,35 @@ from transformers import GenerationConfig, Pipeline
 TASK = "image-to-text"
 
 
-def read_picture(source: Any, background: str = "#ffffff", channels: int = 3) -> Image.Image:
-    """A picture as a captioner sees it, upright and without transparent parts, of a file, its bytes or a PIL image.
+def read_image(source: Any, background: str = "#ffffff", channels: int = 3) -> Image.Image:
+    """Read a file, its bytes or a PIL image as a captioner sees it: upright, RGB or (with one channel) grayscale.
 
-    What shows through is `background`, such as "#ffffff"; `channels` is 3 for colors, 1 for grey. Raises ValueError
-    if it cannot be read.
+    Transparent parts show `background`, a color such as "#ffffff". Raises ValueError if the image cannot be read.
     """
     try:
         if isinstance(source, Image.Image):
-            picture = source
+            image = source
         else:
-            picture = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
-        picture = ImageOps.exif_transpose(picture)
-        if picture.mode.startswith("I"):  # 16 bits of grey, which Pillow would cut off at 255
-            picture = Image.fromarray((np.asarray(picture) >> 8).clip(0, 255).astype(np.uint8))
-        if picture.has_transparency_data:
-            see_through = picture.convert("RGBA")
-            picture = Image.new("RGBA", see_through.size, background)
-            picture.alpha_composite(see_through)
-        return picture.convert("L" if channels == 1 else "RGB")
-    except Exception as error:  # Pillow raises whatever its decoders do
-        name = f'"{source}"' if isinstance(source, str | os.PathLike) else "it"
+            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):  # 16-bit grayscale, which Pillow would clip at 255
+            image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))
+        if image.has_transparency_data:
+            transparent = image.convert("RGBA")
+            image = Image.new("RGBA", transparent.size, background)
+            image.alpha_composite(transparent)
+        return image.convert("L" if channels == 1 else "RGB")
+    except Exception as error:  # Pillow's decoders raise exceptions of many types
+        name = f'"{source}"' if isinstance(source, str | os.PathLike) else "the input"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise ValueError(f"{name} cannot be read as a picture: {reason}") from error
+        raise ValueError(f"{name} cannot be read as an image: {reason}") from error
 
 
 class ImageToTextPipeline(Pipeline):
-    """From a picture to text: `pipe(picture)` → `[{"generated_text": "…"}]`, `pipe([…, …])` → one such list each.
+    """Caption images: `pipe(image)` → `[{"generated_text": "…"}]`, `pipe([…, …])` → one such list per image.
 
-    A picture is the path of a file or a PIL image. With `num_return_sequences=n` there are n dicts, best first. Any
-    other argument is one of `generate()`; all of them can also be given when the pipeline is made.
+    An image is the path of a file or a PIL image. `num_return_sequences=n` returns n dicts, best first. All other
+    arguments are passed to `generate()`. Any argument can also be given when the pipeline is created.
     """
 
     _load_tokenizer = True
@@ -67,12 +66,12 @@ class ImageToTextPipeline(Pipeline):
         if not isinstance(inputs, str | os.PathLike | Image.Image):
             raise ValueError(f"{self.task} takes paths of files or PIL images, not {type(inputs).__name__}")
         config = self.model.config
-        picture = read_picture(inputs, getattr(config, "background", "#ffffff"), getattr(config, "num_channels", 3))
-        return {"pixel_values": self.image_processor(picture, return_tensors="pt").pixel_values}
+        image = read_image(inputs, getattr(config, "background", "#ffffff"), getattr(config, "num_channels", 3))
+        return {"pixel_values": self.image_processor(image, return_tensors="pt").pixel_values}
 
     def _forward(self, model_inputs: dict[str, torch.Tensor], **generate_kwargs: Any) -> dict[str, torch.Tensor]:
         sequences = self.model.generate(**model_inputs, **self._prepare_generate_kwargs(generate_kwargs))
-        # (batch, n, target) without START
+        # (batch, n, target), without the decoder's start token
         return {"sequences": sequences[:, 1:].unflatten(0, (len(model_inputs["pixel_values"]), -1))}
 
     def postprocess(self, model_outputs: dict[str, torch.Tensor]) -> list[dict[str, str]]:
@@ -80,12 +79,13 @@ class ImageToTextPipeline(Pipeline):
         ends = end if isinstance(end, list) else [end]
         records = []
         for tokens in model_outputs["sequences"][0].tolist():
-            kept = tokens[: next((place for place, token in enumerate(tokens) if token in ends), None)]
-            records.append({"generated_text": self.tokenizer.decode(kept, skip_special_tokens=True)})
+            end_index = next((index for index, token in enumerate(tokens) if token in ends), None)
+            text = self.tokenizer.decode(tokens[:end_index], skip_special_tokens=True)
+            records.append({"generated_text": text})
         return records
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Write the model, its tokenizer, its image processor and this file: a folder that needs only transformers."""
+        """Save the model, its tokenizer, its image processor and this file: a folder that needs only transformers."""
         folder, config = Path(save_directory), self.model.config
         config.custom_pipelines = getattr(config, "custom_pipelines", None) or custom_pipelines(PIPELINES)
         for part in (self.model, self.tokenizer, self.image_processor):
@@ -97,7 +97,7 @@ PIPELINES: dict[str, type[Pipeline]] = {TASK: ImageToTextPipeline}
 
 
 def custom_pipelines(tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What `config.custom_pipelines` says, so that `pipeline(task, …, trust_remote_code=True)` finds this file."""
+    """The value of `config.custom_pipelines`: where `pipeline(task, …, trust_remote_code=True)` finds this file."""
     return {
         task: {
             "impl": f"{Path(__file__).stem}.{PIPELINES[task].__name__}",

@@ -1,6 +1,6 @@
-"""The pipeline `question-answering`: the part of a text that answers a question, or that there is none.
+"""The pipeline `question-answering`: the span of a text that answers a question, or that there is none.
 
-This file stands alone: it is saved with a model for those who do not have kit.
+This file is self-contained: it is saved with a model, so that it works without kit.
 """
 
 import math
@@ -19,7 +19,7 @@ from transformers.pipelines.base import ChunkPipeline
 TASK = "question-answering"
 
 SETTINGS = "question_answering"
-"""The key of config.json under which a model has settings of its own, above all `null_threshold`."""
+"""Field of the model's config with its own defaults of the settings below, above all `null_threshold`."""
 
 DEFAULTS: dict[str, Any] = {
     "max_seq_len": 384,
@@ -27,7 +27,7 @@ DEFAULTS: dict[str, Any] = {
     "max_question_len": 64,
     "max_answer_len": 15,
     "align_to_words": True,
-    "handle_impossible_answer": None,  # if there is a threshold
+    "handle_impossible_answer": None,  # by default, whether there is a threshold
     "null_threshold": None,
 }
 
@@ -37,13 +37,13 @@ class Window:
     """A question with as much of its text as the model can read at once."""
 
     inputs: dict[str, list[int]]
-    """What the model gets, by name."""
+    """The inputs of the model, by name."""
     offsets: list[tuple[int, int] | None]
-    """For each token the characters of the text that it stands for; None for those of the question and others."""
+    """The characters of the text that each token covers; None for tokens that are not of the text."""
     words: list[int | None]
-    """For each token of the text the number of its word, if the tokenizer knows words."""
+    """The word that each token of the text belongs to, if the tokenizer knows words."""
     null: int
-    """The token that stands for "no answer": [CLS], or one that is not of the text."""
+    """The position that stands for "no answer": [CLS], or another token that is not of the text."""
 
 
 def question_windows(
@@ -54,13 +54,14 @@ def question_windows(
     doc_stride: int = DEFAULTS["doc_stride"],
     max_question_len: int = DEFAULTS["max_question_len"],
 ) -> list[Window]:
-    """The text in windows of at most `max_seq_len` tokens with the question, which is cut to `max_question_len`.
+    """Windows of at most `max_seq_len` tokens that together cover the text; each starts or ends with the question,
+    truncated to `max_question_len`.
 
-    Neighbors have `doc_stride` tokens in common, but not more than half of what fits beside the question; so a part
-    of the text that has no more than one token more than that is whole in at least one window. Together the windows
-    cover the text. Raises ValueError if nothing fits beside the question.
+    Neighboring windows overlap by `doc_stride` tokens, at most half of the room beside the question. Any span with at
+    most one token more than the overlap is complete in at least one window. Raises ValueError if the question leaves no
+    room for the text.
     """
-    question, length = _cut(tokenizer, question, max_question_len)
+    question, length = _truncate_question(tokenizer, question, max_question_len)
     room = max_seq_len - length - tokenizer.num_special_tokens_to_add(pair=True)
     if room < 1:
         raise ValueError(
@@ -78,71 +79,73 @@ def question_windows(
         verbose=False,
     )
     names = [name for name in encoded if name not in ("offset_mapping", "overflow_to_sample_mapping")]
-    found = []
+    windows = []
     for number, pairs in enumerate(encoded["offset_mapping"]):
-        ours = [side == int(question_first) for side in encoded.sequence_ids(number)]
+        is_text = [sequence == int(question_first) for sequence in encoded.sequence_ids(number)]
         ids = encoded["input_ids"][number]
         if tokenizer.cls_token_id in ids:
             null = ids.index(tokenizer.cls_token_id)
         else:
             null = 0 if question_first else len(ids) - 1
         words = encoded.word_ids(number)
-        found.append(
+        windows.append(
             Window(
                 inputs={name: encoded[name][number] for name in names},
-                # a token of no characters, such as one that only marks the beginning of a word, cannot be an end
+                # a token without characters, such as one that only marks the beginning of a word, cannot be an end
                 offsets=[
-                    tuple(pair) if of and pair[0] < pair[1] else None for of, pair in zip(ours, pairs, strict=True)
+                    tuple(pair) if inside and pair[0] < pair[1] else None
+                    for inside, pair in zip(is_text, pairs, strict=True)
                 ],
-                words=[word if of else None for of, word in zip(ours, words, strict=True)],
+                words=[word if inside else None for inside, word in zip(is_text, words, strict=True)],
                 null=null,
             )
         )
-    return found
+    return windows
 
 
-def _cut(tokenizer: PreTrainedTokenizerBase, question: str, most: int) -> tuple[str, int]:
-    """The question, cut to a number of tokens, and how many it has."""
+def _truncate_question(tokenizer: PreTrainedTokenizerBase, question: str, max_length: int) -> tuple[str, int]:
+    """The question, truncated to at most `max_length` tokens, and its length."""
     length = math.inf
     while True:
         encoded = tokenizer(question, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         ends = [end for _, end in encoded["offset_mapping"]]
-        if len(ends) <= most or len(ends) >= length:  # cutting may, in theory, not make it shorter
+        if len(ends) <= max_length or len(ends) >= length:  # in theory, fewer characters may not give fewer tokens
             return question, len(ends)
         length = len(ends)
-        question = question[: ends[most - 1]]
+        question = question[: ends[max_length - 1]]
 
 
-def longest_input(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Number of tokens that the model has positions for, as far as it and its tokenizer say."""
+def max_input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """The number of tokens that the model has positions for, according to its modules, its config and its tokenizer."""
     limits = [tokenizer.model_max_length]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
-            # RoBERTa and its like count from behind the padding token
+            # RoBERTa and similar models count positions from the padding token on
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
     limits.append(getattr(model.config, "max_position_embeddings", None) or limits[0])
-    return int(min(limit for limit in limits if limit > 0))  # XLNet has no limit, and says so by -1
+    return int(min(limit for limit in limits if limit > 0))  # XLNet has no limit: -1
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What the windows of a question say together."""
+    """The answers to a question over all of its windows."""
 
     best: list[dict[str, Any]]
-    """Parts of the text, best first: {"score", "start", "end", "answer"}; none if no token is of the text."""
+    """Spans of the text, best first: {"score", "start", "end", "answer"}; empty if no token is of the text."""
     null_probability: float
-    """The score of no answer, comparable to those above."""
+    """The score of no answer, comparable to the scores in `best`."""
     null_score: float
-    """By how much the logits of no answer exceed those of the best one; 0 if there is none to choose."""
+    """The difference between the logits of no answer and those of the best answer; 0 if `best` is empty."""
 
-    def chosen(self, top_k: int, handle_impossible: bool | None, threshold: float | None) -> list[dict[str, Any]]:
-        """The answers to give, best first; no answer is one if that is asked for, or if there is a threshold for it."""
+    def top(self, top_k: int, handle_impossible: bool | None, threshold: float | None) -> list[dict[str, Any]]:
+        """The `top_k` answers, best first. No answer (the empty text) is one of them if `handle_impossible` is true, or
+        if it is None and there is a threshold."""
         none = {"score": self.null_probability, "start": 0, "end": 0, "answer": ""}
         answers = self.best
         if handle_impossible or (handle_impossible is None and threshold is not None):
             if self.null_score > (threshold or 0.0):
                 answers = [none, *answers]
-            else:  # never before the best one, which the threshold has preferred to it
+            else:  # the threshold prefers the best answer, whatever the probabilities
                 answers = answers[:1] + sorted([none, *answers[1:]], key=lambda answer: -answer["score"])
         return answers[:top_k] or [none | {"score": 0.0}]
 
@@ -158,20 +161,22 @@ def find_answers(
 ) -> Answers:
     """The `top_k` best answers of at most `max_answer_len` tokens, from the logits of each window's tokens.
 
-    The logits of start and end are added, and compared over all windows; what two windows both have counts once. That
-    there is no answer is believed as much as by the window that believes it least. Scores are probabilities of start
-    and end among all tokens of the text and the null tokens of all windows: with one window, those of transformers 4.
+    Spans are ranked by the sum of their start and end logits over all windows; a span in two windows counts once. The
+    logit of no answer is the minimum over the windows. Scores are probabilities of start and end among all tokens of
+    the text and the null tokens of all windows: with a single window, those of transformers 4.
     """
     starts, ends = [logits.double() for logits in starts], [logits.double() for logits in ends]
-    found: dict[tuple[int, int], float] = {}
-    words = _words(windows) if align_to_words else {}
+    scores: dict[tuple[int, int], float] = {}
+    words = _word_spans(windows) if align_to_words else {}
     for window, start, end in zip(windows, starts, ends, strict=True):
-        for place, logit in _best_places(context, window, start, end, words, top_k, max_answer_len).items():
-            found[place] = max(logit, found.get(place, -math.inf))
-    ranked = sorted(found, key=lambda place: (-found[place], place))[:top_k]
-    # the logarithm of the sum over all tokens that could have been chosen
+        for span, logit in _best_spans(context, window, start, end, words, top_k, max_answer_len).items():
+            scores[span] = max(logit, scores.get(span, -math.inf))
+    ranked = sorted(scores, key=lambda span: (-scores[span], span))[:top_k]
+    # the log of the normalizer, over all candidate tokens
     total = sum(
-        torch.cat([logits[_allowed(window)] for window, logits in zip(windows, side, strict=True)]).logsumexp(0).item()
+        torch.cat([logits[_candidates(window)] for window, logits in zip(windows, side, strict=True)])
+        .logsumexp(0)
+        .item()
         for side in (starts, ends)
     )
     null = min(
@@ -180,36 +185,36 @@ def find_answers(
     return Answers(
         best=[
             {
-                "score": math.exp(found[place] - total),
-                "start": place[0],
-                "end": place[1],
-                "answer": context[slice(*place)],
+                "score": math.exp(scores[span] - total),
+                "start": span[0],
+                "end": span[1],
+                "answer": context[slice(*span)],
             }
-            for place in ranked
+            for span in ranked
         ],
         null_probability=math.exp(null - total),
-        null_score=null - found[ranked[0]] if ranked else 0.0,
+        null_score=null - scores[ranked[0]] if ranked else 0.0,
     )
 
 
-def _allowed(window: Window) -> torch.Tensor:
-    """The tokens of the text, and the null token."""
-    places = [place for place, offset in enumerate(window.offsets) if offset is not None]
-    return torch.tensor([window.null, *places])
+def _candidates(window: Window) -> torch.Tensor:
+    """The positions of the null token and of the tokens of the text."""
+    positions = [position for position, offset in enumerate(window.offsets) if offset is not None]
+    return torch.tensor([window.null, *positions])
 
 
-def _words(windows: Sequence[Window]) -> dict[int | None, tuple[int, int]]:
-    """The characters of each word, also of one that is cut at the end of a window."""
-    found: dict[int | None, tuple[int, int]] = {}
+def _word_spans(windows: Sequence[Window]) -> dict[int | None, tuple[int, int]]:
+    """The characters of each word, complete even if a window ends within the word."""
+    spans: dict[int | None, tuple[int, int]] = {}
     for window in windows:
         for word, offset in zip(window.words, window.offsets, strict=True):
             if word is not None and offset is not None:
-                first, last = found.get(word, offset)
-                found[word] = min(first, offset[0]), max(last, offset[1])
-    return found
+                first, last = spans.get(word, offset)
+                spans[word] = min(first, offset[0]), max(last, offset[1])
+    return spans
 
 
-def _best_places(
+def _best_spans(
     context: str,
     window: Window,
     start: torch.Tensor,
@@ -218,33 +223,33 @@ def _best_places(
     top_k: int,
     max_answer_len: int,
 ) -> dict[tuple[int, int], float]:
-    """The best `top_k` parts of the text in a window, as first character and the one behind the last."""
-    first = _allowed(window)[1:]
+    """The logits of the `top_k` best spans of characters in a window."""
+    first = _candidates(window)[1:]
     if len(first) == 0:
         return {}
-    # (tokens, length - 1) the logits of an answer that begins at a token and has a length
+    # (tokens, lengths): the logits of the answer that begins at a token, by its length - 1
     lengths = torch.arange(min(max_answer_len, len(window.offsets)))
     last = first[:, None] + lengths
     inside = torch.zeros(len(window.offsets) + len(lengths), dtype=torch.bool)
     inside[first] = True
     sums = start[first][:, None] + end[last.clamp(max=len(end) - 1)]
     ranked, order = sums.masked_fill(~inside[last], -math.inf).flatten().sort(descending=True, stable=True)
-    found: dict[tuple[int, int], float] = {}
+    spans: dict[tuple[int, int], float] = {}
     for logit, number in zip(ranked.tolist(), order.tolist(), strict=True):
-        if len(found) == top_k or logit == -math.inf:
+        if len(spans) == top_k or logit == -math.inf:
             break
         row, length = divmod(number, len(lengths))
-        place = _characters(context, window, int(first[row]), int(first[row]) + length, words)
-        if place is not None:
-            found.setdefault(place, logit)
-    return found
+        span = _character_span(context, window, int(first[row]), int(first[row]) + length, words)
+        if span is not None:
+            spans.setdefault(span, logit)
+    return spans
 
 
-def _characters(
+def _character_span(
     context: str, window: Window, first: int, last: int, words: dict[int | None, tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The characters from one token to another, or of their words, without white space at the ends; None if no
-    others are left."""
+    """The characters from one token to another, extended to whole words and stripped of white space; None if nothing is
+    left."""
     begin, stop = window.offsets[first], window.offsets[last]
     assert begin is not None
     assert stop is not None
@@ -258,17 +263,18 @@ def _characters(
 class QuestionAnsweringPipeline(ChunkPipeline):
     """`pipe(question="…", context="…")` → `{"score": 0.9, "start": 3, "end": 7, "answer": "…"}`.
 
-    For every answer `context[start:end] == answer`. An input may also be a dict with `question` and `context`, an
-    object with `question_text` and `context_text`, or two texts; several are a list of these, or a list of questions
-    with a list of contexts or one context for all, and give a list. A generator or a dataset of torch gives an
-    iterator, and is read as it goes. `top_k=n` gives a list of up to n answers for each question, best first.
+    For every answer, `context[start:end] == answer`. An input may also be a dict with `question` and `context`, an
+    object with `question_text` and `context_text`, or two texts. Several inputs are a list of these, or a list of
+    questions with a list of contexts or one context for all, and return a list. A generator or a torch dataset is
+    streamed: it returns an iterator. `top_k=n` returns a list of up to n answers per question, best first.
 
-    `max_seq_len`, `doc_stride` and `max_question_len` say, in tokens, how a long text is cut into windows and how much
-    neighbors have in common; `max_answer_len` is the most tokens of an answer, before `align_to_words=True` makes
-    whole words of its ends (as the tokenizer sees words). With `handle_impossible_answer=True` no answer is one, too:
-    the empty text, from 0 to 0, first if its logits exceed those of the best other one by more than `null_threshold`
-    (0 unless told). All of these can be given in a call, when the pipeline is made, or in the model's config.json under
-    `question_answering`; where a `null_threshold` is given, impossible answers are handled unless told otherwise.
+    `max_seq_len`, `doc_stride` and `max_question_len` set, in tokens, the length of windows over a long text, their
+    overlap, and the length of the question. `max_answer_len` is the maximum length of an answer in tokens, before
+    `align_to_words=True` extends its ends to whole words (as the tokenizer splits them). With
+    `handle_impossible_answer=True`, no answer is a possible answer: the empty text, from 0 to 0, ranked first if its
+    logits exceed those of the best other answer by more than `null_threshold` (default: 0). All of these can be given
+    in a call, when the pipeline is created, or in the model's config.json under `question_answering`. A
+    `null_threshold` implies `handle_impossible_answer=True` unless it is set to False.
     """
 
     default_input_names = "question,context"
@@ -280,10 +286,10 @@ class QuestionAnsweringPipeline(ChunkPipeline):
     def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         if not self.tokenizer.is_fast:
-            raise ValueError(f"{TASK} needs a fast tokenizer, which knows the characters of its tokens")
-        own = getattr(self.model.config, SETTINGS, None) or {}
-        self.longest = longest_input(self.model, self.tokenizer)
-        self.settings = DEFAULTS | {"max_seq_len": min(self.longest, DEFAULTS["max_seq_len"])} | own
+            raise ValueError(f"{TASK} needs a fast tokenizer, which maps tokens to characters")
+        saved = getattr(self.model.config, SETTINGS, None) or {}
+        self.max_length = max_input_length(self.model, self.tokenizer)
+        self.settings = DEFAULTS | {"max_seq_len": min(self.max_length, DEFAULTS["max_seq_len"])} | saved
 
     def _sanitize_parameters(
         self,
@@ -305,11 +311,10 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             "null_threshold": null_threshold,
         }
         for name, value in (preprocess | {"top_k": top_k, "max_answer_len": max_answer_len}).items():
-            least = 0 if name == "doc_stride" else 1
-            if value is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}, not {value}")
-        given = [{k: v for k, v in part.items() if v is not None} for part in (preprocess, postprocess)]
-        return given[0], {}, given[1]
+            minimum = 0 if name == "doc_stride" else 1
+            if value is not None and value < minimum:
+                raise ValueError(f"{name} must be at least {minimum}, not {value}")
+        return _without_none(preprocess), {}, _without_none(postprocess)
 
     def __call__(
         self,
@@ -326,11 +331,11 @@ class QuestionAnsweringPipeline(ChunkPipeline):
 
     def preprocess(self, inputs: Any, **settings: Any) -> Iterator[dict[str, Any]]:
         question, context = _example(inputs)
-        told = {**self.settings, **settings}
-        chosen: dict[str, int] = {name: told[name] for name in ("max_seq_len", "doc_stride", "max_question_len")}
-        if chosen["max_seq_len"] > self.longest:
-            raise ValueError(f"max_seq_len {chosen['max_seq_len']} is more than the model can read ({self.longest})")
-        windows = question_windows(self.tokenizer, question, context, **chosen)
+        settings = {**self.settings, **settings}
+        sizes: dict[str, int] = {name: settings[name] for name in ("max_seq_len", "doc_stride", "max_question_len")}
+        if sizes["max_seq_len"] > self.max_length:
+            raise ValueError(f"max_seq_len {sizes['max_seq_len']} is more than the model can read ({self.max_length})")
+        windows = question_windows(self.tokenizer, question, context, **sizes)
         for number, window in enumerate(windows, start=1):
             yield {
                 **{name: torch.tensor([ids]) for name, ids in window.inputs.items()},
@@ -340,29 +345,33 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             }
 
     def _forward(self, model_inputs: dict[str, Any]) -> dict[str, Any]:
-        told = {name: model_inputs.pop(name) for name in ("window", "context", "is_last")}
+        rest = {name: model_inputs.pop(name) for name in ("window", "context", "is_last")}
         output = self.model(**model_inputs)
-        return {"start": output.start_logits, "end": output.end_logits, **told}
+        return {"start": output.start_logits, "end": output.end_logits, **rest}
 
     def postprocess(self, model_outputs: list[dict[str, Any]], top_k: int = 1, **settings: Any) -> Any:
-        chosen = {**self.settings, **settings}
+        settings = {**self.settings, **settings}
         windows = [output["window"] for output in model_outputs]
 
         def logits(side: str) -> list[torch.Tensor]:
-            # (tokens of the window), without padding, on whichever side that is
+            # (tokens of the window), without padding, which may be on either side
             rows = zip((output[side][0].float() for output in model_outputs), windows, strict=True)
             right = self.tokenizer.padding_side == "right"
             return [row[: len(w.offsets)] if right else row[len(row) - len(w.offsets) :] for row, w in rows]
 
-        context, names = model_outputs[0]["context"], ("max_answer_len", "align_to_words")
-        found = find_answers(
-            context, windows, logits("start"), logits("end"), top_k, **{name: chosen[name] for name in names}
-        )
-        answers = found.chosen(top_k, chosen["handle_impossible_answer"], chosen["null_threshold"])
+        answers = find_answers(
+            model_outputs[0]["context"],
+            windows,
+            logits("start"),
+            logits("end"),
+            top_k,
+            max_answer_len=settings["max_answer_len"],
+            align_to_words=settings["align_to_words"],
+        ).top(top_k, settings["handle_impossible_answer"], settings["null_threshold"])
         return answers[0] if top_k == 1 else answers
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Write the model, its tokenizer and this file: a folder that needs nothing but transformers."""
+        """Save the model, its tokenizer and this file: a folder that needs nothing but transformers."""
         folder, config = Path(save_directory), self.model.config
         config.custom_pipelines = getattr(config, "custom_pipelines", None) or custom_pipelines(PIPELINES)
         self.model.save_pretrained(folder, **kwargs)
@@ -370,8 +379,12 @@ class QuestionAnsweringPipeline(ChunkPipeline):
         shutil.copyfile(__file__, folder / Path(__file__).name)
 
 
+def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in settings.items() if value is not None}
+
+
 def _arguments(args: tuple[Any, ...], question: Any, context: Any) -> Any:
-    """What the arguments of a call mean: an example, or several."""
+    """The example or examples that the arguments of a call describe. Raises ValueError if they describe none."""
     if args and (question is not None or context is not None):
         raise ValueError(f"{TASK}: give question= and context=, or examples, not both")
     if len(args) == 2 and all(isinstance(text, str) for text in args):
@@ -392,24 +405,24 @@ def _arguments(args: tuple[Any, ...], question: Any, context: Any) -> Any:
 
 
 def _example(inputs: Any) -> tuple[str, str]:
-    """Question and context of an example. Raises ValueError if it has none, or one without any character."""
-    found: list[Any]
+    """Question and context of an example. Raises ValueError if one of them is missing or blank."""
+    texts: list[Any]
     if isinstance(inputs, Mapping):
-        found = [inputs.get(name) for name in ("question", "context")]
+        texts = [inputs.get(name) for name in ("question", "context")]
     else:
-        found = [getattr(inputs, name, None) for name in ("question_text", "context_text")]
-    for name, text in zip(("question", "context"), found, strict=True):
+        texts = [getattr(inputs, name, None) for name in ("question_text", "context_text")]
+    for name, text in zip(("question", "context"), texts, strict=True):
         if not isinstance(text, str) or not text.strip():
-            what = "is empty" if isinstance(text, str) else f"is not a text: {text!r}"
-            raise ValueError(f"{TASK} takes examples with question and context, and the {name} of this one {what}")
-    return found[0], found[1]
+            problem = "is empty" if isinstance(text, str) else f"is not a text: {text!r}"
+            raise ValueError(f"{TASK} takes examples with question and context; the {name} of this example {problem}")
+    return texts[0], texts[1]
 
 
 PIPELINES: dict[str, type[QuestionAnsweringPipeline]] = {TASK: QuestionAnsweringPipeline}
 
 
 def custom_pipelines(tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """What `config.custom_pipelines` says, so that `pipeline(task, …, trust_remote_code=True)` finds this file."""
+    """The value of `config.custom_pipelines`: where `pipeline(task, …, trust_remote_code=True)` finds this file."""
     return {
         task: {
             "impl": f"{Path(__file__).stem}.{PIPELINES[task].__name__}",

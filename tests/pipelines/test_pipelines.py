@@ -132,7 +132,7 @@ def test_models_without_encoder_are_refused(trained: Path) -> None:
     from transformers import GPT2Config, GPT2LMHeadModel
 
     model = GPT2LMHeadModel(GPT2Config(vocab_size=9, n_embd=4, n_layer=1, n_head=1))
-    with pytest.raises(ValueError, match="encoder and decoder, not GPT2LMHeadModel"):
+    with pytest.raises(ValueError, match="an encoder-decoder, not GPT2LMHeadModel"):
         pipeline("summarization", model=model, tokenizer=AutoTokenizer.from_pretrained(trained / "model"))
 
 
@@ -197,7 +197,7 @@ def test_languages_are_never_guessed(multilingual: Path, trained: Path) -> None:
     with pytest.raises(ValueError, match="not es"):
         pipeline("translation_de_to_es", model=multilingual)("eins")
     one = pipeline("translation", model=trained)
-    with pytest.raises(ValueError, match="one pair"):
+    with pytest.raises(ValueError, match="single direction"):
         one("x", tgt_lang="en")
     with pytest.warns(UserWarning, match="in whatever direction"):
         assert pipeline("translation_de_to_en", model=trained)(DATES) == one(DATES)
@@ -237,7 +237,7 @@ def test_language_codes_of_pretrained_models(name: str, tmp_path: Path) -> None:
     tokens = pipe("ja", src_lang=source, tgt_lang=target, return_tensors=True)[0]["translation_token_ids"]
     assert code in tokens
     assert pipeline(f"translation_{source}_to_{target}", model=folder, **settings)(["der hund", "ja"]) == expected
-    with pytest.raises(ValueError, match="must be told tgt_lang"):
+    with pytest.raises(ValueError, match="this model needs tgt_lang"):
         pipe("ja")
     with pytest.raises(ValueError, match=f'no tgt_lang "hund" .*{source}'):
         pipe("ja", src_lang=source, tgt_lang="hund")

@@ -362,9 +362,9 @@ def test_shapes_of_calls(pipe: QuestionAnsweringPipeline) -> None:
         ({"question": "a"}, "takes question= with context="),
         ({"question": "a", "context": ["b"]}, "takes question= with context="),
         ({"question": ["a"], "context": ["b", "c"]}, "1 questions and 2 contexts"),
-        ({"question": " ", "context": "b"}, "the question of this one is empty"),
-        ({"question": "a", "context": ""}, "the context of this one is empty"),
-        ({"question": ["a"], "context": [None]}, "the context of this one is not a text: None"),
+        ({"question": " ", "context": "b"}, "the question of this example is empty"),
+        ({"question": "a", "context": ""}, "the context of this example is empty"),
+        ({"question": ["a"], "context": [None]}, "the context of this example is not a text: None"),
         ({"question": "a", "context": "b", "top_k": 0}, "top_k must be at least 1, not 0"),
         ({"question": "a", "context": "b", "max_answer_len": 0}, "max_answer_len must be at least 1"),
     ],
@@ -399,7 +399,7 @@ def test_positions_behind_the_padding_token() -> None:
     ours = pipeline(
         "question-answering", model=RobertaForQuestionAnswering(config).eval(), tokenizer=TOKENIZERS["bytes"]
     )
-    assert ours.longest == 33
+    assert ours.max_length == 33
     assert ours(question="when ?", context=TEXTS["ta"])["answer"] in TEXTS["ta"]
 
 

@@ -156,7 +156,7 @@ def test_the_pipeline_with_kit_and_in_a_process_without(run: Path, folder: Path,
     assert pipe(paths, batch_size=2) == right
     assert pipe([]) == []
     assert len(pipe(paths[0], num_beams=3, num_return_sequences=3)) == 3
-    with pytest.raises(ValueError, match=r"gone\.png.*cannot be read as a picture"):
+    with pytest.raises(ValueError, match=r"gone\.png.*cannot be read as an image"):
         pipe("gone.png")
     with pytest.raises(ValueError, match="takes paths of files or PIL images"):
         pipe(3)

@@ -19,7 +19,7 @@ from kit.data import splits as kit_splits
 from kit.data.splits import Splits
 from kit.errors import DataError
 from kit.models import RNNCaptionerConfig
-from kit.pipelines.image_to_text import read_picture
+from kit.pipelines.image_to_text import read_image
 from kit.tasks.captioning import images
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of
 from kit.tasks.captioning.recipe import CaptioningData
@@ -170,11 +170,11 @@ def test_what_is_transparent_shows_the_background() -> None:
     palette.putpixel((1, 0), 1)
     for content in (saved(see_through), saved(palette, transparency=1), saved(see_through.convert("LA"))):
         for background, color in (("#ffffff", (255, 255, 255)), ("#102030", (16, 32, 48))):
-            assert read_picture(content, background).getpixel((1, 0)) == color
-    assert read_picture(saved(see_through)).getpixel((0, 0)) == (255, 0, 0)
+            assert read_image(content, background).getpixel((1, 0)) == color
+    assert read_image(saved(see_through)).getpixel((0, 0)) == (255, 0, 0)
     half = Image.new("RGBA", (1, 1), (255, 0, 0, 128))
-    assert read_picture(half, "#0000ff").getpixel((0, 0)) == (128, 0, 127)
-    assert read_picture(half, channels=1).mode == "L"
+    assert read_image(half, "#0000ff").getpixel((0, 0)) == (128, 0, 127)
+    assert read_image(half, channels=1).mode == "L"
 
 
 def test_pictures_are_upright_and_16_bits_of_grey_are_not_cut() -> None:
@@ -182,11 +182,11 @@ def test_pictures_are_upright_and_16_bits_of_grey_are_not_cut() -> None:
     lying.putpixel((0, 0), (0, 0, 0))
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned to the right
-    upright = read_picture(saved(lying, exif=exif))
+    upright = read_image(saved(lying, exif=exif))
     assert upright.size == (2, 4)
     assert upright.getpixel((1, 0)) == (0, 0, 0)
     deep = Image.fromarray(np.array([[0, 0x8000, 0xFFFF]], dtype=np.uint16))
-    assert [read_picture(saved(deep)).getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
+    assert [read_image(saved(deep)).getpixel((x, 0))[0] for x in range(3)] == [0, 128, 255]
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
@@ -200,7 +200,7 @@ def test_a_broken_picture_is_named(folder: Path, tmp_path: Path, monkeypatch: An
     data = CaptioningData(path=str(tmp_path), validation_size=1)
     splits = load_splits(data).datasets
     split = next(name for name, rows in splits.items() if "1.png" in rows["file"])
-    with pytest.raises(DataError, match=r"data\.image: .*1\.png.* cannot be read as a picture"):
+    with pytest.raises(DataError, match=r"data\.image: .*1\.png.* cannot be read as an image"):
         Pictures(splits[split], tmp_path, PixelReader(CONFIG))
     monkeypatch.setattr(images, "KEPT_BYTES", 0)
     later = Pictures(splits[split], tmp_path, PixelReader(CONFIG))

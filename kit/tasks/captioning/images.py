@@ -13,7 +13,7 @@ from transformers import PreTrainedConfig, ViTImageProcessorPil
 
 from kit.data.rows import IMAGE_BYTES
 from kit.errors import DataError
-from kit.pipelines.image_to_text import read_picture
+from kit.pipelines.image_to_text import read_image
 from kit.tasks.captioning.rows import FILE, cells
 
 KEPT_BYTES = 2**30
@@ -54,7 +54,7 @@ class PixelReader:
 
     def picture(self, source: Any) -> Image.Image:
         """A picture without transparent parts; raises ValueError if it cannot be read."""
-        return read_picture(source, self.background, self.channels)
+        return read_image(source, self.background, self.channels)
 
     def resized(self, picture: Image.Image) -> np.ndarray:
         """Colors from 0 to 255 (channels, side, side), a byte each."""

@@ -281,7 +281,7 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         examples = self.encode(without_answers(rows), state, "given").examples
         logits = predict_rows(objective, examples.inputs, self.recipe.eval.tokens_per_batch, unpadded)
         threshold = self.threshold(state.config)
-        chosen = [dict(answers.chosen(1, None, threshold)[0]) for answers in self.answers(examples.questions, logits)]
+        chosen = [dict(answers.top(1, None, threshold)[0]) for answers in self.answers(examples.questions, logits)]
         return Predictions([{"prediction": answer.pop("answer"), **answer} for answer in chosen], examples.truncated)
 
     def threshold(self, config: PreTrainedConfig) -> float | None:
