@@ -12,6 +12,7 @@ import pytest
 from support.scripts import FOLDERS, run_script, script
 
 from kit.cards.markdown import escape
+from kit.data.text.tokenizer import NoTokenizers
 from kit.errors import DataError, KitError, RunError
 from kit.recipe.catalog import shipped_recipes
 from kit.runs.folder import RunFolder
@@ -260,7 +261,7 @@ def run(tmp_path: Path) -> Path:
     (folder / "model").mkdir(parents=True)
     (folder / "head.yaml").write_text(HEAD)
     recipe = load_recipe(folder / "head.yaml").with_values("data", fingerprints={"train": "abc"})
-    (folder / "recipe.yaml").write_text(recipe.to_yaml())
+    RunFolder(folder).start(recipe, NoTokenizers())
     (folder / "results.json").write_text(json.dumps(RESULTS))
     return folder
 

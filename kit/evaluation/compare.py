@@ -17,6 +17,7 @@ from kit.errors import KitError, RunError
 from kit.evaluation.metrics import METRICS, by_kind, find_metric, greater_is_better
 from kit.evaluation.metrics.base import Statistics
 from kit.system.files import read_json
+from kit.system.format import check_format, read_run_format
 
 if TYPE_CHECKING:
     import numpy as np
@@ -138,6 +139,9 @@ def compare_runs(
         raise KitError(f"A comparison needs at least one bootstrap sample, got {samples}.")
     if seed < 0:
         raise KitError(f"The seed of a comparison must not be negative, got {seed}.")
+    for folder in folders:
+        if stored := read_run_format(Path(folder)):  # predictions of other programs have no format
+            check_format(folder, stored)
     files = [Path(folder) / "predictions" / f"{split}.jsonl" for folder in folders]
     rows = [read_predictions(file) for file in files]
     for other, file in zip(rows[1:], files[1:], strict=True):

@@ -15,6 +15,7 @@ from kit.errors import RecipeError, RunError
 from kit.recipe.base import Recipe
 from kit.recipe.messages import show
 from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder, write_text
+from kit.system.format import FORMAT_STAMP, RUN_FILE, check_format, read_run_format
 from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
 from kit.training.processes import gather, on_main
@@ -42,6 +43,7 @@ class RunFolder:
 
     def __init__(self, path: Path):
         self.path = path
+        self.format_file = path / RUN_FILE
         self.recipe_file = path / "recipe.yaml"
         self.results_file = path / "results.json"
         self.metrics_file = path / "metrics.jsonl"
@@ -63,7 +65,18 @@ class RunFolder:
         if not folder.recipe_file.is_file():
             problem = "is not a run folder: it has no recipe.yaml" if path.exists() else "does not exist"
             raise RunError(f"{path} {problem}. `kit train RECIPE` creates one, by default under runs/")
+        folder.check_format()
         return folder
+
+    def check_format(self) -> None:
+        """Raise RunError unless this version of kit can read the run."""
+        stored = read_run_format(self.path)
+        if "kit_format" not in stored:
+            raise RunError(
+                f"{self.path} has a recipe but no format number, so kit {__version__} did not write it. Nothing was "
+                f"touched. To repeat the run: kit train {self.recipe_file} --output FOLDER"
+            )
+        check_format(self.path, stored)
 
     @property
     def is_finished(self) -> bool:
@@ -71,6 +84,7 @@ class RunFolder:
 
     def recipe(self) -> Recipe:
         """The resolved recipe that the run was started with. Raises RunError if this version of kit cannot read it."""
+        self.check_format()
         try:
             return load_recipe(self.recipe_file, saved=True)
         except RecipeError as error:
@@ -92,7 +106,8 @@ class RunFolder:
         if not self.recipe_file.exists():
             # a run that was killed before it wrote its recipe may have left these
             entries = [path.name for path in self.path.iterdir()] if self.path.exists() else []
-            foreign = [name for name in entries if name != ".lock" and not name.startswith(TEMPORARY_PREFIX)]
+            leftovers = (".lock", self.format_file.name)
+            foreign = [name for name in entries if name not in leftovers and not name.startswith(TEMPORARY_PREFIX)]
             if foreign:
                 raise RunError(
                     f"{self.path} is not empty and holds no run ({', '.join(sorted(foreign)[:3])}): nothing was "
@@ -126,6 +141,7 @@ class RunFolder:
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         """Write the resolved recipe and the tokenizers: the folder now belongs to the run."""
         self.path.mkdir(parents=True, exist_ok=True)
+        write_text(self.format_file, json.dumps(dict(FORMAT_STAMP), indent=1) + "\n")
         write_text(self.recipe_file, recipe.to_yaml())
         if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
             temporary = self.path / f"{TEMPORARY_PREFIX}tokenizer"

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.errors import RunError
+from kit.system.files import read_json
 from kit.system.version import __version__
 
 FORMAT = 2
@@ -12,6 +13,8 @@ FORMAT = 2
 
 FORMAT_STAMP: Mapping[str, Any] = {"kit_format": FORMAT, "kit_version": __version__}
 """Stored in run.json of a run, in state.json of a checkpoint, and in the config of a model."""
+
+RUN_FILE = "run.json"
 
 
 def check_format(path: Path | str, stored: Mapping[str, Any]) -> None:
@@ -22,3 +25,10 @@ def check_format(path: Path | str, stored: Mapping[str, Any]) -> None:
             f"{path} was written by kit {version} in format {number}; kit {__version__} reads format {FORMAT}. Nothing "
             f"was touched: use kit {version}, or train into a new folder"
         )
+
+
+def read_run_format(folder: Path) -> Mapping[str, Any]:
+    """The values that a run folder stores in run.json or, in the layout on the Hub, in its model's config; empty if it
+    has neither file."""
+    files = (folder / name for name in (RUN_FILE, "config.json", "model_config.json"))
+    return next((read_json(file, "the format of a run") for file in files if file.is_file()), {})

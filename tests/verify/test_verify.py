@@ -11,13 +11,14 @@ from rich.console import Console
 from torch import Tensor, nn
 
 import kit.models.recurrent
-from kit.data.text.tokenizer import train_tokenizers
+from kit.data.text.tokenizer import NoTokenizers, train_tokenizers
 from kit.errors import RecipeError, RunError
 from kit.models import RNNSeq2SeqConfig, RNNSeq2SeqForConditionalGeneration, register_models
 from kit.models.attention import AdditiveAttention
 from kit.models.recurrent import RecurrentCache, RecurrentCacheLayer
 from kit.models.rnn_decoder import RNNDecoder
 from kit.recipe.model import Seq2SeqTokenizerSection
+from kit.runs.folder import RunFolder
 from kit.runs.verify import verify
 from kit.tasks.registry import load_recipe
 from kit.training.objective import Batch, Seq2SeqObjective
@@ -330,8 +331,7 @@ def test_a_recipe_is_proved_on_its_own_data(recipe_file: Path) -> None:
 
 def test_a_run_is_proved_with_its_weights_and_its_data_where_it_still_is(recipe_file: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    run.mkdir()
-    (run / "recipe.yaml").write_text(load_recipe(recipe_file).to_yaml(), encoding="utf-8")
+    RunFolder(run).start(load_recipe(recipe_file), NoTokenizers())
     with pytest.raises(RunError, match="has no model yet"):
         verify(run)
     tokenizers = train_tokenizers(Seq2SeqTokenizerSection(train="char", min_frequency=1), ["abcd"], ["abcd"])
