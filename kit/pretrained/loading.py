@@ -42,7 +42,7 @@ from kit.recipe.base import Recipe
 from kit.recipe.model_settings import check_settings
 from kit.system.device import default_device
 from kit.system.files import TEMPORARY_PREFIX, replace_folder
-from kit.system.format import FORMAT_STAMP, check_format
+from kit.system.format import FORMAT_STAMP, check_format, read_run_format
 from kit.system.redaction import redact
 
 
@@ -69,7 +69,7 @@ class ModelFolder:
     """The folder with the weights, the configuration and the tokenizer."""
     config: PreTrainedConfig
     recipe_file: Path | None
-    """The recipe of a run; None for a model folder."""
+    """The recipe of a run; None for a model folder, or for a recipe that is not kit's."""
 
     @classmethod
     def open(cls, name_or_path: "str | Path | ModelFolder", settings: dict[str, Any] | None = None) -> "ModelFolder":
@@ -80,9 +80,12 @@ class ModelFolder:
         if isinstance(name_or_path, ModelFolder):
             return name_or_path
         folder = resolve_folder(name_or_path)
-        path, recipe_file = _weights_dir(folder), folder / "recipe.yaml"
+        path, recipe_file, stored = _weights_dir(folder), folder / "recipe.yaml", read_run_format(folder)
+        is_run = recipe_file.is_file() and "kit_format" in stored
+        if is_run:
+            check_format(name_or_path, stored)
         config = _read_config(name_or_path, path, settings or {})
-        return cls(str(name_or_path), path, config, recipe_file if recipe_file.is_file() else None)
+        return cls(str(name_or_path), path, config, recipe_file if is_run else None)
 
     @cached_property
     def tokenizers(self) -> Tokenizers:

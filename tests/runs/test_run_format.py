@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kit import RunError, compare_runs, evaluate, load_recipe, train
+from kit.pretrained.loading import ModelFolder
 from kit.runs.folder import RunFolder
 from kit.system.format import FORMAT
 from kit.system.version import __version__
@@ -16,7 +17,6 @@ COMMANDS = [
     ("train", "{run}/recipe.yaml", "--output", "{run}"),
     ("train", "{run}/recipe.yaml", "--output", "{run}", "--resume"),
     ("eval", "{run}"),
-    ("predict", "{run}", "{file}"),
     ("average", "{run}", "--last", "2", "--output", "{new}"),
     ("plot", "{run}"),
     ("verify", "{run}"),
@@ -47,9 +47,8 @@ def test_commands_reject_another_format_and_none(
     else:
         (run / "run.json").write_text(json.dumps({"kit_format": number, "kit_version": "9.1"}), encoding="utf-8")
         expected = f"{run} was written by kit 9.1 in format {number}; kit {__version__} reads format {FORMAT}."
-    (run.parent / "file.txt").write_text("1 May\n", encoding="utf-8")
     before = content(run)
-    done = kit_here(*(argument.format(run=run, file="file.txt", new="new") for argument in command))
+    done = kit_here(*(argument.format(run=run, new="new") for argument in command))
     assert done.returncode == 2
     assert expected in " ".join(done.stderr.split())
     assert "Nothing was touched" in done.stderr
@@ -78,6 +77,15 @@ def test_a_run_that_was_killed_after_its_first_file_starts_again(tmp_path: Path,
     (run / "run.json").write_text("{}", encoding="utf-8")
     train(load_recipe(tiny_recipe, ["train.max_steps=1", "eval.steps=0", "eval.metrics=[]"]), run)
     RunFolder(run).check_format()
+
+
+def test_a_run_is_rejected_as_a_model_too_and_a_foreign_recipe_is_ignored(run: Path) -> None:
+    assert ModelFolder.open(run).recipe_file == run / "recipe.yaml"
+    (run / "run.json").write_text(json.dumps({"kit_format": FORMAT + 1}), encoding="utf-8")
+    with pytest.raises(RunError, match="in format"):
+        ModelFolder.open(run)
+    (run / "run.json").unlink()
+    assert ModelFolder.open(run).recipe_file is None
 
 
 def test_runs_of_another_format_are_not_compared(run: Path, trained: Path) -> None:
