@@ -31,7 +31,8 @@ def plot(run: str | Path, options: PlotOptions, report: Callable[[str], None] = 
     if kind == "curves":
         reject_unsupported(options, {"kind", "output"}, "--kind curves")
         return _plot_curves(RunFolder.open(Path(run)), output)
-    folder = output if output is not None and not to_file else RunFolder(Path(run)).plots if is_run else Path()
+    default = RunFolder.open(Path(run)).plots if is_run else Path()
+    folder = output if output is not None and not to_file else default
     if not is_run or to_file or options != PlotOptions(output=output):
         return _plot_attention(run, options, folder, output if to_file else None)
     curves = draw_curves(RunFolder(Path(run)).metrics_file, folder)
