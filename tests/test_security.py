@@ -127,7 +127,7 @@ def hub_recipe(trained: Path, **changes: str) -> bytes:
 def test_a_recipe_from_the_hub_stays_in_its_place(hub: HubServer, trained: Path, path: str) -> None:
     changes = {"data__path": path, "data__languages": "null", "data__sizes": "null"}
     hub.put(NAME, {"recipe.yaml": hub_recipe(trained, **changes)})
-    with pytest.raises(HubError, match=r"names a place on this machine, data\.path"):
+    with pytest.raises(HubError, match=r"names a path on this machine, data\.path"):
         recipe_of(places.RepoRef(NAME), ["train.max_steps=1"])
     assert recipe_of(places.RepoRef(NAME), [f"data.path={path}"]).data.path == path
     assert recipe_of(places.RepoRef(NAME), ["data.path=mine"]).data.path == "mine"

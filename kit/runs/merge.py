@@ -1,4 +1,4 @@
-"""`kit merge`: a plain model of a base model and the adapter that was trained for it, proven to predict the same."""
+"""`kit merge`: merge an adapter into its base model, and prove that the result predicts the same."""
 
 import shutil
 from dataclasses import dataclass
@@ -21,14 +21,15 @@ from kit.tasks.registry import create_task
 from kit.training.objective import decoder_inputs
 
 EXAMPLES = 8
-LARGEST = 1e-4
-"""Largest difference of a logit, in relation to the largest logit, that is rounding."""
-LONGEST = 256
+TOLERANCE = 1e-4
+"""Largest difference of a logit, relative to the largest logit, that counts as rounding."""
+MAX_LENGTH = 256
+"""Tokens of an example; longer ones are truncated."""
 
 
 @dataclass(frozen=True)
 class Merged:
-    """A plain model folder, and by how much its logits differ from those with the adapter at most."""
+    """A plain model folder, and the largest difference of its logits from those with the adapter."""
 
     folder: Path
     base: str
@@ -39,19 +40,19 @@ class Merged:
 def merge(run: str | Path, output: Path) -> Merged:
     """Merge the adapter of a run, or of an adapter's folder, into its base model, and write that as a model folder.
 
-    Nothing is written if the two do not give the same logits.
+    Raises RunError, and writes nothing, if the logits with the adapter and those of the merged model differ.
     """
     register_models()
-    place = weights_dir(run)
-    if adapter_config_file(place) is None:
+    folder = weights_dir(run)
+    if adapter_config_file(folder) is None:
         raise RunError(f"{run} holds no adapter: there is nothing to merge. Runs with a section peft do")
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         raise RunError(f"{output} is not empty: nothing was touched. Name a new folder with --output")
-    beside, merged = load_model(adapted_class(place), place).eval(), load_merged(place).eval()
-    tokenizers = Tokenizers.load(place)
+    adapted, merged = load_model(adapted_class(folder), folder).eval(), load_merged(folder).eval()
+    tokenizers = Tokenizers.load(folder)
     texts = example_texts(Path(run))
-    difference = largest_difference(beside, merged, texts, tokenizers)
-    if not difference <= LARGEST:
+    difference = largest_difference(adapted, merged, texts, tokenizers)
+    if not difference <= TOLERANCE:
         raise RunError(
             f"merging {run} would change its predictions: logits differ by {difference:.2g} of the largest. Nothing "
             "was written"
@@ -60,11 +61,11 @@ def merge(run: str | Path, output: Path) -> Merged:
     export_model(output, merged, tokenizers, pipelines=pipelines)
     if RunFolder(Path(run)).results_file.is_file():
         describe(RunFolder(Path(run)), output)
-    return Merged(output, base_of(place), difference, len(texts))
+    return Merged(output, base_of(folder), difference, len(texts))
 
 
 def example_texts(run: Path) -> list[str]:
-    """A few texts that the run has predicted something for; a few words if there are none."""
+    """A few inputs and outputs of the run; fixed words if it has no predictions."""
     for file in sorted((run / "predictions").glob("*.jsonl")):
         rows = [row for _, row in islice(read_json_lines(file, "predictions"), EXAMPLES)]
         texts = [" ".join(strings_of(row)) for row in rows]
@@ -75,30 +76,27 @@ def example_texts(run: Path) -> list[str]:
 
 def strings_of(row: dict[str, object]) -> list[str]:
     """All texts of a row, also those in lists."""
-    found: list[str] = []
-    for value in row.values():
-        items = value if isinstance(value, list) else [value]
-        found += [item for item in items if isinstance(item, str)]
-    return found
+    values = [item for value in row.values() for item in (value if isinstance(value, list) else [value])]
+    return [value for value in values if isinstance(value, str)]
 
 
 @torch.inference_mode()
 def largest_difference(
     model: PreTrainedModel, other: PreTrainedModel, texts: list[str], tokenizers: Tokenizers
 ) -> float:
-    """By how much two models' logits differ at most, in relation to the largest logit."""
+    """The largest difference of two models' logits, relative to the largest logit."""
     largest, scale = 0.0, 1e-12
     for text in texts:
-        ours, theirs = logits(model, text, tokenizers), logits(other, text, tokenizers)
-        for one, two in zip(ours, theirs, strict=True):
-            largest = max(largest, float((one - two).abs().max()))
-            scale = max(scale, float(one.abs().max()))
+        pairs = zip(logits(model, text, tokenizers), logits(other, text, tokenizers), strict=True)
+        for first, second in pairs:
+            largest = max(largest, float((first - second).abs().max()))
+            scale = max(scale, float(first.abs().max()))
     return largest / scale
 
 
 def logits(model: PreTrainedModel, text: str, tokenizers: Tokenizers) -> list[Tensor]:
-    """All logits that a model gives for a text."""
-    limit = min(position_limit(model.config) or LONGEST, LONGEST)
+    """All logits of a model for a text."""
+    limit = min(position_limit(model.config) or MAX_LENGTH, MAX_LENGTH)
     ids = torch.tensor(tokenizers.source([text], verbose=False)["input_ids"])[:, :limit]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if model.config.is_encoder_decoder:
@@ -109,7 +107,7 @@ def logits(model: PreTrainedModel, text: str, tokenizers: Tokenizers) -> list[Te
 
 
 def describe(run: RunFolder, output: Path) -> None:
-    """Put the card of a run beside its merged model, with the pictures that it shows."""
+    """Write the card of a run into the folder of its merged model, with the plots that it shows."""
     recipe = run.recipe()
     card = create_task(recipe).write_card(run.path, run.results(), merged=True)
     write_text(output / "README.md", card)

@@ -21,7 +21,7 @@ from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, described_parameters
 from kit.pretrained.loading import weights_dir
 from kit.recipe.base import Recipe
-from kit.runs.revisions import pinned
+from kit.runs.revisions import pin_revisions
 from kit.tasks.base import Encoded, Task, TaskState
 from kit.tasks.registry import create_task
 from kit.training.layerwise import freeze
@@ -121,7 +121,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     does this and builds the tokenizers (or is given them) for all of them.
     """
     register_models()
-    recipe = on_main(lambda: pinned(recipe))
+    recipe = on_main(lambda: pin_revisions(recipe))
     splits = create_task(recipe).load_splits()
     check_same_data(splits)
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)

@@ -1,5 +1,5 @@
-"""Revisions: a recipe that names data or models on the Hub is saved with the commits that were used, so that a run can
-be repeated when they have moved on; and recipes that come from the Hub themselves."""
+"""Revisions: the recipe of a run pins what it names on the Hub to commits, so that the run can be repeated later; and
+recipes that are on the Hub themselves."""
 
 from pathlib import Path
 
@@ -11,18 +11,18 @@ from kit.hub.names import COMMIT, RepoRef, looks_like_hub_id, parse_repo_id
 from kit.recipe.base import Recipe
 from kit.tasks.registry import load_recipe
 
-NAMED = (("model", "pretrained"), ("tokenizer", "pretrained"))
+MODEL_KEYS = (("model", "pretrained"), ("tokenizer", "pretrained"))
 """Keys whose values are models on the Hub, or folders."""
-PLACES = (*NAMED, ("data", "path"))
-"""All keys whose values are places."""
+PATH_KEYS = (*MODEL_KEYS, ("data", "path"))
+"""All keys whose values can be paths."""
 
 
-def pinned(recipe: Recipe) -> Recipe:
+def pin_revisions(recipe: Recipe) -> Recipe:
     """The recipe with the commits of what it names on the Hub: `OWNER/NAME@COMMIT`, and `data.revision`.
 
-    A data set whose commit the Hub does not tell stays as it is: whoever reads it says what is wrong.
+    A dataset whose commit is unknown is not pinned; loading it reports what is wrong.
     """
-    for section, key in NAMED:
+    for section, key in MODEL_KEYS:
         name = parse_repo_id(getattr(getattr(recipe, section), key) or "")
         if name is not None and not name.is_pinned:
             commit = download(name).name
@@ -40,10 +40,9 @@ def pinned(recipe: Recipe) -> Recipe:
     return recipe
 
 
-def with_pins_of(recipe: Recipe, saved: Recipe) -> Recipe:
-    """The recipe with the commits that a run of it was started with, wherever it names the same things as they are now
-    (without a revision)."""
-    for section, key in NAMED:
+def reuse_revisions(recipe: Recipe, saved: Recipe) -> Recipe:
+    """The recipe with the commits of a saved recipe, wherever it names the same models and data without a revision."""
+    for section, key in MODEL_KEYS:
         value, before = getattr(getattr(recipe, section), key), getattr(getattr(saved, section), key)
         if value and before and before.partition("@")[0] == value:
             recipe = recipe.with_values(section, **{key: before})
@@ -55,20 +54,20 @@ def with_pins_of(recipe: Recipe, saved: Recipe) -> Recipe:
 def recipe_of(name: RepoRef, overrides: list[str]) -> Recipe:
     """The recipe of a run that was shared on the Hub, changed by `overrides`.
 
-    It may name data and models on the Hub, built-in data, and names in the working folder; a path that leads elsewhere
-    on this machine is the user's to give.
+    It may name data and models on the Hub, built-in data, and files in the working folder. Raises HubError for a path
+    that leads elsewhere on this machine, unless `overrides` set it.
     """
     file = download(name) / "recipe.yaml"
     if not file.is_file():
-        raise HubError(f"{name} has no recipe.yaml: it was not shared with `kit push`, and cannot be repeated")
-    recipe, given = load_recipe(file, overrides), {override.partition("=")[0] for override in overrides}
-    for section, key in PLACES:
+        raise HubError(f"{name} has no recipe.yaml: it was not pushed with `kit push`, and cannot be repeated")
+    recipe, overridden = load_recipe(file, overrides), {override.partition("=")[0] for override in overrides}
+    for section, key in PATH_KEYS:
         value = getattr(getattr(recipe, section), key) or ""
-        if {section, f"{section}.{key}"} & given:
+        if {section, f"{section}.{key}"} & overridden:
             continue
         if Path(value).is_absolute() or value.startswith("~") or ".." in Path(value).parts or "://" in value:
             raise HubError(
-                f"the recipe of {name} names a place on this machine, {section}.{key}: {value!r}. A recipe from the "
-                f"Hub may not; if you mean it, say so: {section}.{key}={value}"
+                f"the recipe of {name} names a path on this machine, {section}.{key}: {value!r}. A recipe from the Hub "
+                f"may not; to allow it, pass {section}.{key}={value}"
             )
     return recipe

@@ -16,7 +16,7 @@ from kit.recipe.base import Recipe
 from kit.runs.finish import finish, show_evaluation
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import Prepared, prepare
-from kit.runs.revisions import pinned, with_pins_of
+from kit.runs.revisions import pin_revisions, reuse_revisions
 from kit.system.console import Reporter
 from kit.system.machine import keep_freed_memory
 from kit.training import sharding
@@ -81,7 +81,7 @@ def resolve_recipe(
     """The recipe as it runs in this folder. Raises RunError if the folder is not available for it."""
     recipe = resolve_micro_batches(recipe, folder, resume, accelerator.num_processes, reporter)
     if folder.recipe_file.is_file():
-        recipe = pinned(with_pins_of(recipe, folder.recipe()))
+        recipe = pin_revisions(reuse_revisions(recipe, folder.recipe()))
     if sharding.is_requested():
         sharding.check(recipe, accelerator)
     folder.check_available(recipe, resume)
