@@ -20,8 +20,8 @@ from transformers import (
 )
 
 from kit.data.batching.ragged import RaggedTokens
+from kit.tasks.masked_lm.examples import MaskedExamples
 from kit.tasks.masked_lm.masking import Masking
-from kit.tasks.masked_lm.task import MaskedExamples
 from kit.training.layer_swaps import swap_layers
 from kit.training.lm_objectives import MaskedLMObjective
 

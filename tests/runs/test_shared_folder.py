@@ -67,7 +67,7 @@ def train_on_other_data(recipe: Any, folder: Path) -> None:
     from kit.data.splits import Splits
     from kit.tasks.classification.task import Classification
 
-    rank, plain = os.environ["RANK"], Classification.load
+    rank, plain = os.environ["RANK"], Classification.load_splits
 
     def load(self: Classification) -> Splits:
         splits = plain(self)
@@ -75,7 +75,7 @@ def train_on_other_data(recipe: Any, folder: Path) -> None:
             splits.fingerprints["train"] = "another"
         return splits
 
-    Classification.load = load  # type: ignore[method-assign]
+    Classification.load_splits = load  # type: ignore[method-assign]
     (folder / f"disk-{rank}").mkdir()
     try:
         train(recipe, folder / "run")

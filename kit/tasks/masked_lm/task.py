@@ -1,8 +1,6 @@
 """Masked language modeling: predict masked tokens of packed blocks or of pairs of segments, like BERT."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -23,9 +21,8 @@ from kit.cards.tables import predicted_rows
 from kit.data.batching.packing import pack_masked_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.batching.token_cache import Arrays, map_in_chunks
-from kit.data.columns import PARAGRAPHS
 from kit.data.rows import ColumnView
-from kit.data.text.sentences import split_sentences, splitter_version
+from kit.data.text.sentences import splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
@@ -33,65 +30,17 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
 from kit.tasks.base import BuiltModel, Encoded, TextTokens, TokenView
 from kit.tasks.families.language_modeling.task import (
-    PLAIN,
     STREAM,
     LanguageModelingTask,
     LanguageModelState,
     perplexity,
 )
+from kit.tasks.masked_lm.examples import MarkedSentences, MarkedTokens, MaskedExamples
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.tasks.masked_lm.sentence_pairs import make_pairs
 from kit.training.lm_objectives import MaskedLMObjective
 from kit.training.objective import Batch, Objective
-
-
-@dataclass(frozen=True)
-class MaskedExamples:
-    """Rows of tokens with all that stands around them, before anything is masked."""
-
-    rows: RaggedTokens
-    """Each token as 2 · id + whether it begins a word."""
-    first_lengths: np.ndarray | None
-    """Of pairs: the number of tokens up to and with the first separator."""
-    pair_labels: np.ndarray | None
-    """Of pairs: 0 where the second segment follows the first."""
-    masking: Masking
-    special: np.ndarray
-    pad: int
-    whole_word_mask: bool
-    truncated: int = 0
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.rows.lengths
-
-    @cached_property
-    def token_counts(self) -> np.ndarray:
-        """How often each token that can be masked occurs."""
-        ids = np.concatenate([self.rows[i] >> 1 for i in range(len(self))])
-        return np.bincount(ids[~np.isin(ids, self.special)])
-
-    def batch(self, indices: np.ndarray, random: np.random.Generator) -> Batch:
-        """Masked `input_ids`, `attention_mask` and `labels`; of pairs the segments and the label too."""
-        packed = self.rows.padded(indices, self.pad << 1).numpy()
-        ids, begins = packed >> 1, (packed & 1).astype(bool)
-        real = np.arange(ids.shape[1]) < self.rows.lengths[indices][:, None]
-        words = np.cumsum(begins, axis=1) if self.whole_word_mask else None
-        masked, labels = self.masking(ids, real & ~np.isin(ids, self.special), random, words)
-        batch = {
-            "input_ids": torch.from_numpy(masked),
-            "attention_mask": torch.from_numpy(real.astype(np.int64)),
-            "labels": torch.from_numpy(labels),
-        }
-        if self.first_lengths is not None and self.pair_labels is not None:
-            second = (np.arange(ids.shape[1]) >= self.first_lengths[indices][:, None]) & real
-            batch["token_type_ids"] = torch.from_numpy(second.astype(np.int64))
-            batch["next_sentence_label"] = torch.from_numpy(self.pair_labels[indices])
-        return batch
 
 
 class MaskedLM(LanguageModelingTask[MaskedExamples]):
@@ -267,8 +216,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             return results
 
         objective.eval()
-        make_batch = partial(self.evaluated_batch, examples)
-        loss, correct, unigram, masked, *pairs = evaluator.sums(examples.lengths, make_batch, sums)
+        loss, correct, unigram, masked, *pairs = evaluator.sums(examples.lengths, examples.evaluation_batch, sums)
         figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
         figures |= {"masked_accuracy": correct / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
         if pairs:
@@ -279,25 +227,6 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         return Evaluation(
             figures, self.sample_predictions(objective, examples, state.tokenizers.source, evaluator.device)
         )
-
-    def evaluated_batch(self, examples: MaskedExamples, indices: np.ndarray) -> Batch:
-        """A batch in which the index of each example seeds its mask, whatever the other examples are."""
-        parts = [
-            examples.batch(indices[i : i + 1], np.random.default_rng([0, int(indices[i])])) for i in range(len(indices))
-        ]
-        longest = max(part["input_ids"].shape[1] for part in parts)
-        fill = {"input_ids": examples.pad, "labels": IGNORE_INDEX, "attention_mask": 0, "token_type_ids": 0}
-        return {
-            name: torch.cat(
-                [
-                    part[name] if name not in fill else nn.functional.pad(
-                        part[name], (0, longest - part[name].shape[1]), value=fill[name]
-                    )
-                    for part in parts
-                ]
-            )
-            for name in parts[0]
-        }  # fmt: skip
 
     @torch.inference_mode()
     def sample_predictions(
@@ -311,7 +240,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         number = min(self.recipe.eval.examples, len(examples))
         rows = []
         for index in np.linspace(0, len(examples) - 1, number).astype(int):
-            batch = self.evaluated_batch(examples, np.array([index]))
+            batch = examples.evaluation_batch(np.array([index]))
             logits, pair_logits = objective.logits({name: tensor.to(device) for name, tensor in batch.items()})
             labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
             row = {
@@ -346,50 +275,3 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         self, examples: MaskedExamples, indices: np.ndarray, state: LanguageModelState, limit: int | None
     ) -> Batch:
         return examples.batch(indices, np.random.default_rng(0))
-
-
-def one_line(text: str) -> str:
-    """Text without line ends and runs of spaces: how a document is laid out says nothing about its words."""
-    return " ".join(text.split())
-
-
-@dataclass(frozen=True)
-class MarkedTokens:
-    """From documents to the tokens of each, each as 2 · id + whether it begins a word."""
-
-    tokenizer: PreTrainedTokenizerBase
-
-    def __call__(self, texts: list[str]) -> RaggedTokens:
-        return RaggedTokens(marked_tokens([one_line(text) for text in texts], self.tokenizer))
-
-
-@dataclass(frozen=True)
-class MarkedSentences:
-    """From documents to the sentences of each as marked tokens."""
-
-    tokenizer: PreTrainedTokenizerBase
-    language: str
-
-    def __call__(self, texts: list[str]) -> list[list[list[int]]]:
-        return [marked_tokens(self.sentences(text), self.tokenizer) for text in texts]
-
-    def sentences(self, text: str) -> list[str]:
-        return [
-            one_line(sentence.text)
-            for paragraph in text.split(PARAGRAPHS)
-            if paragraph.strip()
-            for sentence in split_sentences(paragraph, self.language)
-        ]
-
-
-def marked_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The tokens of each text, each as 2 · id + whether it begins a word."""
-    if not texts:
-        return []
-    encoded = tokenizer(texts, **PLAIN)
-    found = []
-    for number, ids in enumerate(encoded["input_ids"]):
-        words = encoded.word_ids(number) if tokenizer.is_fast else list(range(len(ids)))
-        begins = [place == 0 or words[place] != words[place - 1] for place in range(len(ids))]
-        found.append([(token << 1) + begin for token, begin in zip(ids, begins, strict=True)])
-    return found

@@ -4,13 +4,10 @@ Windows and the choice of answers are those of the pipeline, so that evaluation 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-import torch
 from datasets import Dataset
 from torch import Tensor
 from transformers import (
@@ -23,15 +20,15 @@ from transformers import (
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import figures_of, predicted_rows
-from kit.data.formats.squad import SCHEMA, locate_answer
-from kit.data.rows import ColumnView, to_dataset
+from kit.data.formats.squad import locate_answer
+from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
-from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, Window, find_answers
+from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, find_answers
 from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
@@ -43,49 +40,12 @@ from kit.tasks.families.labeling.task import (
     predict_with_loss,
 )
 from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
-from kit.tasks.question_answering.windows import label_question
+from kit.tasks.question_answering.windows import ContextWindows, Question, label_question, without_answers
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
 
 SPLIT_ACROSS_WINDOWS, NOT_IN_CONTEXT = "windows", "answers"
 """Names of the filters that drop questions whose answer is in no window as a whole, or not in the text."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question with its context, and the windows of this."""
-
-    key: str
-    question: str
-    context: str
-    answers: list[str]
-    windows: list[Window]
-
-
-@dataclass(frozen=True)
-class ContextWindows:
-    """Windows of contexts as examples: a model reads one at a time, with its question."""
-
-    inputs: Inputs
-    starts: np.ndarray
-    ends: np.ndarray
-    questions: list[Question] = field(default_factory=list)
-    """Of an evaluated split, in order; the windows of each follow one another."""
-    truncated: int = 0
-    tunes_threshold: bool = False
-    """Whether the evaluation of this split determines the threshold of no answer."""
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.inputs.lengths
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        batch = self.inputs.batch(indices)
-        labels = {"start_positions": self.starts[indices], "end_positions": self.ends[indices]}
-        return batch | {name: torch.from_numpy(positions) for name, positions in labels.items()}
 
 
 class QuestionAnswering(LabelingTask[ContextWindows]):
@@ -341,11 +301,3 @@ def unpadded(output: dict[str, Tensor], batch: Batch) -> list[tuple[Tensor, Tens
     starts, ends = (output[f"{side}_logits"].float().cpu() for side in ("start", "end"))
     real = batch["attention_mask"].bool().cpu()
     return [(starts[row][mask], ends[row][mask]) for row, mask in enumerate(real)]
-
-
-def without_answers(rows: Dataset) -> Dataset:
-    """The questions and contexts of the rows without answers, with new ids."""
-    columns: dict[str, list[Any]] = {name: list(ColumnView(rows, name)) for name in ("question", "context")}
-    columns |= {"id": [str(number) for number in range(len(rows))]}
-    columns |= {"answers": [{"text": [], "answer_start": []}] * len(rows)}
-    return to_dataset(pa.table(columns, pa.schema([SCHEMA.field(name) for name in columns])))
