@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
@@ -56,6 +55,13 @@ def accumulation_error(objective: Objective, batch: Batch, parts: list[Batch]) -
     return max_or_nan(differences)
 
 
+def check_accumulation(objective: Objective, batch: Batch) -> Outcome:
+    """Passes if a step in four micro-batches has the gradient of a step in one."""
+    rows = torch.arange(len(batch[next(iter(batch))])).tensor_split(MICRO_BATCHES)
+    parts = [{name: tensor[part] for name, tensor in batch.items()} for part in rows]
+    return equal_within(accumulation_error(objective, batch, parts), TOLERANCE, "gradients")
+
+
 @proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_seq2seq)
 def accumulation(subject: Subject) -> Outcome:
     batch = subject.batch
@@ -82,8 +88,9 @@ def cross_entropy_by_hand(logits: Tensor, labels: Tensor, smoothing: float) -> f
     return total
 
 
-def _relative(found: Tensor | float, expected: float) -> float:
-    return abs(float(found) - expected) / max(abs(expected), 1e-12)
+def relative_error(loss: Tensor | float, expected: float) -> float:
+    """The difference of two losses, relative to the expected one."""
+    return abs(float(loss) - expected) / max(abs(expected), 1e-12)
 
 
 @proof("loss", "the training loss is the cross-entropy computed by hand, smoothed or not", is_seq2seq)
@@ -98,7 +105,7 @@ def objective_loss(subject: Subject) -> Outcome:
             objective = Seq2SeqObjective(model, smoothing, normalize_by)  # type: ignore[arg-type]
             with torch.no_grad():
                 loss = objective(subject.batch, objective.normalizers(subject.batch))
-            differences.append(_relative(loss, by_hand / count))
+            differences.append(relative_error(loss, by_hand / count))
     return equal_within(max_or_nan(differences), TOLERANCE, "losses")
 
 
@@ -112,7 +119,7 @@ def model_loss(subject: Subject) -> Outcome:
     with torch.no_grad():
         mean = model(**batch).loss
         share = model(**batch, num_items_in_batch=torch.tensor(3 * tokens)).loss
-    differences = [_relative(mean, by_hand / tokens), _relative(share, by_hand / (3 * tokens))]
+    differences = [relative_error(mean, by_hand / tokens), relative_error(share, by_hand / (3 * tokens))]
     return equal_within(max_or_nan(differences), TOLERANCE, "losses")
 
 
@@ -137,9 +144,9 @@ def check_gradients(
     return Outcome(not missing, figure)
 
 
-def _loss_after_training(model: PreTrainedModel, batch: Batch) -> float:
-    objective = Seq2SeqObjective(model.float().train())
-    optimizer = torch.optim.Adam(objective.parameters(), lr=0.01)
+def overfit(objective: Objective, batch: Batch, learning_rate: float, target: float) -> Outcome:
+    """Passes if training on one batch brings the loss below `OVERFIT_LOSS`; stops at a loss of `target`."""
+    optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate)
     counts = objective.normalizers(batch)
     loss = math.inf
     for _ in range(OVERFIT_STEPS):
@@ -149,13 +156,13 @@ def _loss_after_training(model: PreTrainedModel, batch: Batch) -> float:
         torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
         optimizer.step()
         loss = float(share.detach())
-        if loss < OVERFIT_LOSS / 2:
+        if loss < target:
             break
-    return loss
+    return Outcome(loss <= OVERFIT_LOSS, f"loss {loss:.3f} after at most {OVERFIT_STEPS} steps", OVERFIT_LOSS)
 
 
 @proof("overfitting", "a tiny copy with new weights overfits one batch", is_kit_model)
 def overfitting(subject: Subject) -> Outcome:
     model = subject.tiny_copy(vocabulary=16, width=32)
-    loss = _loss_after_training(model, random_batch(model, subject.seed))
-    return Outcome(loss <= OVERFIT_LOSS, f"loss {loss:.3f} after at most {OVERFIT_STEPS} steps", OVERFIT_LOSS)
+    batch = random_batch(model, subject.seed)
+    return overfit(Seq2SeqObjective(model.float().train()), batch, 0.01, OVERFIT_LOSS / 2)

@@ -10,7 +10,7 @@ from torch import Tensor
 from kit.tasks.forecasting.objective import ForecastObjective
 from kit.training.objective import Batch
 from kit.verify.forward import compare_after_reload
-from kit.verify.learning import MICRO_BATCHES, accumulation_error, check_gradients, step_gradients
+from kit.verify.learning import check_accumulation, check_gradients, relative_error, step_gradients
 from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject
 
@@ -56,7 +56,7 @@ def padding(subject: Subject) -> Outcome:
             before = left and name.startswith("past")
             wide[name] = torch.cat([more, part] if before else [part, more], dim=1)
         found = predicted(model, {**batch, **{name: wide[name] for name in wide if name.startswith("past")}})
-        differences += [relative(found, expected), abs(float(_loss(model, wide)) - loss) / max(abs(loss), 1e-12)]
+        differences += [relative(found, expected), relative_error(_loss(model, wide), loss)]
     return equal_within(max_or_nan(differences), TOLERANCE, "forecasts and losses")
 
 
@@ -122,15 +122,12 @@ def loss_by_hand(subject: Subject) -> Outcome:
                 total += 0.5 * (error / width) ** 2 + math.log(width * math.sqrt(2 * math.pi))
             count += 1
     by_hand = total / count
-    return equal_within(abs(found - by_hand) / max(abs(by_hand), 1e-12), TOLERANCE, "losses")
+    return equal_within(relative_error(found, by_hand), TOLERANCE, "losses")
 
 
 @proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_forecaster)
 def accumulation(subject: Subject) -> Outcome:
-    objective = ForecastObjective(subject.exact)
-    rows = torch.arange(len(subject.batch["future_values"])).tensor_split(MICRO_BATCHES)
-    parts = [{name: x[some] for name, x in subject.batch.items()} for some in rows]
-    return equal_within(accumulation_error(objective, subject.batch, parts), TOLERANCE, "gradients")
+    return check_accumulation(ForecastObjective(subject.exact), subject.batch)
 
 
 @proof("gradients", "the loss reaches every parameter", is_forecaster)

@@ -21,14 +21,14 @@ from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.training.objective import Batch
 from kit.verify.forward import EXTRA_PADDING, TOLERANCE, compare_after_reload, relative_difference
+from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.learning import (
-    MICRO_BATCHES,
     ZERO_GRADIENT_PATTERNS,
-    accumulation_error,
+    check_accumulation,
     check_gradients,
+    relative_error,
     step_gradients,
 )
-from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject
 
@@ -138,16 +138,13 @@ def loss(subject: Subject) -> Outcome:
         found = float(objective(batch, objective.normalizers(batch)))
         output = objective.output(batch)
     by_hand = subject.task.loss_by_hand(output, batch, subject.state)
-    return equal_within(abs(found - by_hand) / max(abs(by_hand), 1e-12), LOSS_TOLERANCE, "losses")
+    return equal_within(relative_error(found, by_hand), LOSS_TOLERANCE, "losses")
 
 
 @proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_labeled)
 def accumulation(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
-    rows = torch.arange(len(subject.batch["input_ids"])).tensor_split(MICRO_BATCHES)
-    parts = [{name: tensor[part] for name, tensor in subject.batch.items()} for part in rows]
-    objective = subject.objective(subject.exact)
-    return equal_within(accumulation_error(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
+    return check_accumulation(subject.objective(subject.exact), subject.batch)
 
 
 @proof("gradients", "the loss reaches every parameter that can learn", is_labeled)

@@ -14,7 +14,7 @@ from kit.pretrained.positions import position_limit
 from kit.training.lm_objectives import CausalLMObjective, MaskedLMObjective
 from kit.training.objective import Batch, Objective
 from kit.verify.forward import TOLERANCE, compare_after_reload, relative_difference
-from kit.verify.learning import MICRO_BATCHES, OVERFIT_LOSS, OVERFIT_STEPS, accumulation_error, cross_entropy_by_hand
+from kit.verify.learning import OVERFIT_LOSS, check_accumulation, cross_entropy_by_hand, overfit, relative_error
 from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import MAX_EXAMPLES, MAX_LENGTH, Subject
@@ -174,32 +174,18 @@ def objective_loss(subject: Subject) -> Outcome:
         else:
             assert isinstance(objective, CausalLMObjective)
             found = objective.summed_loss(batch)
-    return equal_within(abs(float(found) - by_hand) / max(by_hand, 1e-12), LOSS_TOLERANCE, "losses")
+    return equal_within(relative_error(found, by_hand), LOSS_TOLERANCE, "losses")
 
 
 @proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_language_model)
 def accumulation(subject: Subject) -> Outcome:
-    objective = objective_of(subject.exact)
-    rows = torch.arange(len(subject.batch["labels"])).tensor_split(MICRO_BATCHES)
-    parts = [{name: tensor[part] for name, tensor in subject.batch.items()} for part in rows]
-    return equal_within(accumulation_error(objective, subject.batch, parts), LOSS_TOLERANCE, "gradients")
+    return check_accumulation(objective_of(subject.exact), subject.batch)
 
 
 @proof("overfitting", "a copy of the model learns one batch by heart", is_language_model)
 def overfitting(subject: Subject) -> Outcome:
-    objective = objective_of(copy.deepcopy(subject.exact).float().eval())  # without dropout
-    optimizer = torch.optim.Adam(objective.parameters(), lr=3e-3)
-    counts, loss = objective.normalizers(subject.batch), float("inf")
-    for _ in range(OVERFIT_STEPS):
-        optimizer.zero_grad()
-        share = objective(subject.batch, counts)
-        share.backward()
-        torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
-        optimizer.step()
-        loss = float(share.detach())
-        if loss < OVERFIT_LOSS:
-            break
-    return Outcome(loss <= OVERFIT_LOSS, f"loss {loss:.3f} after at most {OVERFIT_STEPS} steps", OVERFIT_LOSS)
+    model = copy.deepcopy(subject.exact).float().eval()  # without dropout
+    return overfit(objective_of(model), subject.batch, 3e-3, OVERFIT_LOSS)
 
 
 PROOFS: tuple[Proof, ...] = (
