@@ -59,8 +59,8 @@ class AttentionMemory(nn.Module):
 class Attention(nn.Module):
     """Score queries against keys, and average the values by the softmax of the scores.
 
-    A subclass is one score: it implements `score`, and overrides what else differs. Its parameters are created after
-    those of the query, and initialized by `init_weights`.
+    A subclass is one score: it overrides what differs from the product q·k of projected queries and keys. Its
+    parameters are created after those of the query, and initialized by `init_weights`.
     """
 
     projects: ClassVar[bool] = True
@@ -77,13 +77,13 @@ class Attention(nn.Module):
         self.heads = heads
         self.query = self.project_query(query_size, key_size, layers)
 
-    @staticmethod
-    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
+    @classmethod
+    def project_query(cls, query_size: int, key_size: int, layers: int) -> nn.Module:
         """The module that makes queries of decoder states. Unlike that of a key, its bias changes the softmax."""
-        return nn.Linear(query_size, key_size)
+        return nn.Linear(query_size, key_size) if cls.projects else nn.Identity()
 
-    @staticmethod
-    def project_key(state_size: int, key_size: int, layers: int) -> nn.Module:
+    @classmethod
+    def project_key(cls, state_size: int, key_size: int, layers: int) -> nn.Module:
         """The module that makes keys of encoder states.
 
         It has no bias where the softmax would cancel it: such a parameter would have no gradient.
@@ -95,7 +95,7 @@ class Attention(nn.Module):
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """query (batch, heads, queries, d), key (batch, heads, memory, d) → scores (batch, heads, queries, memory)."""
-        raise NotImplementedError
+        return query @ key.transpose(-1, -2)
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
         """Context (batch, queries, value width) and weights (batch, heads, queries, memory).
@@ -121,16 +121,9 @@ class DotAttention(Attention):
     projects = False
     needs_equal_widths = True
 
-    @staticmethod
-    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
+    @classmethod
+    def project_key(cls, state_size: int, key_size: int, layers: int) -> nn.Module:
         return nn.Identity()
-
-    @staticmethod
-    def project_key(state_size: int, key_size: int, layers: int) -> nn.Module:
-        return nn.Identity()
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.transpose(-1, -2)
 
 
 @register_score("general")
@@ -139,13 +132,6 @@ class GeneralAttention(Attention):
 
     projects = False
 
-    @staticmethod
-    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
-        return nn.Identity()
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.transpose(-1, -2)
-
 
 @register_score("keyed")
 class KeyedAttention(Attention):
@@ -153,16 +139,13 @@ class KeyedAttention(Attention):
 
     has_layers = True
 
-    @staticmethod
-    def project_query(query_size: int, key_size: int, layers: int) -> nn.Module:
+    @classmethod
+    def project_query(cls, query_size: int, key_size: int, layers: int) -> nn.Module:
         return sigmoid_layers(query_size, key_size, layers)
 
-    @staticmethod
-    def project_key(state_size: int, key_size: int, layers: int) -> nn.Module:
+    @classmethod
+    def project_key(cls, state_size: int, key_size: int, layers: int) -> nn.Module:
         return sigmoid_layers(state_size, key_size, layers)
-
-    def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.transpose(-1, -2)
 
 
 @register_score("additive")
@@ -191,7 +174,7 @@ class ScaledDotAttention(Attention):
     """q·k / √d of projected states, as in the Transformer (Vaswani et al., 2017)."""
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        return query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        return super().score(query, key) / math.sqrt(query.shape[-1])
 
 
 @register_score("rbf")
@@ -206,7 +189,7 @@ class RBFAttention(Attention):
         init.zeros_(self.log_precision)
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
-        products = query @ key.transpose(-1, -2)  # (batch, heads, queries, memory)
+        products = super().score(query, key)  # (batch, heads, queries, memory)
         # ‖q − k‖² = ‖q‖² + ‖k‖² − 2 q·k. The softmax cancels ‖q‖², but it belongs to the score.
         distance = query.square().sum(-1, keepdim=True) + key.square().sum(-1).unsqueeze(-2) - 2 * products
         return -self.log_precision.exp()[:, None, None] * distance
