@@ -91,9 +91,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
             lengths, order = mask.sum(1), left_align_index(mask)
         inverse = None if order is None else order.argsort(dim=1)
 
-        x = self.input_dropout(inputs_embeds)  # (batch, time, embedding)
-        if order is not None:
-            x = gather_time(x, order)
+        x = gather_time(self.input_dropout(inputs_embeds), order)  # (batch, time, embedding)
         hidden_states = [inputs_embeds]
         before = past_key_values.state if past_key_values is not None else {}
         state: dict[str, Tensor] = {}
@@ -111,7 +109,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
             state[f"hidden_{i}"] = hidden
             if cell is not None:
                 state[f"cell_{i}"] = cell
-            hidden_states.append(x if inverse is None else gather_time(x, inverse))
+            hidden_states.append(gather_time(x, inverse))
         if use_cache or past_key_values is not None:
             past_key_values = RecurrentCache() if past_key_values is None else past_key_values
             past_key_values.store(state, time)

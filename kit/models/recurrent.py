@@ -139,9 +139,9 @@ def left_align_index(mask: Tensor, reverse: bool = False) -> Tensor | None:
     return torch.where(mask, rank, rank.max() + 1 + position).argsort(dim=1)
 
 
-def gather_time(x: Tensor, index: Tensor) -> Tensor:
-    """x (batch, time, width) in the order of index (batch, time)."""
-    return x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+def gather_time(x: Tensor, index: Tensor | None) -> Tensor:
+    """x (batch, time, width) in the order of index (batch, time); None keeps the order."""
+    return x if index is None else x.gather(1, index.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 def last_real_step(x: Tensor, mask: Tensor) -> Tensor:
@@ -195,18 +195,14 @@ def run_stack(layers: nn.ModuleList, dropout: nn.Module, x: Tensor, mask: Tensor
     # torch packs no empty sequence: an empty row is read as one step, which whoever reads the result masks
     lengths = mask.sum(1).clamp(min=1).cpu()
     order = left_align_index(mask, reverse)
-    if order is None:
-        restore_order: Callable[[Tensor], Tensor] = lambda y: y  # noqa: E731
-    else:
-        x, inverse = gather_time(x, order), order.argsort(dim=1)
-        restore_order = lambda y: gather_time(y, inverse)  # noqa: E731
-
-    states, hiddens, cells = [restore_order(x)], [], []
+    inverse = None if order is None else order.argsort(dim=1)
+    states, hiddens, cells = [x], [], []
+    x = gather_time(x, order)
     for i, layer in enumerate(layers):
         if i > 0:
             x = dropout(x)
         x, hidden, cell = run_padded(layer, x, lengths)  # (batch, time, width)
-        states.append(restore_order(x))
+        states.append(gather_time(x, inverse))
         hiddens.append(hidden)
         if cell is not None:
             cells.append(cell)
