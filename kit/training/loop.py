@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -38,7 +37,7 @@ from kit.training.checkpoint import (
     model_tensors,
     optimizer_tensors,
 )
-from kit.training.metrics_log import MetricsLog
+from kit.training.metrics_log import LogWindow, MetricsLog
 from kit.training.objective import Batch, Objective
 from kit.training.processes import on_main, wait_for_everyone
 from kit.training.sharding import (
@@ -49,6 +48,7 @@ from kit.training.sharding import (
     load_full_weights,
     no_gradient_sync,
 )
+from kit.training.signals import StopSignals
 
 
 class TrainingFailed(Exception):
@@ -115,7 +115,7 @@ class Loop:
         decay = self.recipe.train.ema_decay
         self.average = None if decay is None else MovingAverage(self.trained_objective.model, decay)
         self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has the full tensors
-        self._interrupted_by = 0
+        self.stop = StopSignals()
 
     # ---- the run -------------------------------------------------------------------------------------------------
 
@@ -123,15 +123,15 @@ class Loop:
         """Train until the steps, the time limit or the patience run out. Raises `TrainingInterrupted` on a signal."""
         progress, train = self.progress, self.recipe.train
         self._began, self._seconds_before = time.perf_counter(), progress.seconds
-        with self._signals(), self.reporter.training_progress(self.total_steps, progress.step) as bar:
-            window = _Window()
+        with self.stop, self.reporter.training_progress(self.total_steps, progress.step) as bar:
+            window = LogWindow()
             while not self._done():
                 began = time.perf_counter()
                 batches = self._next_batches()
                 totals, token_counts, interrupted, time_is_up = self._sync_step(batches)
                 if interrupted:
                     self._save()
-                    raise TrainingInterrupted(self._interrupted_by or int(signal.SIGTERM), progress.step)
+                    raise TrainingInterrupted(self.stop.received or int(signal.SIGTERM), progress.step)
                 if time_is_up:
                     break
                 loss, norm = self._step(batches, totals)
@@ -144,7 +144,7 @@ class Loop:
                 bar.advance(window)
                 if progress.step % train.logging_steps == 0 or progress.step == self.total_steps:
                     self._log(window, norm)
-                    window = _Window()
+                    window = LogWindow()
                 every = self.recipe.eval.steps
                 is_best = every > 0 and progress.step % every == 0 and self._evaluate()
                 if is_best or progress.step % train.save_steps == 0:
@@ -197,7 +197,7 @@ class Loop:
         token_counts = torch.stack([self.objective.token_counts(batch).cpu() for _, batch in batches]).sum(0)
         minutes = self.recipe.train.max_minutes
         late = minutes is not None and self.accelerator.is_main_process and self._seconds() > 60 * minutes
-        flags = torch.tensor([bool(self._interrupted_by), late], dtype=torch.float64)
+        flags = torch.tensor([bool(self.stop.received), late], dtype=torch.float64)
         everyone = self.accelerator.reduce(
             torch.cat([normalizers, token_counts, flags]).to(self.accelerator.device)
         ).cpu()
@@ -258,7 +258,7 @@ class Loop:
     def _seconds(self) -> float:
         return self._seconds_before + time.perf_counter() - self._began
 
-    def _log(self, window: "_Window", norm: float) -> None:
+    def _log(self, window: LogWindow, norm: float) -> None:
         loss = self.accelerator.reduce(window.loss_sum.to(self.accelerator.device), reduction="sum") / window.steps
         epoch = self.plan.epochs(self.progress.step)
         self.log.add(
@@ -387,41 +387,3 @@ class Loop:
         self.plan.close()
         self.prepared, self.prepared_optimizer = self.accelerator.free_memory(self.prepared, self.prepared_optimizer)
         self.accelerator.end_training()
-
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """Context manager: Ctrl-C and SIGTERM stop the run after the current step; a second Ctrl-C stops it at once."""
-
-        def note(number: int, frame: FrameType | None) -> None:
-            if self._interrupted_by and number == signal.SIGINT:
-                raise KeyboardInterrupt
-            self._interrupted_by = number
-
-        before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            for number in before:
-                signal.signal(number, note)
-        except ValueError:  # only the main thread may set handlers; a notebook server can run kit in another
-            before = {}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-
-class _Window:
-    """Metrics since the last log line."""
-
-    def __init__(self) -> None:
-        self.loss_sum = torch.zeros(())
-        self.steps = self.tokens = self.real_tokens = self.padded_tokens = 0
-        self.seconds = 0.0
-
-    def add(self, loss: Tensor, token_counts: Tensor, seconds: float) -> None:
-        self.loss_sum = self.loss_sum + loss.cpu()
-        self.steps += 1
-        self.tokens += int(token_counts[0])
-        self.real_tokens += int(token_counts[1])
-        self.padded_tokens += int(token_counts[2])
-        self.seconds += seconds
