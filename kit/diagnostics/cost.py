@@ -5,7 +5,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import psutil
@@ -13,14 +14,12 @@ import torch
 from accelerate import Accelerator
 from torch.optim import Optimizer
 
-from kit.data.batching.plan import length_sorted_batches, micro_batch_rng
-from kit.data.batching.ragged import TokenPairs
+from kit.data.batching.plan import micro_batch_rng
 from kit.data.streaming.plan import StreamPlan
 from kit.runs.prepare import Prepared
-from kit.tasks.families.seq2seq.evaluation import Sources, by_language, mean_loss, predict, search_settings
-from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
+from kit.tasks.base import Task
 from kit.training.layer_swaps import swap_layers
-from kit.training.objective import Batch, Objective, Seq2SeqObjective
+from kit.training.objective import Batch, Objective
 from kit.training.optim import build_optimizer
 
 STRATA = 5
@@ -28,12 +27,11 @@ STRATA = 5
 
 ROUNDS = 8
 SECONDS_OF_STEPS = 5.0
-SECONDS_OF_EVALUATION = 3.0
-TRIAL_TOKENS = 6
-"""Tokens to generate per source."""
-
-TRIAL_ROWS = 32
-"""Rows to evaluate where sources are not text."""
+SECONDS_OF_EVALUATION = 1.0
+"""No further part of an evaluation is timed after this."""
+TRIAL_ROWS = 4
+"""Rows of the first part that is evaluated; the next parts have GROWTH times as many."""
+GROWTH = 4
 
 MEGABYTE = 2**20
 
@@ -127,10 +125,7 @@ def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     parts = trial.seconds(strata, SECONDS_OF_STEPS)
     seconds_per_step = parts * train.micro_batches + trial.seconds_of_update
 
-    assert not isinstance(prepared.plan, StreamPlan)
-    lengths = prepared.plan.sides[0]
-    tokens = max(1.0, float(np.mean([lengths[indices].sum() for indices in strata])))
-    evaluations, seconds = estimate_evaluations(prepared, objective, accelerator, parts / tokens)
+    evaluations, seconds = estimate_evaluations(prepared, objective, accelerator)
     weights = sum(tensor.nbytes for tensor in (*objective.parameters(), *objective.buffers()))
     memory = Memory(
         parameters=weights / MEGABYTE,
@@ -228,88 +223,60 @@ def _finish_work(accelerator: Accelerator) -> None:
         torch.accelerator.synchronize()
 
 
-def estimate_evaluations(
-    prepared: Prepared, objective: Objective, accelerator: Accelerator, seconds_per_token: float
-) -> tuple[int, float]:
-    """Number of evaluations during training, and the seconds of these and of the final ones.
-
-    If the task generates, they are extrapolated from part of the validation split, as if every output were as long as
-    its reference; otherwise an evaluation is a forward pass, a third of a training step.
-    """
-    section, steps = prepared.recipe.eval, prepared.total_steps
-    splits = {split: encoded.examples for split, encoded in prepared.encoded.items()}
-    evaluations = -(-steps // section.steps) if section.steps else 1
-    finally_evaluated = [split for name, split in splits.items() if name != "train"]
-    if not isinstance(section, Seq2SeqEval) or not isinstance(objective, Seq2SeqObjective):
-        per_token = seconds_per_token / 3
-        tokens = evaluations * int(splits["validation"].lengths.sum())
-        return evaluations, per_token * (tokens + sum(int(split.lengths.sum()) for split in finally_evaluated))
-    if not isinstance(splits["validation"], TokenPairs):
-        return evaluations, estimate_other_writing(prepared, objective, accelerator, evaluations)
-    beams = {section.num_beams, section.num_beams_while_training}
-    most = int(SECONDS_OF_EVALUATION / len(beams) / seconds_per_token)
-    piece = {n: time_evaluation(prepared, section, objective, accelerator, n, most) for n in beams}
-    total = evaluations * piece[section.num_beams_while_training](splits["validation"])
-    return evaluations, total + sum(piece[section.num_beams](split) for split in finally_evaluated)
-
-
-def estimate_other_writing(
-    prepared: Prepared, objective: Seq2SeqObjective, accelerator: Accelerator, evaluations: int
-) -> float:
-    """The seconds of all evaluations if sources are not text, extrapolated from a few rows of the validation split."""
-    recipe, splits = prepared.recipe, prepared.splits
-    few = splits.datasets["validation"].select(range(min(TRIAL_ROWS, len(splits.datasets["validation"]))))
-    encoded = prepared.task.encode(few, prepared.state, "validation")
-    longest = min(int(encoded.examples.lengths.max()), recipe.eval.max_new_tokens)  # type: ignore[attr-defined]
-    task = type(prepared.task)(recipe.with_values("eval", max_new_tokens=longest, group_by=[]))
-    evaluator, seconds = prepared.evaluator(accelerator), {}
-    for final in (False, True):
-        with timed(accelerator) as took:
-            task.evaluate(evaluator, objective, few, encoded, prepared.state, final=final)
-        seconds[final] = took() / len(few)
-    rows = {name: len(split) for name, split in splits.datasets.items() if name != "train"}
-    return evaluations * seconds[False] * rows["validation"] + seconds[True] * sum(rows.values())
+def estimate_evaluations(prepared: Prepared, objective: Objective, accelerator: Accelerator) -> tuple[int, float]:
+    """Number of evaluations during training, and the seconds of these and of the final ones."""
+    steps = prepared.recipe.eval.steps
+    evaluations = -(-prepared.total_steps // steps) if steps else 1
+    seconds = {final: time_evaluation(prepared, objective, accelerator, final) for final in (False, True)}
+    rows = {split: len(rows) for split, rows in prepared.splits.datasets.items() if split != "train"}
+    return evaluations, evaluations * seconds[False](rows["validation"]) + sum(map(seconds[True], rows.values()))
 
 
 def time_evaluation(
-    prepared: Prepared,
-    section: Seq2SeqEval,
-    objective: Seq2SeqObjective,
-    accelerator: Accelerator,
-    num_beams: int,
-    most_tokens: int,
-) -> Callable[[TokenPairs], float]:
-    """Time one batch of an evaluation, with at most so many source tokens over all beams; returns a function that
-    extrapolates the seconds of a whole split."""
-    examples = prepared.encoded["validation"].examples
-    pad = prepared.tokenizers.source.pad_token_id
-    budget = max(1, section.tokens_per_batch // num_beams)
-    batches = length_sorted_batches(examples.source.lengths, budget)
-    indices = batches[len(batches) // 2]
-    tokens_to_read = num_beams * np.cumsum(examples.source.lengths[indices])
-    part = examples.select(indices[: max(1, int((tokens_to_read <= most_tokens).sum()))])
-    evaluator = prepared.evaluator(accelerator)
-    lengths = np.maximum(part.source.lengths, part.target.lengths)
+    prepared: Prepared, objective: Objective, accelerator: Accelerator, final: bool
+) -> Callable[[int], float]:
+    """Time `Task.evaluate` on growing parts of the validation split; returns a function that extrapolates the seconds
+    of a number of rows."""
+    rows, state = prepared.splits.datasets["validation"], prepared.state
+    task, evaluator = trial_task(prepared), prepared.evaluator(accelerator)
+    size, timings, start = min(TRIAL_ROWS, len(rows)), list[tuple[int, float]](), time.perf_counter()
+    while True:
+        part = rows.select(np.arange(size) * len(rows) // size)
+        encoded = prepared.task.encode(part, state, "validation")
+        with timed(accelerator) as seconds:
+            task.evaluate(evaluator, objective, part, encoded, state, final=final)
+        timings.append((size, seconds()))
+        if size == len(rows) or time.perf_counter() - start > SECONDS_OF_EVALUATION:
+            return extrapolate(timings)
+        size = min(GROWTH * size, len(rows))
 
-    with timed(accelerator) as loss_seconds:
-        mean_loss(objective, Sources(lengths, lambda chosen: part.batch(chosen, pad)), evaluator)
-    per_token = loss_seconds() / max(1, int(part.target.lengths.sum()))
-    if not section.metrics and not section.examples:
-        return lambda split: per_token * int(split.target.lengths.sum())
 
-    settings = replace(search_settings(section, num_beams), max_new_tokens=min(TRIAL_TOKENS, section.max_new_tokens))
-    by_target = by_language(settings, part, prepared.tokenizers)
-    with timed(accelerator) as search_seconds:
-        written = predict(objective, part, pad, by_target, evaluator)
-    longest = max(len(hypothesis.tokens) for hypothesis in written)
-    per_output_token = search_seconds() / max(1, longest) / len(part)
+def trial_task(prepared: Prepared) -> Task[Any, Any]:
+    """The task with an evaluation that suits a part of the data and an untrained model.
 
-    def extrapolate(split: TokenPairs) -> float:
-        # a batch is decoded in parallel until its longest output is finished
-        written = sum(
-            len(batch) * min(section.max_new_tokens, int(split.target.lengths[batch].max()))
-            for batch in length_sorted_batches(split.source.lengths, budget)
-        )
-        return per_token * int(split.target.lengths.sum()) + per_output_token * written
+    Such a model never writes an end token, so its outputs are limited to the longest reference. Metrics of models that
+    do not generate cost next to nothing, but some are undefined on a few rows.
+    """
+    recipe = prepared.recipe
+    fields = type(recipe.eval).model_fields
+    if "max_new_tokens" not in fields:
+        return type(prepared.task)(recipe.with_values("eval", metrics=[]))
+    section: Any = recipe.eval
+    texts = prepared.task.token_lists(prepared.encoded["validation"].examples, prepared.state).values()
+    targets = [text for text in texts if text.as_target] or texts
+    longest = max(int(text.lists.lengths.max(initial=1)) for text in targets)
+    changes: dict[str, Any] = {"max_new_tokens": min(longest, section.max_new_tokens)}
+    if "group_by" in fields:
+        changes["group_by"] = []
+    return type(prepared.task)(recipe.with_values("eval", **changes))
 
-    return extrapolate
+
+def extrapolate(timings: list[tuple[int, float]]) -> Callable[[int], float]:
+    """From (rows, seconds) to the seconds of any number of rows: a constant part and a part per row, by the last two.
+
+    A single timing, and one that is not longer than that of fewer rows, counts as proportional to the rows.
+    """
+    (fewer, before), (rows, seconds) = ((0, 0.0), *timings)[-2:]
+    per_row = (seconds - before) / (rows - fewer) if seconds > before else seconds / rows
+    constant = max(0.0, seconds - per_row * rows)
+    return lambda count: constant + per_row * count

@@ -8,6 +8,7 @@ from kit.errors import DataError, RunError, did_you_mean
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.hub.download import resolve_folder
+from kit.pretrained.loading import ModelFolder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.tasks.registry import create_task, load_recipe
@@ -30,12 +31,13 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
     task = create_task(recipe)
-    model = task.load_model(folder.model)
+    model_folder = ModelFolder.open(folder.model)
+    model = task.load_model(model_folder)
     splits = task.load_splits()
     if split not in splits.datasets:
         names = list(splits.datasets)
         raise DataError(f"the data has no split {split!r}, only {', '.join(names)}.{did_you_mean(split, names)}")
-    state, rows, accelerator = task.restore(folder.model, splits), splits.datasets[split], Accelerator()
+    state, rows, accelerator = task.restore(model_folder, splits), splits.datasets[split], Accelerator()
     # not encoded as "train", whose filters would drop examples
     encoded = task.encode(rows, state, "evaluated" if split == "train" else split)
     objective = task.objective(model.to(accelerator.device).eval(), state)

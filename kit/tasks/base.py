@@ -176,7 +176,7 @@ class Task(ABC, Generic[E, S]):
         """The state of a new run. Raises KitError if data, tokenizers and model do not fit together."""
 
     @abstractmethod
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> S:
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> S:
         """The state of a trained model; what is computed from training data needs `splits`."""
 
     @abstractmethod
@@ -316,6 +316,7 @@ class Task(ABC, Generic[E, S]):
     def open_model(self, model_folder: Path | None, splits: Splits) -> tuple[PreTrainedModel, S]:
         """The trained model of a folder, or a new one of the recipe, with its state."""
         if model_folder is not None:
-            return self.load_model(model_folder), self.restore(model_folder, splits)
+            folder = ModelFolder.open(model_folder)
+            return self.load_model(folder), self.restore(folder, splits)
         state = self.fit(splits, self.build_tokenizers(splits))
         return self.build_model(state).model, state

@@ -22,7 +22,7 @@ from rich.console import Console
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown, unknown_id
 from kit.diagnostics import dry_run as dry_run
-from kit.diagnostics.cost import Cost, Memory, PeakMemory, estimate, representative_micro_batches
+from kit.diagnostics.cost import Cost, Memory, PeakMemory, estimate, extrapolate, representative_micro_batches
 from kit.diagnostics.dry_run import count_parameters, find_warnings, inspect_recipe
 from kit.diagnostics.report import Inspection
 from kit.diagnostics.tables import render, visible
@@ -302,6 +302,14 @@ def test_the_trial_does_not_change_the_model(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in prepared.model.state_dict().items())
     assert all(parameter.grad is None for parameter in prepared.model.parameters())
     assert cost.memory.optimizer == 0  # plain SGD has no state
+
+
+def test_seconds_of_evaluations_are_extrapolated_from_growing_parts() -> None:
+    assert extrapolate([(4, 2.0)])(40) == pytest.approx(20.0)  # proportional: nothing is known of a constant part
+    seconds = extrapolate([(4, 9.0), (16, 2.0), (64, 5.0)])  # the first is slow, as always
+    assert seconds(64) == pytest.approx(5.0)
+    assert seconds(640) == pytest.approx(1.0 + 640 / 16)
+    assert extrapolate([(4, 2.0), (16, 1.6)])(160) == pytest.approx(16.0)
 
 
 def test_trial_steps_are_spread_over_the_lengths(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification, pipeline
 import kit
 from kit import load_recipe, train
 from kit.errors import DataError, KitError, RecipeError, RunError
+from kit.pretrained.loading import ModelFolder
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import FinishedRun
@@ -202,7 +203,7 @@ def test_class_weights_are_restored_and_do_not_change_the_loss_of_an_evaluation(
     counts = np.bincount(labels)
     assert (len(labels), len(set(counts))) == (len(rows) - 1, 2)  # without the long row, and with a rare label
     np.testing.assert_allclose(ready.state.class_weights, len(labels) / (len(counts) * counts))
-    restored = ready.task.restore(done.folder / "model", ready.splits)
+    restored = ready.task.restore(ModelFolder.open(done.folder), ready.splits)
     assert torch.equal(restored.class_weights, ready.state.class_weights)
     assert evaluate(done.folder).figures["loss"] == pytest.approx(done.results["test"]["loss"], rel=1e-6)
 

@@ -30,6 +30,7 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
+from kit.pretrained.loading import ModelFolder
 from kit.pretrained.padding import padding_problem
 from kit.tasks.base import Encoded
 from kit.tasks.classification.recipe import ClassificationRecipe
@@ -117,8 +118,8 @@ class Classification(LabelingTask[LabeledTexts]):
         state = replace(state, config=with_labels(state.config, labels), labels=tuple(labels))
         return replace(state, class_weights=self.class_weights(train, state))
 
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> LabelingState:
-        state = super().restore(model_folder, splits)
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LabelingState:
+        state = super().restore(folder, splits)
         if self.is_regression:
             return state
         state = replace(state, labels=label_names(state.config))

@@ -132,8 +132,8 @@ class Forecasting(Task[Windows, ForecastingState]):
         setattr(config, SETTINGS, {**columns, "history": data.history, "missing": data.missing})
         return config
 
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> ForecastingState:
-        state = ForecastingState(NoTokenizers(), load_config(model_folder))
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> ForecastingState:
+        state = ForecastingState(NoTokenizers(), folder.config)
         if splits is None:
             return state
         series = {split: from_rows(splits.datasets[split]) for split in ("train", "validation")}

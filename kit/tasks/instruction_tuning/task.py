@@ -32,7 +32,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
-from kit.pretrained.loading import ModelFolder, export_model, load_config
+from kit.pretrained.loading import ModelFolder, export_model
 from kit.pretrained.positions import position_limit
 from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
@@ -136,8 +136,8 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
             )
         return TaskState(tokenizers, config)
 
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> TaskState:
-        return TaskState(Tokenizers.load(model_folder), load_config(model_folder))
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> TaskState:
+        return TaskState(Tokenizers.load(folder.path), folder.config)
 
     # ---- prompts and answers → examples ------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_confusion, draw_types
+from kit.pretrained.loading import ModelFolder
 from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
@@ -125,8 +126,8 @@ class Tagging(LabelingTask[TaggedSentences]):
         labels = self.align_labels(self.find_labels(self.tags(splits.datasets["train"], "train").sequences))
         return replace(state, config=with_labels(state.config, labels), labels=tuple(labels))
 
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> LabelingState:
-        state = super().restore(model_folder, splits)
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LabelingState:
+        state = super().restore(folder, splits)
         return replace(state, labels=label_names(state.config))
 
     def find_labels(self, sequences: Sentences) -> list[str]:

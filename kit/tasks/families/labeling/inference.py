@@ -54,7 +54,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         recipe = load_recipe(folder.recipe_file, [*overrides, *self._file_overrides(trained.data)], saved=True)
         self.data: Any = recipe.data
         self.task = cast(Any, create_task(recipe))  # a LabelingTask, whose module imports this one
-        self.state = self.task.restore(folder.path)
+        self.state = self.task.restore(folder)
         model = self.task.load_model(folder).to(default_device()).eval()
         self.objective = self.task.objective(model, self.state)
         self.empty = dict.fromkeys(self.task.predicted_names)

@@ -181,8 +181,8 @@ class LabelingTask(Task[L, LabelingState]):
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
         return LabelingState(tokenizers, self.new_config(tokenizers.source))
 
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> LabelingState:
-        return LabelingState(Tokenizers.load(model_folder), load_config(model_folder), is_trained=True)
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LabelingState:
+        return LabelingState(Tokenizers.load(folder.path), folder.config, is_trained=True)
 
     def align_labels(self, labels: list[str]) -> list[str]:
         """The labels in the order of a pretrained model that has the same ones, so that its head is kept."""

@@ -21,7 +21,7 @@ from kit.data.streamed import load_streamed
 from kit.data.streaming.plan import StreamEncoder
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
-from kit.pretrained.loading import export_model, load_config
+from kit.pretrained.loading import ModelFolder, export_model, load_config
 from kit.pretrained.positions import position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
@@ -110,8 +110,8 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
             )
         return LanguageModelState(tokenizers, config, splits.fingerprints)
 
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> LanguageModelState:
-        return LanguageModelState(Tokenizers.load(model_folder), load_config(model_folder))
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LanguageModelState:
+        return LanguageModelState(Tokenizers.load(folder.path), folder.config)
 
     # ---- documents → examples ----------------------------------------------------------------------------------------
 

@@ -52,8 +52,8 @@ class Seq2SeqTask(Task[E, TaskState]):
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> TaskState:
         return TaskState(tokenizers, self.new_config(tokenizers))
 
-    def restore(self, model_folder: Path, splits: Splits | None = None) -> TaskState:
-        return TaskState(Tokenizers.load(model_folder), load_config(model_folder))
+    def restore(self, folder: ModelFolder, splits: Splits | None = None) -> TaskState:
+        return TaskState(Tokenizers.load(folder.path), folder.config)
 
     def objective(self, model: PreTrainedModel, state: TaskState) -> Seq2SeqObjective:
         train = self.recipe.train
@@ -81,7 +81,8 @@ class Seq2SeqTask(Task[E, TaskState]):
             model, state = self.open_model(None, splits)
             batch, origin = self.proof_batch(splits, state)
         else:
-            model, state = self.load_model(model_folder), self.restore(model_folder)
+            folder = ModelFolder.open(model_folder)
+            model, state = self.load_model(folder), self.restore(folder)
             try:
                 batch, origin = self.proof_batch(self.load_splits(), state)
             except KitError as error:
