@@ -53,9 +53,9 @@ class Proof:
 
 
 def proof(
-    name: str, description: str, applies: Callable[[Subject], bool]
+    name: str, description: str, applies: Callable[[Subject], bool] = lambda subject: True
 ) -> Callable[[Callable[[Subject], Outcome]], Proof]:
-    """Decorator that turns a function of a subject into a proof."""
+    """Decorator that turns a function of a subject into a proof; `applies` selects the models it is about."""
     return lambda run: Proof(name, description, applies, run)
 
 

@@ -1,4 +1,4 @@
-"""What a forecaster minimizes."""
+"""The training objective of forecasters."""
 
 import torch
 from torch import Tensor
@@ -7,14 +7,14 @@ from kit.training.objective import Batch, Objective, stack_counts
 
 
 class ForecastObjective(Objective):
-    """The loss of each number to predict, squared error or likelihood as the model's configuration says."""
+    """The loss per number to predict: squared error or negative log-likelihood, depending on the model."""
 
     def normalizers(self, batch: Batch) -> Tensor:
         numbers = batch["future_mask"].sum() * batch["future_values"].shape[-1]
         return numbers.to(torch.float64).reshape(1)
 
     def token_counts(self, batch: Batch) -> Tensor:
-        """The speed is that of steps to predict."""
+        """Speed is measured in steps to predict."""
         predicted = batch["future_mask"].sum()
         past = batch["past_mask"]
         return stack_counts(predicted, predicted + past.sum(), batch["future_mask"].numel() + past.numel())
@@ -24,5 +24,10 @@ class ForecastObjective(Objective):
         return self.model(**batch, num_items_in_batch=total, **self.sampling_arguments).loss
 
     def summed_loss(self, batch: Batch) -> Tensor:
-        """The loss of all numbers of a batch."""
+        """The loss summed over all numbers of a batch."""
         return self.model(**batch, num_items_in_batch=1).loss
+
+
+def past_inputs(batch: Batch) -> Batch:
+    """The inputs of a forecast: a training batch without the values to predict."""
+    return {name: tensor for name, tensor in batch.items() if name not in ("future_values", "future_mask")}

@@ -33,7 +33,7 @@ from kit.system.files import read_json
 from kit.tasks.base import BuiltModel, Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
 from kit.tasks.forecasting.inference import SETTINGS, Forecaster, value_names
-from kit.tasks.forecasting.objective import ForecastObjective
+from kit.tasks.forecasting.objective import ForecastObjective, past_inputs
 from kit.tasks.forecasting.plots import draw_errors, draw_forecast
 from kit.tasks.forecasting.proofs import PROOFS
 from kit.tasks.forecasting.recipe import ForecastingRecipe
@@ -320,11 +320,6 @@ def roll_out(objective: ForecastObjective, windows: Windows, evaluator: Evaluato
 
     predictions, (loss, count) = evaluator.outputs_and_sums(windows.lengths, windows.batch, compute)
     return loss / max(count, 1), np.stack(predictions)
-
-
-def past_inputs(batch: Batch) -> Batch:
-    """The inputs of a forecast: a training batch without the values to predict."""
-    return {name: tensor for name, tensor in batch.items() if name not in ("future_values", "future_mask")}
 
 
 def masked_mean(errors: Array, axes: tuple[int, ...]) -> Array:

@@ -1,5 +1,5 @@
-"""Proofs about fine-tuned models: padding and other examples change nothing, the loss is the one it should be, and
-pipelines say what evaluation says."""
+"""Proofs about fine-tuned models: predictions do not depend on padding and other examples, the loss is correct, and
+pipelines predict what evaluation predicts."""
 
 import math
 import tempfile
@@ -21,7 +21,6 @@ from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.training.objective import Batch
 from kit.verify.forward import EXTRA_PADDING, TOLERANCE, compare_after_reload, relative_difference
-from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.learning import (
     ZERO_GRADIENT_PATTERNS,
     check_accumulation,
@@ -29,23 +28,24 @@ from kit.verify.learning import (
     relative_error,
     step_gradients,
 )
+from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject
 
-SAME_SCORE = 1e-4
-"""Largest difference of a probability, or of a number in relation to its size, in 32 bits and in batches or alone."""
+SCORE_TOLERANCE = 1e-4
+"""Largest relative difference of a score in float32, in batches or alone."""
 
 
 class ProvableTask(Protocol):
-    """What the proofs ask the task of a model."""
+    """What the proofs need of a task, whose module imports this one."""
 
     recipe: LabelingRecipe
     of_tokens: ClassVar[bool]
     """Whether the model predicts for each token."""
     zero_gradients: ClassVar[Mapping[str, str]]
-    """Parameters whose gradient can be zero by its nature, with the reason."""
+    """Patterns of parameters whose gradient is zero by nature, with the reason."""
     pipeline_arguments: ClassVar[Mapping[str, Any]]
-    """Arguments with which the pipeline of the task reports everything."""
+    """Arguments with which the pipeline of the task returns every score."""
 
     def objective(self, model: PreTrainedModel, state: Any) -> Any:
         """The loss that training minimizes, a LabelObjective."""
@@ -77,16 +77,12 @@ class LabeledSubject(Subject):
         return self.task.objective(model, self.state)
 
 
-def is_labeled(subject: Subject) -> bool:
-    return isinstance(subject, LabeledSubject)
-
-
 def flat(output: dict[str, Tensor]) -> Tensor:
-    """All logits in a row."""
+    """All logits of an output as one vector."""
     return torch.cat([logits.flatten() for logits in output.values()])
 
 
-@proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_labeled)
+@proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit")
 def save_and_load(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     batch = {name: tensor.to(subject.model.device) for name, tensor in subject.batch.items()}
@@ -99,8 +95,8 @@ def save_and_load(subject: Subject) -> Outcome:
 
 
 @torch.no_grad()
-def said(subject: LabeledSubject, batch: Batch) -> list[Tensor]:
-    """All logits of each example, without those of padding."""
+def logits_of_examples(subject: LabeledSubject, batch: Batch) -> list[Tensor]:
+    """The logits of each example as one vector, without those of padding."""
     output = subject.objective(subject.exact).output(batch)
     real = batch["attention_mask"].bool()
     rows = range(len(real))
@@ -110,78 +106,78 @@ def said(subject: LabeledSubject, batch: Batch) -> list[Tensor]:
 
 
 def inputs_of(batch: Batch) -> Batch:
-    """What the model reads, (examples, tokens) each."""
+    """The inputs of the model, (examples, tokens) each."""
     return {name: batch[name] for name in ("input_ids", "token_type_ids", "attention_mask") if name in batch}
 
 
-@proof("padding", "a padded batch gives each example the logits it has alone", is_labeled)
+@proof("padding", "a padded batch gives each example the logits it has alone")
 def padding(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     tokenizer, inputs = subject.state.tokenizers.source, inputs_of(subject.batch)
     limit, length = position_limit(subject.model.config), inputs["input_ids"].shape[1]
-    more = EXTRA_PADDING if limit is None else min(EXTRA_PADDING, limit - length)
-    fillers = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-    wide = {name: nn.functional.pad(ids, (0, more), value=fillers.get(name, 0)) for name, ids in inputs.items()}
+    padding = EXTRA_PADDING if limit is None else min(EXTRA_PADDING, limit - length)
+    values = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
+    wide = {name: nn.functional.pad(ids, (0, padding), value=values.get(name, 0)) for name, ids in inputs.items()}
     differences = []
-    for row, found in enumerate(said(subject, wide)):
+    for row, padded in enumerate(logits_of_examples(subject, wide)):
         real = inputs["attention_mask"][row].bool()
-        (alone,) = said(subject, {name: ids[row : row + 1, real] for name, ids in inputs.items()})
-        differences.append(relative_difference(found, alone))
+        (alone,) = logits_of_examples(subject, {name: ids[row : row + 1, real] for name, ids in inputs.items()})
+        differences.append(relative_difference(padded, alone))
     return equal_within(max_or_nan(differences), TOLERANCE, "logits")
 
 
-@proof("loss", "the training loss is the one computed by hand", is_labeled)
+@proof("loss", "the training loss is the one computed by hand")
 def loss(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     objective, batch = subject.objective(subject.exact), subject.batch
     with torch.no_grad():
-        found = float(objective(batch, objective.normalizers(batch)))
+        actual = float(objective(batch, objective.normalizers(batch)))
         output = objective.output(batch)
     by_hand = subject.task.loss_by_hand(output, batch, subject.state)
-    return equal_within(relative_error(found, by_hand), LOSS_TOLERANCE, "losses")
+    return equal_within(relative_error(actual, by_hand), LOSS_TOLERANCE, "losses")
 
 
-@proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_labeled)
+@proof("accumulation", "a step in four micro-batches has the gradient of a step in one")
 def accumulation(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     return check_accumulation(subject.objective(subject.exact), subject.batch)
 
 
-@proof("gradients", "the loss reaches every parameter that can learn", is_labeled)
+@proof("gradients", "the loss reaches every parameter that can learn")
 def every_gradient(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     gradients = step_gradients(subject.objective(subject.exact), [subject.batch])
     return check_gradients(gradients, [*ZERO_GRADIENT_PATTERNS, *subject.task.zero_gradients])
 
 
-@proof("pipeline", "the pipeline on the saved folder says about each row what evaluation says", is_labeled)
-def pipeline_says_the_same(subject: Subject) -> Outcome:
+@proof("pipeline", "the pipeline on the saved folder predicts for each row what evaluation predicts")
+def pipeline_predictions(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     task, model = subject.task, subject.model.eval()
     expected = task.predict(subject.objective(model), subject.rows, subject.state).rows
-    with tempfile.TemporaryDirectory() as made, without_progress_bars():
+    with tempfile.TemporaryDirectory() as temporary, without_progress_bars():
         if subject.folder is None:
-            task.export(Path(made) / "model", model, subject.state)
+            task.export(Path(temporary) / "model", model, subject.state)
         pipe = pipeline(
             task.recipe.pipeline_tag,
-            str(subject.folder or Path(made) / "model"),
+            str(subject.folder or Path(temporary) / "model"),
             device=model.device,
             **task.pipeline_arguments,
         )
-        found = [task.pipeline_prediction(pipe, row) for row in subject.rows.to_list()]
-    different = sum(not same(one, other) for one, other in zip(found, expected, strict=True))
+        actual = [task.pipeline_prediction(pipe, row) for row in subject.rows.to_list()]
+    different = sum(not same(*pair) for pair in zip(actual, expected, strict=True))
     return Outcome(different == 0, f"{different} of {len(expected)} rows differ")
 
 
-def same(found: Any, expected: Any) -> bool:
-    """Whether two predictions are equal, their numbers but for rounding."""
+def same(actual: Any, expected: Any) -> bool:
+    """Whether two predictions are equal, numbers up to rounding."""
     if isinstance(expected, dict):
-        return found.keys() == expected.keys() and all(same(found[name], expected[name]) for name in expected)
+        return actual.keys() == expected.keys() and all(same(actual[name], expected[name]) for name in expected)
     if isinstance(expected, list):
-        return len(found) == len(expected) and all(map(same, found, expected))
+        return len(actual) == len(expected) and all(map(same, actual, expected))
     if isinstance(expected, float):
-        return math.isclose(found, expected, rel_tol=SAME_SCORE, abs_tol=SAME_SCORE)
-    return bool(found == expected)
+        return math.isclose(actual, expected, rel_tol=SCORE_TOLERANCE, abs_tol=SCORE_TOLERANCE)
+    return bool(actual == expected)
 
 
 PROOFS: tuple[Proof, ...] = (
@@ -190,5 +186,5 @@ PROOFS: tuple[Proof, ...] = (
     loss,
     accumulation,
     every_gradient,
-    pipeline_says_the_same,
+    pipeline_predictions,
 )
