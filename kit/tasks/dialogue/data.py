@@ -1,4 +1,4 @@
-"""Dialogues: from lists of turns, however they are written down, to replies with all that was said before them."""
+"""Dialogues: from lists of turns in several forms to replies with the turns before them."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
     from kit.tasks.dialogue.recipe import DialogueData
 
-IN_TURN = ("first", "second")
-"""Speakers of turns that do not name theirs."""
+DEFAULT_SPEAKERS = ("first", "second")
+"""Speakers of turns without a name, which alternate."""
 
-KEPT = 64
-"""Turns before a reply that are kept to be shown and compared where the model reads fewer."""
+KEPT_TURNS = 64
+"""Turns before a reply that rows keep, for display and comparison, even if the model reads fewer."""
 
 
 @dataclass(frozen=True)
 class Turn:
-    """What one speaker says."""
+    """One turn of a dialogue."""
 
     speaker: str
     text: str
 
 
 def turns_of(cell: Any, data: "DialogueData", where: str) -> list[Turn]:
-    """The turns in a cell. Raises DataError if it does not hold any, or a turn has no text."""
+    """The turns of a cell. Raises DataError if it holds no list, or a turn has no text or speaker."""
     if not isinstance(cell, list):
         raise DataError(f"{where}: data.turns ({data.turns}) holds {type(cell).__name__}, not a list of turns.")
-    return [_turn(turn, place, data, f"{where}, turn {place + 1}") for place, turn in enumerate(cell)]
+    return [_turn(turn, index, data, f"{where}, turn {index + 1}") for index, turn in enumerate(cell)]
 
 
-def _turn(turn: Any, place: int, data: "DialogueData", where: str) -> Turn:
-    speaker: Any = IN_TURN[place % 2]
+def _turn(turn: Any, index: int, data: "DialogueData", where: str) -> Turn:
+    speaker: Any = DEFAULT_SPEAKERS[index % 2]
     if isinstance(turn, dict):
         for key, name in (("turn_text", data.turn_text), ("turn_speaker", data.turn_speaker)):
             if name not in turn:
@@ -65,26 +65,26 @@ def _turn(turn: Any, place: int, data: "DialogueData", where: str) -> Turn:
     return Turn(speaker, text)
 
 
-def in_replies(rows: "Dataset", data: "DialogueData", split: str, told: SplitReport) -> "Dataset":
+def in_replies(rows: "Dataset", data: "DialogueData", split: str, report: SplitReport) -> "Dataset":
     """A row for each reply to learn: `turns`, the texts before it, `source`, the same as one text, and `target`.
 
-    Columns that say something about the whole dialogue are repeated. Dialogues without a reply are counted; that there
-    is no reply at all is an error.
+    Other columns are repeated for each reply of a dialogue. Dialogues without a reply are counted. Raises DataError if
+    there is no reply at all.
     """
     others = [name for name in rows.column_names if name not in ("turns", "target")]
     columns: dict[str, list[Any]] = {name: [] for name in ("turns", "source", "target")}
     owners: list[int] = []
     speakers = Counter[str]()
-    most = None if data.max_turns is None else max(data.max_turns, KEPT)
+    kept = None if data.max_turns is None else max(data.max_turns, KEPT_TURNS)
     for number, row in enumerate(rows.select_columns([name for name in rows.column_names if name not in others])):
         turns = turns_of(row["turns"], data, f"{split}, dialogue {number + 1}")
         speakers.update(turn.speaker for turn in turns)
         texts = [turn.text for turn in turns]
-        found = list(_replies(turns, row.get("target"), data.speaker))
-        if not found:
-            told.dropped["dialogue without a reply"] += 1
-        for place, reply in found:
-            before = texts[max(0, place - most) if most is not None else 0 : place]
+        replies = list(_replies(turns, row.get("target"), data.speaker))
+        if not replies:
+            report.dropped["dialogue without a reply"] += 1
+        for index, reply in replies:
+            before = texts[max(0, index - kept) if kept is not None else 0 : index]
             columns["turns"].append(before)
             columns["source"].append("\n".join(before))
             columns["target"].append(reply)
@@ -104,37 +104,37 @@ def in_replies(rows: "Dataset", data: "DialogueData", split: str, told: SplitRep
 
 
 def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> Iterator[tuple[int, str]]:
-    """How many turns there are before each reply, and the reply."""
+    """The number of turns before each reply, and the reply."""
     if target is not None:
         if turns:
             yield len(turns), target
         return
-    for place, turn in enumerate(turns):
-        if place > 0 and speaker in (None, turn.speaker):
-            yield place, turn.text
+    for index, turn in enumerate(turns):
+        if index > 0 and speaker in (None, turn.speaker):
+            yield index, turn.text
 
 
 @dataclass(frozen=True)
 class Conversations(TokenPairs):
-    """Encoded turns and replies; `source` has the tokens of all turns of an example, one after the other."""
+    """Encoded turns and replies; `source` has the concatenated tokens of all turns of an example."""
 
     turns: RaggedTokens = field(default_factory=lambda: RaggedTokens([]))
     """The number of tokens of each turn."""
-    apart: bool = True
-    """Whether the model reads each turn by itself, (turns, tokens), or all of them as one text."""
+    separate: bool = True
+    """Whether the model encodes each turn separately, (turns, tokens), or all of them as one sequence."""
 
     @classmethod
     def of(
         cls,
         histories: Sequence[Sequence[Sequence[int]]],
         replies: Sequence[Sequence[int]],
-        apart: bool,
+        separate: bool,
         truncated: int = 0,
     ) -> "Conversations":
         """From the tokens of each turn."""
         source = RaggedTokens([token for turn in turns for token in turn] for turns in histories)
         lengths = RaggedTokens([len(turn) for turn in turns] for turns in histories)
-        return cls(source, RaggedTokens(replies), None, truncated, lengths, apart)
+        return cls(source, RaggedTokens(replies), None, truncated, lengths, separate)
 
     @property
     def longest_turns(self) -> np.ndarray:
@@ -143,17 +143,16 @@ class Conversations(TokenPairs):
 
     @property
     def lengths_read(self) -> np.ndarray:
-        """Tokens that the model reads of each example, padding of its shorter turns included."""
-        return self.turns.lengths * self.longest_turns if self.apart else self.source.lengths
+        """Number of tokens that the model reads of each example, including the padding of its shorter turns."""
+        return self.turns.lengths * self.longest_turns if self.separate else self.source.lengths
 
     def select(self, indices: np.ndarray) -> "Conversations":
-        parts = (lists.select(indices) for lists in (self.source, self.target, self.turns))
-        source, target, turns = parts
-        return Conversations(source, target, None, 0, turns, self.apart)
+        source, target, turns = (lists.select(indices) for lists in (self.source, self.target, self.turns))
+        return Conversations(source, target, None, 0, turns, self.separate)
 
     def batch(self, indices: np.ndarray, pad: int) -> dict[str, Tensor]:
-        """`input_ids` and `attention_mask`, (batch, turns, tokens) if turns are apart, and `labels` (batch, target)."""
-        if not self.apart:
+        """`input_ids` and `attention_mask`, (batch, turns, tokens) for separate turns, and `labels` (batch, target)."""
+        if not self.separate:
             return super().batch(indices, pad)
         turns = int(self.turns.lengths[indices].max(initial=1))
         longest = max((int(self.turns[i].max(initial=1)) for i in indices), default=1)
@@ -161,9 +160,9 @@ class Conversations(TokenPairs):
         mask = np.zeros_like(ids)
         for row, index in enumerate(indices):
             lengths = self.turns[index]
-            for place, tokens in enumerate(np.split(self.source[index], np.cumsum(lengths)[:-1])):
-                ids[row, place, : len(tokens)] = tokens
-                mask[row, place, : len(tokens)] = 1
+            for turn, tokens in enumerate(np.split(self.source[index], np.cumsum(lengths)[:-1])):
+                ids[row, turn, : len(tokens)] = tokens
+                mask[row, turn, : len(tokens)] = 1
         return {
             "input_ids": torch.from_numpy(ids),
             "attention_mask": torch.from_numpy(mask),

@@ -1,4 +1,4 @@
-"""Series of numbers: from tables, with a row for each step or for each series, to arrays, and to windows of them."""
+"""Time series: from tables, with a row for each step or for each series, to arrays and to windows."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -24,15 +24,15 @@ Array = NDArray[np.float64]
 SCHEMA = pa.schema(
     {"series": pa.string(), "values": pa.list_(pa.list_(pa.float64())), "context": pa.list_(pa.list_(pa.float64()))}
 )
-"""A row for each series, as `Splits` holds them; a missing value is null."""
+"""The columns of a split, with a row for each series; a missing value is null."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """Numbers that follow one another."""
+    """A time series with its context."""
 
     name: str
-    values: Array  # (steps, value_size), not a number where one is missing
+    values: Array  # (steps, value_size), NaN where one is missing
     context: Array  # (steps or more, context_size)
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Series:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """(steps,): which steps have all values."""
+        """Which steps have all values, (steps,)."""
         return np.asarray(~np.isnan(self.values).any(1))
 
 
@@ -56,10 +56,9 @@ class Series:
 
 
 def read_series(rows: "Dataset", data: "ForecastingData", where: str, complete: bool = True) -> list[Series]:
-    """The series in a table, in the order of their first rows. Raises DataError where a number is missing or is none.
+    """The series of a table, in the order of their first rows. Raises DataError for a missing or invalid number.
 
-    Without `complete`, as when a forecast is asked for, the last steps need no values: their context is that of the
-    steps to predict.
+    Without `complete`, as for a forecast, the last steps need no values: they are the context of the steps to predict.
     """
     for name, key in data.value_columns.items():
         if name not in rows.column_names:
@@ -68,23 +67,23 @@ def read_series(rows: "Dataset", data: "ForecastingData", where: str, complete: 
                 f"{', '.join(rows.column_names)}."
             )
     kind = rows.data.schema.field(data.targets[0]).type
-    whole = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    found = list(_of_rows(rows, data, where) if whole else _of_steps(rows, data, where))
-    return [_checked(series, data, f'{where}, series "{series.name}"', complete) for series in found]
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    series = _series_of_rows(rows, data, where) if is_list else _series_of_steps(rows, data, where)
+    return [_checked(one, data, f'{where}, series "{one.name}"', complete) for one in series]
 
 
-def _of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
-    """A row is a series."""
+def _series_of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
+    """The series of a table with a row for each."""
     for number, row in enumerate(rows.select_columns(list(data.value_columns)), start=1):
         name = str(number if data.series is None else row[data.series])
-        place = f'{where}, series "{name}"'
-        values = _side_by_side([_matrix(row[column], column, place) for column in data.targets], data.targets, place)
-        context = _side_by_side([_matrix(row[column], column, place) for column in data.context], data.context, place)
+        here = f'{where}, series "{name}"'
+        values = _concatenate([_matrix(row[column], column, here) for column in data.targets], data.targets, here)
+        context = _concatenate([_matrix(row[column], column, here) for column in data.context], data.context, here)
         yield Series(name, values, context if data.context else np.zeros((len(values), 0)))
 
 
 def _matrix(cell: Any, column: str, where: str) -> Array:
-    """(steps, numbers) of a cell: a list of numbers, or of lists of as many numbers each."""
+    """The numbers of a cell, (steps, numbers): a list of numbers, or of equally long lists of numbers."""
     if not isinstance(cell, list) or not cell:
         raise DataError(f'{where}: "{column}" holds no list of numbers.')
     steps = [step if isinstance(step, list) else [step] for step in cell]
@@ -96,16 +95,16 @@ def _matrix(cell: Any, column: str, where: str) -> Array:
     return np.array(cells, dtype=np.float64)
 
 
-def _side_by_side(parts: Sequence[Array], names: Sequence[str], where: str) -> Array:
-    """Columns of one length as one matrix."""
+def _concatenate(parts: Sequence[Array], names: Sequence[str], where: str) -> Array:
+    """Columns of equal length as one matrix."""
     for name, part in zip(names, parts, strict=True):
         if len(part) != len(parts[0]):
             raise DataError(f'{where}: "{names[0]}" has {len(parts[0])} steps, but "{name}" has {len(part)}.')
     return np.concatenate(parts, axis=1) if parts else np.zeros((0, 0))
 
 
-def _of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
-    """A row is a step; rows of one series may be anywhere, but in order."""
+def _series_of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
+    """The series of a table with a row for each step, in order; rows of several series may alternate."""
     table = rows.with_format("arrow")[:]
     columns = {
         name: np.array(
@@ -121,41 +120,43 @@ def _of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[
                 f'{where}, row {names.index(None) + 1}: "{data.series}", the name of the series, is missing.'
             )
     groups: dict[str, list[int]] = {}
-    for place, name in enumerate(names):
-        groups.setdefault(str(name), []).append(place)
-    for name, places in groups.items():
+    for row, name in enumerate(names):
+        groups.setdefault(str(name), []).append(row)
+    for name, rows_of_series in groups.items():
         values, context = (
-            np.stack([columns[column][places] for column in side], axis=1) if side else np.zeros((len(places), 0))
+            np.stack([columns[column][rows_of_series] for column in side], axis=1)
+            if side
+            else np.zeros((len(rows_of_series), 0))
             for side in (data.targets, data.context)
         )
         yield Series(name, values, context)
 
 
 def _number(cell: Any, where: str) -> float:
-    """A finite number, or not a number where one is missing."""
+    """The cell as a finite number, or NaN if it is empty. Raises DataError for anything else."""
     if cell is None or cell == "":
         return math.nan
     try:
-        found = float(cell)
+        number = float(cell)
     except (TypeError, ValueError):
         raise DataError(f"{where} is no number: {str(cell)[:40]!r}.") from None
-    if math.isinf(found):
+    if math.isinf(number):
         raise DataError(f"{where} is infinite.")
-    return found
+    return number
 
 
 def _checked(series: Series, data: "ForecastingData", where: str, complete: bool) -> Series:
-    """The series, if nothing that is needed is missing."""
+    """The series. Raises DataError if a required number is missing."""
     values, context = series.values, series.context
     if not complete:
-        there = np.flatnonzero(~np.isnan(values).all(1))
-        values = values[: there[-1] + 1 if len(there) else 0]
+        present = np.flatnonzero(~np.isnan(values).all(1))
+        values = values[: present[-1] + 1 if len(present) else 0]
     if len(context) < len(values) or (complete and len(context) > len(values)):
         raise DataError(f"{where}: it has values of {len(values)} steps, but context of {len(context)}.")
     for what, numbers, names in (("value", values, data.targets), ("context", context, data.context)):
-        lost = np.argwhere(np.isnan(numbers))
-        if len(lost) and (what == "context" or data.missing == "refuse"):
-            step, column = lost[0]
+        missing = np.argwhere(np.isnan(numbers))
+        if len(missing) and (what == "context" or data.missing == "refuse"):
+            step, column = missing[0]
             name = f' of "{names[column]}"' if len(names) == numbers.shape[1] else ""
             advice = " Fill it in, or leave such steps out by data.missing: mask." if what == "value" else ""
             raise DataError(f"{where}, step {step + 1}: the {what}{name} is missing.{advice}")
@@ -176,12 +177,13 @@ def as_rows(series: Sequence[Series]) -> "Dataset":
 
 
 def from_rows(rows: "Dataset") -> list[Series]:
-    """The series again."""
-    found = []
+    """The series of the rows that `as_rows` made."""
+    series = []
     for row in rows.select_columns(["series", "values", "context"]):
         values = np.array(row["values"], dtype=np.float64)
-        found.append(Series(row["series"], values, np.array(row["context"], dtype=np.float64).reshape(len(values), -1)))
-    return found
+        context = np.array(row["context"], dtype=np.float64).reshape(len(values), -1)
+        series.append(Series(row["series"], values, context))
+    return series
 
 
 # ---- windows ---------------------------------------------------------------------------------------------------------
@@ -189,7 +191,7 @@ def from_rows(rows: "Dataset") -> list[Series]:
 
 @dataclass(frozen=True)
 class Windows:
-    """Pieces of series: steps to read, and those after them to predict."""
+    """Windows of series: steps to read, followed by steps to predict."""
 
     series: list[Series]
     positions: NDArray[np.int64]  # (windows, 2): index of the series, and first step of the window
@@ -220,12 +222,12 @@ class Windows:
         return values, np.stack([one.context[start : start + length] for one, start in parts])
 
     def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """What the model takes: past_… (batch, history, …) and future_… (batch, horizon, …)."""
+        """The model inputs: past_… (batch, history, …) and future_… (batch, horizon, …)."""
         values, context = self.arrays(indices)
-        there = ~np.isnan(values).any(-1)
+        present = ~np.isnan(values).any(-1)
         sides = {
             "values": torch.from_numpy(np.nan_to_num(values)).float(),
-            "mask": torch.from_numpy(there),
+            "mask": torch.from_numpy(present),
             "context": torch.from_numpy(context).float(),
         }
         if self.context_size == 0:
