@@ -125,5 +125,5 @@ def test_processes_in_other_process_groups_are_killed_too() -> None:
 def test_one_process_several_and_sharded_agree_on_this_machine() -> None:
     findings = list(train_check.train_findings(2))
     assert [finding.status for finding in findings] == ["ok", "ok", "ok"], findings
-    assert "on cpu by gloo, each with all weights (DDP)" in findings[1].text
-    assert "weights divided among them (FSDP2)" in findings[2].text
+    assert "on cpu by gloo, weights replicated (DDP)" in findings[1].text
+    assert "weights sharded (FSDP2)" in findings[2].text

@@ -21,6 +21,7 @@ from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.training.objective import Batch
 from kit.verify.forward import EXTRA_PADDING, TOLERANCE, compare_after_reload, relative_difference
+from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.learning import (
     ZERO_GRADIENT_PATTERNS,
     check_accumulation,
@@ -28,7 +29,6 @@ from kit.verify.learning import (
     relative_error,
     step_gradients,
 )
-from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject
 
