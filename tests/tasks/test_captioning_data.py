@@ -142,15 +142,15 @@ def test_pixels_are_those_of_the_image_processor_kept_or_not(folder: Path, tmp_p
     image_processor_of(CONFIG).save_pretrained(tmp_path)
     stock = AutoImageProcessor.from_pretrained(tmp_path)
     kept = Pictures(rows, folder, PixelReader(CONFIG))
-    monkeypatch.setattr(images, "KEPT_BYTES", 0)
+    monkeypatch.setattr(images, "MAX_CACHED_BYTES", 0)
     not_kept = Pictures(rows, folder, PixelReader(CONFIG))
     some = np.array([3, 0, 3, 7])
     expected = stock([Image.open(folder / rows["file"][place]) for place in some], return_tensors="pt").pixel_values
     for pictures in (kept, not_kept):
         torch.testing.assert_close(pictures.pixels(some), expected, rtol=0, atol=1e-6)
     assert torch.equal(kept.pixels(some), not_kept.pixels(some))
-    assert kept._kept is not None
-    assert not_kept._kept is None
+    assert kept._cache is not None
+    assert not_kept._cache is None
 
 
 # ---- how a picture is read -------------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_a_broken_picture_is_named(folder: Path, tmp_path: Path, monkeypatch: An
     split = next(name for name, rows in splits.items() if "1.png" in rows["file"])
     with pytest.raises(DataError, match=r"data\.image: .*1\.png.* cannot be read as an image"):
         Pictures(splits[split], tmp_path, PixelReader(CONFIG))
-    monkeypatch.setattr(images, "KEPT_BYTES", 0)
+    monkeypatch.setattr(images, "MAX_CACHED_BYTES", 0)
     later = Pictures(splits[split], tmp_path, PixelReader(CONFIG))
     with pytest.raises(DataError, match=r"1\.png"):
         later.pixels(np.arange(len(later)))
@@ -228,7 +228,7 @@ def test_a_missing_file_and_a_changed_one_are_noticed(folder: Path, tmp_path: Pa
     ("rows", "message"),
     [
         ([{"file_name": "0.png", "caption": 3}], "row 1 holds 3, which is neither a text nor a list of texts"),
-        ([{"file_name": 7, "caption": "x"}], "holds int .*neither a picture nor the name of a file"),
+        ([{"file_name": 7, "caption": "x"}], "holds int .*neither an image nor the name of a file"),
         ([{"file_name": "0.png", "title": "x"}], 'data.caption: .* has no column "caption"'),
         ([{"picture": "0.png", "caption": "x"}], 'data.image: .* has no column "image"'),
         ([{"file_name": "0.png", "caption": ""}], "no row of the train split can be used"),

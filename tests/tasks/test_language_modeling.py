@@ -24,7 +24,7 @@ from kit.runs.evaluate import evaluate
 from kit.runs.prepare import prepare
 from kit.runs.verify import verify
 from kit.tasks.causal_lm.recipe import CausalData
-from kit.tasks.families.language_modeling.documents import cut_end, load_documents
+from kit.tasks.families.language_modeling.documents import load_documents, split_off_end
 from kit.training.lm_objectives import MaskedLMObjective
 
 CAUSAL = """\
@@ -288,7 +288,7 @@ def test_what_a_document_is(tmp_path: Path) -> None:
 @settings(max_examples=80, deadline=None)
 @given(texts=st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=6), characters=st.integers(1, 60))
 def test_the_end_of_a_text_is_cut_off_at_a_line_and_nothing_is_lost(texts: list[str], characters: int) -> None:
-    kept, held = cut_end(texts, characters)
+    kept, held = split_off_end(texts, characters)
     assert "".join(kept + held).replace("\n", "") == "".join(texts).replace("\n", "")
     assert sum(map(len, held)) <= characters
 

@@ -1,4 +1,4 @@
-"""One model for several directions: from rows with a text in each language to an example for each direction."""
+"""Several translation directions in one model: a row with a text per language becomes an example per direction."""
 
 from collections import Counter
 from typing import TYPE_CHECKING, ClassVar
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from kit.tasks.translation.recipe import TranslationData
 
 DIRECTION_COLUMNS = ("source_language", "target_language", "direction")
-"""Columns beside source and target that tell the directions of `data.directions` apart."""
+"""Columns beside source and target that identify the direction of an example."""
 
 
 class DirectionSteps(RowSteps):
-    """Rows with a text in each language become one example for each direction of `data.directions`."""
+    """Expands rows with a text per language into one example for each direction of `data.directions`."""
 
     expands: ClassVar[bool] = True
     data: "TranslationData"
@@ -43,8 +43,8 @@ class DirectionSteps(RowSteps):
         return len(self.directions)
 
     def expand(self, rows: "Dataset", report: SplitReport) -> "Dataset":
-        """Every row in each direction, direction after direction, with the columns source, target, source_language,
-        target_language, direction and those of the data that are no language."""
+        """The rows in each direction, one direction after the other, with the columns source, target, source_language,
+        target_language, direction, and those of the data that are not languages."""
         table = rows.with_format("arrow")[:]
         others = [name for name in table.column_names if name not in self.data.text_columns]
         parts = []
@@ -54,7 +54,7 @@ class DirectionSteps(RowSteps):
             constants = [pa.repeat(name, len(table)) for name in (source, target, direction)]
             columns = [*texts, *constants, *(table[name] for name in others)]
             parts.append(pa.table(columns, names=[*self.columns, *others]))
-        # A row that was dropped is missing in every direction.
+        # a dropped row is missing in every direction
         report.read *= len(parts)
         for reason in report.dropped:
             report.dropped[reason] *= len(parts)
@@ -68,9 +68,9 @@ class DirectionSteps(RowSteps):
         return linked_rows(train, list(self.data.text_columns), self.data.seed)
 
     def limit(self, train: "Dataset", report: SplitReport) -> "Dataset":
-        """Apply `data.direction_sizes`: at most so many examples of each direction that it names.
+        """Apply `data.direction_sizes`, the maximum number of examples of each direction that it names.
 
-        They are the first by a number made of both texts, whichever is the source, and the seed.
+        A digest of both texts and the seed decides which ones: opposite directions keep the same pairs.
         """
         if self.data.direction_sizes is None:
             return train
@@ -82,15 +82,15 @@ class DirectionSteps(RowSteps):
             row_digests(train, ["source", "target"], self.data.seed),
             row_digests(train, ["target", "source"], self.data.seed),
         )
-        wanted = np.ones(len(train), dtype=bool)
+        keep = np.ones(len(train), dtype=bool)
         for direction, size in self.data.direction_sizes.items():
             indices = np.flatnonzero(directions == direction)
-            wanted[indices[np.argsort(ranks[indices], kind="stable")[size:]]] = False
-        report.dropped += Counter({"beyond data.direction_sizes": int((~wanted).sum())})
-        return filter_rows(train, wanted)
+            keep[indices[np.argsort(ranks[indices], kind="stable")[size:]]] = False
+        report.dropped += Counter({"beyond data.direction_sizes": int((~keep).sum())})
+        return filter_rows(train, keep)
 
     def repeat(self, train: "Dataset", report: SplitReport) -> "Dataset":
-        """Apply `data.direction_repeats`: so many copies of each example of a direction, one behind the other."""
+        """Apply `data.direction_repeats`, the number of consecutive copies of each example of a direction."""
         if self.data.direction_repeats is None:
             return train
         repeats = self.data.direction_repeats
@@ -101,18 +101,18 @@ class DirectionSteps(RowSteps):
 
 
 def linked_rows(dataset: "Dataset", languages: list[str], seed: int) -> np.ndarray:
-    """A number for each row: rows that share a text in a language have the same, and so has every row that shares
-    another text with one of them. Rows of one number can be held out without leaving a text of theirs in the rest.
+    """A number for each row, equal for rows that are connected by shared texts: holding out all rows of a number leaves
+    none of their texts in the rest.
 
-    Missing and empty texts are shared with nobody. The seed decides how the numbers are ordered.
+    Missing and empty texts connect nothing. The seed decides how the numbers are ordered.
     """
     table = dataset.with_format("arrow")[:]
     filled = to_dataset(pa.table({name: pc.fill_null(table[name].cast(pa.string()), "") for name in languages}))
-    alone = np.arange(len(dataset), dtype=np.uint64)
+    unique = np.arange(len(dataset), dtype=np.uint64)
     texts = []
     for name in languages:
         empty = np.array([not text for text in ColumnView(filled, name)], dtype=bool)
-        texts.append(np.unique(np.where(empty, alone, row_digests(filled, [name])), return_inverse=True)[1])
+        texts.append(np.unique(np.where(empty, unique, row_digests(filled, [name])), return_inverse=True)[1])
     numbers, before = row_digests(filled, languages, seed), None
     while before is None or (numbers != before).any():
         before = numbers

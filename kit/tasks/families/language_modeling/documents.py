@@ -1,6 +1,6 @@
 """Text for pretraining: documents from files, from the Hub or built in, each as one text in the column `text`.
 
-Paragraphs of a document are separated by a blank line, whether the data has them so or as a list.
+A blank line separates the paragraphs of a document, also where the data has a list of paragraphs.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from kit.data.builder import SplitBuilder, Splits
 from kit.data.columns import drop_missing, name_columns
 from kit.data.formats.folders import ShardFiles
 from kit.data.formats.layout import file_extension
-from kit.data.formats.lines import SURROGATE, read_lines
+from kit.data.formats.lines import SURROGATE, read_lines, strip_line_end
 from kit.data.report import SplitReport
 from kit.data.rows import ColumnView, filter_rows, to_dataset
 from kit.data.sources import SplitRows, local_files, read_splits, source_kind
@@ -42,7 +42,7 @@ def load_documents(data: "TextData") -> Splits:
 
 
 def read_documents(data: "TextData") -> dict[str, SplitRows]:
-    """The documents of the splits, as far as the data has them."""
+    """The documents of the splits that the data has."""
     if data.documents == "row":
         return read_splits(data, RowSteps(data))
     if source_kind(data) != "local":
@@ -68,10 +68,10 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> SplitRows:
 
 
 def texts_of(path: Path, encoding: str, split_at_blank_lines: bool) -> Iterator[str]:
-    """The whole text of a file, or what stands between its blank lines; line ends are those of Unix."""
+    r"""The whole text of a file, or the texts between its blank lines; lines end in "\n"."""
     lines: list[str] = []
     for line in read_lines(path, encoding):
-        line = line.removesuffix("\n").removesuffix("\r")
+        line = strip_line_end(line)
         if split_at_blank_lines and not line.strip():
             if lines:
                 yield "\n".join(lines)
@@ -97,7 +97,7 @@ def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
         if share is None:
             continue
         builder.check_absent(split, f"{split}_share")
-        texts, held = cut_end(texts, round(share * characters))
+        texts, held = split_off_end(texts, round(share * characters))
         if not held or not texts:
             raise DataError(
                 f"data.{split}_share: {share} of the text of {data.path} leaves nothing to one of the splits."
@@ -109,20 +109,20 @@ def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
         train.dropped[f"held out for {split}"] = train.read - len(texts)
 
 
-def cut_end(texts: list[str], characters: int) -> tuple[list[str], list[str]]:
-    """Documents without and with about the last `characters` of them; a document is cut at the end of a line."""
-    kept, held = list(texts), list[str]()
-    while kept and characters > 0:
-        last = kept.pop()
+def split_off_end(texts: list[str], characters: int) -> tuple[list[str], list[str]]:
+    """The documents without about their last `characters`, and these; a document is split at the end of a line."""
+    head, tail = list(texts), list[str]()
+    while head and characters > 0:
+        last = head.pop()
         if len(last) <= characters:
-            held.insert(0, last)
+            tail.insert(0, last)
             characters -= len(last)
             continue
-        place = last.find("\n", len(last) - characters)
-        if place >= 0 and last[place + 1 :].strip():
-            kept.append(last[:place])
-            held.insert(0, last[place + 1 :])
+        end_of_line = last.find("\n", len(last) - characters)
+        if end_of_line >= 0 and last[end_of_line + 1 :].strip():
+            head.append(last[:end_of_line])
+            tail.insert(0, last[end_of_line + 1 :])
         else:
-            kept.append(last)
+            head.append(last)
         break
-    return kept, held
+    return head, tail
