@@ -1,6 +1,5 @@
-"""From pictures to the numbers that a captioner reads."""
+"""From images to the pixel values that a captioner reads."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,23 @@ from kit.errors import DataError
 from kit.pipelines.image_to_text import read_image
 from kit.tasks.captioning.rows import FILE, cells
 
-KEPT_BYTES = 2**30
-"""Pictures of a split are kept as the model sees them, a byte for each number, if they need no more memory than this;
-else they are read from disk whenever a batch has them."""
+MAX_CACHED_BYTES = 2**30
+"""Resized images of a split are cached in memory, one byte per value, up to this size; a larger split is read from disk
+batch by batch."""
 
 PIXELS_PER_TOKEN = 64
-"""So many pixels count for a token in batches for evaluation and inference: memory and speed."""
+"""Pixels that count as one token where evaluation and inference limit batches by tokens."""
 
 
 def picture_cost(config: PreTrainedConfig) -> int:
-    """Tokens that a picture counts for in such a batch."""
+    """Number of tokens that an image counts as in such a batch."""
     return max(1, config.image_size**2 // PIXELS_PER_TOKEN)
 
 
 def image_processor_of(config: PreTrainedConfig) -> ViTImageProcessorPil:
-    """The image processor of a new captioner, to be saved beside it: pictures of `image_size`, colors from −1 to 1.
+    """The image processor saved with a new captioner: images of `image_size`, values from −1 to 1.
 
-    It is a stock one, so that `AutoImageProcessor` loads it everywhere, and it needs nothing but Pillow.
+    It is a class of transformers, so that `AutoImageProcessor` loads it anywhere, and it needs only Pillow.
     """
     return ViTImageProcessorPil(
         size={"height": config.image_size, "width": config.image_size},
@@ -43,7 +42,7 @@ def image_processor_of(config: PreTrainedConfig) -> ViTImageProcessorPil:
 
 
 class PixelReader:
-    """Makes pixels of pictures, as a model of a configuration reads them."""
+    """Turns images into the pixel values that a model with this configuration reads."""
 
     def __init__(self, config: PreTrainedConfig):
         self.background, self.channels, self.side = config.background, config.num_channels, config.image_size
@@ -53,66 +52,64 @@ class PixelReader:
         self._deviation = torch.tensor(self.processor.image_std).reshape(shape)
 
     def picture(self, source: Any) -> Image.Image:
-        """A picture without transparent parts; raises ValueError if it cannot be read."""
+        """The image without transparent parts. Raises ValueError if it cannot be read."""
         return read_image(source, self.background, self.channels)
 
     def resized(self, picture: Image.Image) -> np.ndarray:
-        """Colors from 0 to 255 (channels, side, side), a byte each."""
-        found = self.processor(picture, do_rescale=False, do_normalize=False, return_tensors="np").pixel_values
-        return found[0].astype(np.uint8)
+        """The resized image as bytes (channels, side, side)."""
+        values = self.processor(picture, do_rescale=False, do_normalize=False, return_tensors="np").pixel_values
+        return values[0].astype(np.uint8)
 
     def pixels(self, resized: np.ndarray) -> Tensor:
-        """What the image processor makes of pictures (batch, channels, side, side)."""
+        """The pixel values of resized images (batch, channels, side, side), as the image processor computes them."""
         scaled = torch.from_numpy(resized).float() * self.processor.rescale_factor
         return (scaled - self._mean) / self._deviation
 
 
 class Pictures:
-    """The pictures of a split, in order."""
+    """The images of a split, in order."""
 
     def __init__(self, rows: Dataset, root: Path, reader: PixelReader):
-        """Reads them all where there is memory to keep them, so that one that is broken is noticed before training."""
+        """Reads all images if they fit into the cache, so that a corrupt one is noticed before training."""
         self.root, self.reader = root, reader
         self.files = list(rows[FILE])
         self._rows = (
             rows.select_columns([IMAGE_BYTES]).with_format("arrow") if IMAGE_BYTES in rows.column_names else None
         )
         shape = (len(rows), reader.channels, reader.side, reader.side)
-        self._kept: np.ndarray | None = None
-        if np.prod(shape, dtype=np.int64) <= KEPT_BYTES:
-            kept = np.empty(shape, dtype=np.uint8)
+        self._cache: np.ndarray | None = None
+        if np.prod(shape, dtype=np.int64) <= MAX_CACHED_BYTES:
+            self._cache = np.empty(shape, dtype=np.uint8)
             sources = self.files if self._rows is None else cells(rows, IMAGE_BYTES)
-            for place, source in enumerate(sources):
-                kept[place] = reader.resized(self._opened(source, place))
-            self._kept = kept
+            for index, source in enumerate(sources):
+                self._cache[index] = reader.resized(self._open(source, index))
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def __getitem__(self, place: int) -> Image.Image:
-        """The picture itself, in its own size."""
-        return self._opened(next(self._sources([place])), place)
+    def __getitem__(self, index: int) -> Image.Image:
+        """The image in its original size."""
+        return self._open(self._sources([index])[0], index)
 
-    def pixels(self, places: np.ndarray) -> Tensor:
-        """(batch, channels, side, side)"""
-        if self._kept is not None:
-            return self.reader.pixels(self._kept[places])
-        found = zip(self._sources(places.tolist()), places.tolist(), strict=True)
-        return self.reader.pixels(
-            np.stack([self.reader.resized(self._opened(source, place)) for source, place in found])
-        )
+    def pixels(self, indices: np.ndarray) -> Tensor:
+        """The pixel values of these images, (batch, channels, side, side)."""
+        if self._cache is not None:
+            return self.reader.pixels(self._cache[indices])
+        sources = zip(self._sources(indices.tolist()), indices.tolist(), strict=True)
+        return self.reader.pixels(np.stack([self.reader.resized(self._open(*source)) for source in sources]))
 
-    def _sources(self, places: list[int]) -> Iterator[Any]:
+    def _sources(self, indices: list[int]) -> list[Any]:
+        """The file names of these images, or their stored content."""
         if self._rows is None:
-            return iter([self.files[place] for place in places])
-        return iter(self._rows[places][IMAGE_BYTES].to_pylist())
+            return [self.files[index] for index in indices]
+        return self._rows[indices][IMAGE_BYTES].to_pylist()
 
-    def _opened(self, source: Any, place: int) -> Image.Image:
+    def _open(self, source: Any, index: int) -> Image.Image:
         content = source.get("bytes") if isinstance(source, dict) else None
         path = source["path"] if isinstance(source, dict) else source
         try:
             return self.reader.picture(self.root / path if content is None else content)
         except ValueError as error:
-            name = self.files[place]
+            name = self.files[index]
             reason = str(error).replace("it cannot", f'"{name}" cannot', 1)
-            raise DataError(f"data.image: {reason}. Mend it, or leave it out of the data.") from error
+            raise DataError(f"data.image: {reason}. Repair the file, or remove it from the data.") from error
