@@ -220,7 +220,7 @@ def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, 
     for one, two in zip(*(model.state_dict().items() for model in models), strict=True):
         assert one[0] == two[0]
         assert torch.equal(one[1], two[1]), one[0]
-    with pytest.raises(RecipeError, match=r"is an adapter, and a new one needs a plain model.*kit merge"):
+    with pytest.raises(RecipeError, match=r"is an adapter, but a new adapter needs a plain model.*kit merge"):
         prepare(adapted(world, model={"pretrained": str(runs["lora"])}))
     with pytest.raises(RunError, match="holds no adapter"):
         merge(world / "plain", world / "again")
