@@ -1,7 +1,7 @@
 """Greedy and beam search for encoder-decoders, to be passed to `generate(custom_generate=beam_search)`.
 
 The results equal those of transformers with less work: all beams start from one row and share their source, the best
-continuations are found without a top-k over the whole vocabulary, and finished sentences leave the batch.
+continuations are selected without a top-k over the whole vocabulary, and finished sentences leave the batch.
 """
 
 from dataclasses import dataclass, fields, replace

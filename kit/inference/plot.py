@@ -61,11 +61,11 @@ def _plot_attention(run: str | Path, options: PlotOptions, folder: Path, file: P
     def examples() -> list[Any]:
         is_run = (Path(run) / "recipe.yaml").is_file()
         opened = RunFolder(Path(run))
-        found = create_task(opened.recipe()).run_examples(opened.predictions, predictor) if is_run else []
-        if not found:
+        plotted = create_task(opened.recipe()).run_examples(opened.predictions, predictor) if is_run else []
+        if not plotted:
             option = "--sentence" if "sentence" in predictor.plot_options else "--image"
             raise RunError(f"{run} has no predictions or data to take an example from: give one with {option}")
-        return found
+        return plotted
 
     # all figures are made before the first is written, so that a failure leaves no files
     figures = predictor.attention_figures(options, examples)

@@ -52,9 +52,9 @@ class Predictor(ABC, Generic[I, U, O]):
     def encode(self, items: list[I]) -> Sequence[Encoded[U]]:
         """Each item encoded. If it raises an exception, the engine encodes halves, to find the items it is due to."""
 
-    @abstractmethod
     def lengths(self, units: list[U]) -> np.ndarray:
-        """The number of tokens of each unit, as `tokens_per_batch` counts them."""
+        """The number of tokens of each unit, as `tokens_per_batch` counts them; unless `batches` is overridden."""
+        raise NotImplementedError
 
     @abstractmethod
     def predict(self, units: list[U]) -> Sequence[O]:
@@ -97,9 +97,9 @@ class Predictor(ABC, Generic[I, U, O]):
     ) -> Iterator[O]:
         """The outputs of a portion whose first item has the number `first`."""
         encoded = self._encode(items, must_succeed=issues is None)
-        found: list[dict[LineIssue, Exception | None]] = [{e.issue: e.error} if e.issue else {} for e in encoded]
+        problems: list[dict[LineIssue, Exception | None]] = [{e.issue: e.error} if e.issue else {} for e in encoded]
         if issues is None:
-            self._raise_first(found, first)
+            self._raise_first(problems, first)
         owners = [index for index, item in enumerate(encoded) for _ in item.units]
         units = [unit for item in encoded for unit in item.units]
         pending = [len(item.units) for item in encoded]
@@ -112,7 +112,7 @@ class Predictor(ABC, Generic[I, U, O]):
             )
             for index, result in results:
                 if isinstance(result, Exception):
-                    found[owners[index]][self.failed] = result
+                    problems[owners[index]][self.failed] = result
                 else:
                     outputs[index] = result
                 pending[owners[index]] -= 1
@@ -120,7 +120,7 @@ class Predictor(ABC, Generic[I, U, O]):
                     progress(1)
 
         next_output = iter(outputs)
-        for number, (item, causes) in enumerate(zip(encoded, found, strict=True), start=first):
+        for number, (item, causes) in enumerate(zip(encoded, problems, strict=True), start=first):
             for issue, error in causes.items():
                 if issues is not None:
                     issues.add(issue, number, error)
@@ -132,8 +132,8 @@ class Predictor(ABC, Generic[I, U, O]):
         )
         return [Encoded([], self.failed, result) if isinstance(result, Exception) else result for _, result in results]
 
-    def _raise_first(self, found: list[dict[LineIssue, Exception | None]], first: int) -> None:
-        for number, causes in enumerate(found, start=first):
+    def _raise_first(self, problems: list[dict[LineIssue, Exception | None]], first: int) -> None:
+        for number, causes in enumerate(problems, start=first):
             for issue, error in causes.items():
                 cause = f" ({describe_error(error)})" if error else ""
                 raise DataError(

@@ -60,8 +60,8 @@ class Captioner(TextPredictor[np.ndarray]):
 
     def predict(self, units: list[np.ndarray]) -> list[list[Output]]:
         pixels = self.reader.pixels(np.stack(units))
-        found = search(self.model, {"pixel_values": pixels.to(self.model.device)}, self.settings)
-        return [outputs_of(self.tokenizers, hypotheses) for hypotheses in found]
+        hypotheses = search(self.model, {"pixel_values": pixels.to(self.model.device)}, self.settings)
+        return [outputs_of(self.tokenizers, best) for best in hypotheses]
 
     def line_figure(self, line: Any) -> "Figure | None":
         return self.image_figure(line)

@@ -1,4 +1,4 @@
-"""Pictures of what a captioner looks at: the picture again for each word, bright where the word came from."""
+"""Attention of a captioning model: the image once for each token, bright where the model attends to."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def caption_attention(
 
 
 def caption_figure(attention: CaptionAttention, head: int | str = "mean", title: str | None = None) -> Figure:
-    """The picture, and beside it once more for each word: as bright as the weight at each place, on a common scale."""
+    """The image, then once more for each token, as bright as its attention weights, on a common scale."""
     from matplotlib.figure import Figure
 
     number = attention.weights.shape[1]
@@ -91,9 +91,9 @@ def caption_figure(attention: CaptionAttention, head: int | str = "mean", title:
         left, bottom = _GAP + column * (_PANEL + _GAP), height - heading - (row + 1) * (tall + _TOP)
         axes = figure.add_axes((left / width, bottom / height, _PANEL / width, tall / height))
         axes.set_axis_off()
-        shown = colors if place == 0 else lit(colors, weights[place - 1].numpy(), float(weights.max()))
+        shown = colors if place == 0 else highlight(colors, weights[place - 1].numpy(), float(weights.max()))
         axes.imshow(shown, aspect="auto", interpolation="nearest")
-        name = "the picture" if place == 0 else label_of(attention.tokens[place - 1], script, spaces=True).strip()
+        name = "image" if place == 0 else label_of(attention.tokens[place - 1], script, spaces=True).strip()
         style: dict[str, Any] = {"family": script.fonts, "parse_math": False, "fontsize": 9, "pad": 3}
         axes.set_title(name, color="dimgray" if place == 0 or name in ("END",) else "black", **style)
     if title:
@@ -104,13 +104,13 @@ def caption_figure(attention: CaptionAttention, head: int | str = "mean", title:
     return figure
 
 
-def lit(colors: np.ndarray, weights: np.ndarray, most: float) -> np.ndarray:
-    """Colors (height, width, 3), dark where weights (rows, columns) are nil, and as they are where these are most."""
+def highlight(colors: np.ndarray, weights: np.ndarray, max_weight: float) -> np.ndarray:
+    """Colors (height, width, 3), darkened where the weights (rows, columns) are below `max_weight`."""
     height, width = colors.shape[:2]
     smooth = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
-    light = np.clip(np.asarray(smooth) / max(most, 1e-9), 0, 1)[..., None]
+    light = np.clip(np.asarray(smooth) / max(max_weight, 1e-9), 0, 1)[..., None]
     shaded = colors * (0.15 + 0.85 * light)
-    # a little yellow, so that light shows on a dark ground too
+    # a little yellow, so that high weights are visible on a dark background, too
     return shaded + (1 - shaded) * light * np.array([0.30, 0.25, 0.0], dtype=np.float32)
 
 

@@ -94,13 +94,10 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
             )
         return horizon or known
 
-    def lengths(self, units: list[tuple[Series, int]]) -> np.ndarray:
-        return np.array([steps for _, steps in units])
-
     def batches(self, units: list[tuple[Series, int]]) -> list[np.ndarray]:
         """Series with the same number of steps to predict; a portion is small enough for a batch."""
-        lengths = self.lengths(units)
-        return [np.flatnonzero(lengths == steps) for steps in dict.fromkeys(lengths.tolist())]
+        steps = np.array([count for _, count in units])
+        return [np.flatnonzero(steps == count) for count in dict.fromkeys(steps.tolist())]
 
     def predict(self, units: list[tuple[Series, int]]) -> list[Forecast]:
         steps = units[0][1]

@@ -118,9 +118,6 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
     def encode(self, items: list[int]) -> list[Encoded[int]]:
         return [Encoded([index]) if self.has_text[index] else Encoded([], NO_TEXT) for index in items]
 
-    def lengths(self, units: list[int]) -> np.ndarray:
-        return np.ones(len(units), dtype=np.int64)
-
     def batches(self, units: list[int]) -> list[np.ndarray]:
         """The whole portion: the task makes the batches of its evaluation, so that predictions are the same."""
         return [np.arange(len(units))]

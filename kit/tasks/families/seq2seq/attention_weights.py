@@ -139,8 +139,8 @@ def start_name(tokenizer: PreTrainedTokenizerBase, start: int) -> str:
 def readable(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """The tokens as text. Where tokens are bytes, an incomplete character shows as its bytes, such as \\xe6\\x97."""
     # a model may have more tokens than its tokenizer
-    found = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
-    tokens = [f"token {number}" if token is None else token for number, token in found]
+    pairs = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
+    tokens = [f"token {number}" if token is None else token for number, token in pairs]
     backend = getattr(tokenizer, "backend_tokenizer", None)  # tokenizers written in Python have none
     if backend is None or "ByteLevel" not in repr(backend.decoder):
         return tokens

@@ -75,7 +75,7 @@ class Seq2SeqPredictor(TextPredictor[Any]):
     def predict(self, units: list[Any]) -> list[list[Output]]:
         batch = self.pairs(units).batch(np.arange(len(units)), self.tokenizers.source.pad_token_id)
         batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-        return [outputs_of(self.tokenizers, found) for found in search(self.model, batch, self.settings)]
+        return [outputs_of(self.tokenizers, best) for best in search(self.model, batch, self.settings)]
 
 
 class Translator(Seq2SeqPredictor):
@@ -144,7 +144,7 @@ class Translator(Seq2SeqPredictor):
         if len(outputs) < 2:
             return super().combine(encoded, outputs)
         assert isinstance(encoded, SplitLine)
-        best = [found[0] for found in outputs]
+        best = [hypotheses[0] for hypotheses in outputs]
         text = join_sentences(encoded.sentences or [], [output.text for output in best])
         return [Output(text, sum(output.score for output in best) / len(best), all(o.finished for o in best))]
 

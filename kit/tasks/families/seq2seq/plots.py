@@ -76,7 +76,7 @@ def figures_of_kinds(
 
 
 def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) -> "Figure":
-    """The picture of the chosen maps; KitError if the model does not have them."""
+    """The figure of the chosen maps. Raises KitError if the model does not have them."""
     weights, title, captions = _choose(attention.weights[kind], kind, maps)
     if question.target is not None:
         title += " · the output was given"
