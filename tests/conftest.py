@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ import pytest
 
 if TYPE_CHECKING:
     from support.hub_server import HubServer
+
+    from kit.recipe.base import Recipe
 
 # Nothing in the tests may reach for the network; set before anything imports the libraries that would.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -25,42 +28,21 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["KIT_CACHE"] = tempfile.mkdtemp(prefix="kit-cache-")
 atexit.register(shutil.rmtree, os.environ["KIT_CACHE"], ignore_errors=True)
 
-TINY = """\
-# A tiny recipe for tests.
-task: translation
-model:
-  type: rnn_seq2seq
-  cell: gru
-  hidden_size: 16
-  embedding_size: 8
-  attention: additive
-  dropout: 0.2
-tokenizer:
-  train: char
-  min_frequency: 1
-data:
-  path: builtin:dates
-  sizes: {train: 200, validation: 20, test: 20}
-  languages: [en, de, fr]
-train:
-  max_steps: 12
-  tokens_per_batch: 512
-  learning_rate: 1e-2
-  logging_steps: 1
-  save_steps: 4
-eval:
-  steps: 6
-  metrics: [exact_match]
-  max_new_tokens: 12
-"""
-
 
 @pytest.fixture
 def tiny_recipe(tmp_path: Path) -> Path:
     """A recipe file that trains in seconds."""
-    path = tmp_path / "tiny.yaml"
-    path.write_text(TINY, encoding="utf-8")
-    return path
+    from support.recipes import write_recipe
+
+    return write_recipe(tmp_path, "translation").rename(tmp_path / "tiny.yaml")
+
+
+@pytest.fixture
+def make_recipe(tmp_path: Path) -> "Callable[..., Recipe]":
+    """A function that makes a tiny recipe of a task: `make_recipe("tagging", overrides=["train.max_steps=2"])`."""
+    from support.recipes import make_recipe
+
+    return partial(make_recipe, tmp_path)
 
 
 RunKit = Callable[..., subprocess.CompletedProcess[str]]
@@ -105,12 +87,13 @@ def kit_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with two vocabularies and attention, trained for a moment."""
-    from kit import load_recipe, train
+    from support.recipes import make_recipe
+
+    from kit import train
 
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
     overrides = ["tokenizer.shared=false", "train.max_steps=60", "eval.num_beams=3", "eval.group_by=[language, length]"]
-    return train(load_recipe(folder / "tiny.yaml", overrides), folder / "run").folder
+    return train(make_recipe(folder, "translation", overrides=overrides), folder / "run").folder
 
 
 NUMBERS = {
@@ -125,7 +108,7 @@ def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with four directions between three languages, of numbers in words, trained for a moment."""
     import random
 
-    from kit import load_recipe, train
+    from kit import train
 
     folder = tmp_path_factory.mktemp("multilingual")
     drawn = random.Random(0)
@@ -134,19 +117,18 @@ def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for language, words in NUMBERS.items():
             text = "".join(" ".join(words[number] for number in row) + "\n" for row in rows)
             (folder / f"{split}.{language}").write_text(text, encoding="utf-8")
-    recipe = folder / "numbers.yaml"
-    recipe.write_text(
-        f"""
-task: translation
-model: {{type: rnn_seq2seq, cell: gru, hidden_size: 32, embedding_size: 16, attention: additive}}
-tokenizer: {{train: word, min_frequency: 1}}
-data: {{path: {folder}, directions: [de-en, en-de, fr-en, en-fr]}}
-train: {{max_steps: 80, batch_size: 64, learning_rate: 2e-2}}
-eval: {{steps: 0, metrics: [rouge1, rougeL], num_beams: 2, max_new_tokens: 8}}
-""",
-        encoding="utf-8",
-    )
-    return train(load_recipe(recipe), folder / "run").folder
+    recipe = make_recipe(
+        folder,
+        "translation",
+        {"path": str(folder), "directions": ["de-en", "en-de", "fr-en", "en-fr"]},
+        model={
+            "type": "rnn_seq2seq", "cell": "gru", "hidden_size": 32, "embedding_size": 16, "attention": "additive",
+        },
+        tokenizer={"train": "word", "min_frequency": 1},
+        train={"max_steps": 80, "batch_size": 64, "learning_rate": 2e-2},
+        eval={"steps": 0, "metrics": ["rouge1", "rougeL"], "num_beams": 2, "max_new_tokens": 8},
+    )  # fmt: skip
+    return train(recipe, folder / "run").folder
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.process_recipes import CLASSES
 from support.processes import ForkedKit
+from support.recipes import write_recipe
 from support.scripts import FOLDERS, run_main, script
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -111,9 +111,8 @@ def test_fine_tuning_is_compared_with_the_trainer(encoder: Path, tmp_path: Path,
 
 
 def test_a_recipe_is_trained_by_the_trainer(tmp_path: Path, capsys) -> None:
-    (tmp_path / "classes.yaml").write_text(CLASSES)
     overrides = ["train.max_steps=null", "train.num_train_epochs=1", "train.batch_size=64"]
-    run_main(script("against_trainer"), tmp_path / "classes.yaml", *overrides)
+    run_main(script("against_trainer"), write_recipe(tmp_path, "classification"), *overrides)
     output = capsys.readouterr().out
     for figure in ("train seconds", "validation accuracy", "test accuracy"):
         assert re.search(rf"^\| {figure} +\| [\d.]+", output, re.MULTILINE), figure

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 from conftest import RunKit
-from support.process_recipes import METRICS, NO_DROPOUT, write_recipe
+from support.recipes import METRICS, NO_DROPOUT, write_recipe
 from support.runs import assert_same_weights, losses, results, rewind, weights
 
 from kit.training.checkpoint import Checkpoints

@@ -41,7 +41,7 @@ def test_a_misspelt_key(refuses: Callable[..., str], tiny_recipe: Path) -> None:
     text = tiny_recipe.read_text(encoding="utf-8")
     tiny_recipe.write_text(text.replace("hidden_size: 16", "hiden_size: 16"), encoding="utf-8")
     said = refuses()
-    assert "tiny.yaml, line 6" in said
+    assert "tiny.yaml, line 5" in said
     assert 'Did you mean "hidden_size"?' in said
 
 

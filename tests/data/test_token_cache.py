@@ -10,25 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.recipes import make_recipe
 
-from kit import load_recipe
 from kit.data.batching import token_cache as token_cache
 from kit.data.batching.token_cache import cached_arrays, chunk_texts, map_in_chunks
 from kit.runs.prepare import prepare
 from kit.system.console import Reporter
 
 QUIET = Reporter(quiet=True)
-RECIPE = """\
-task: {task}
-model: {{type: {model}}}
-tokenizer: {{train: wordpiece, vocab_size: 200, min_frequency: 1}}
-data: {{path: {path}, block_size: 32, validation_size: 3{more}}}
-train: {{max_steps: 1, batch_size: 2}}
-"""
-KINDS = {
-    "causal": ("causal_lm", "rnn_lm", ""),
-    "masked": ("masked_lm", "bert", ""),
-    "pairs": ("masked_lm", "bert", ", pairs: next_sentence"),
+KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "causal": ("causal_lm", "rnn_lm", {}),
+    "masked": ("masked_lm", "bert", {}),
+    "pairs": ("masked_lm", "bert", {"pairs": "next_sentence"}),
 }
 
 
@@ -41,9 +34,10 @@ def write_texts(folder: Path) -> Path:
 
 def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
     task, model, more = KINDS[kind]
-    file = folder / f"{kind}.yaml"
-    file.write_text(RECIPE.format(task=task, model=model, path=write_texts(folder), more=more), encoding="utf-8")
-    return load_recipe(file, list(overrides))
+    data = {"path": str(write_texts(folder)), "block_size": 32, "validation_size": 3, **more}
+    tokenizer = {"train": "wordpiece", "vocab_size": 200, "min_frequency": 1}
+    train = {"max_steps": 1, "batch_size": 2}
+    return make_recipe(folder, task, data, overrides, model={"type": model}, tokenizer=tokenizer, train=train, eval={})
 
 
 def arrays_of(recipe: Any) -> dict[str, bytes]:

@@ -10,9 +10,10 @@ import pytest
 from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.recipes import make_recipe
 
 import kit.tasks.families.seq2seq.inference
-from kit import KitError, Translator, load_recipe, train
+from kit import KitError, Translator, train
 from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letter_code
 from kit.errors import DataError
 from kit.prediction.issues import UNREADABLE_LINE, LineIssues
@@ -32,19 +33,12 @@ def translator(trained: Path) -> Translator:
 def limited(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of a model that has positions for 24 tokens."""
     folder = tmp_path_factory.mktemp("limited")
-    (folder / "limited.yaml").write_text(
-        """
-task: translation
-model: {type: transformer_seq2seq, hidden_size: 16, encoder_layers: 1, decoder_layers: 1, num_attention_heads: 2,
-        intermediate_size: 16, max_position_embeddings: 24}
-tokenizer: {train: char, min_frequency: 1}
-data: {path: builtin:dates, languages: [en], sizes: {train: 40, validation: 4, test: 4}}
-train: {max_steps: 2, batch_size: 32, learning_rate: 1e-2}
-eval: {steps: 0, max_new_tokens: 12}
-""",
-        encoding="utf-8",
-    )
-    return train(load_recipe(folder / "limited.yaml"), folder / "run").folder
+    model = {
+        "type": "transformer_seq2seq", "hidden_size": 16, "encoder_layers": 1, "decoder_layers": 1,
+        "num_attention_heads": 2, "intermediate_size": 16, "max_position_embeddings": 24,
+    }  # fmt: skip
+    small = ["data.sizes={train: 40, validation: 4, test: 4}", "train.max_steps=2", "eval.steps=0"]
+    return train(make_recipe(folder, "translation", overrides=small, model=model), folder / "run").folder
 
 
 def texts_of(outputs: Iterator[list[Output]]) -> list[str]:

@@ -3,6 +3,7 @@
 import gzip
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import RunKit
@@ -108,12 +109,11 @@ def test_eval_gives_the_figures_of_the_run(trained: Path, kit_here: RunKit) -> N
     assert "model.hidden_size has no effect on a finished run" in done.stderr
 
 
-def test_a_run_goes_on_from_a_pretrained_one(trained: Path, tiny_recipe: Path, tmp_path: Path) -> None:
-    from kit import load_recipe, train
+def test_a_run_goes_on_from_a_pretrained_one(trained: Path, make_recipe: Any, tmp_path: Path) -> None:
+    from kit import train
 
-    text = tiny_recipe.read_text(encoding="utf-8")
-    start, end = text.index("model:"), text.index("data:")
-    tiny_recipe.write_text(text[:start] + f"model:\n  pretrained: {trained}\n" + text[end:], encoding="utf-8")
-    more = train(load_recipe(tiny_recipe, ["train.learning_rate=1e-5", "train.max_steps=1"]), tmp_path / "more")
+    short = ["train.learning_rate=1e-5", "train.max_steps=1"]
+    recipe = make_recipe("translation", overrides=short, model={"pretrained": str(trained)})
+    more = train(recipe, tmp_path / "more")
     before = json.loads((trained / "results.json").read_text(encoding="utf-8"))
     assert more.results["test"]["loss"] == pytest.approx(before["test"]["loss"], rel=1e-2)

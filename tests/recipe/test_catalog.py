@@ -1,4 +1,4 @@
-"""The recipe book: the list, copies, explanations, and the schema."""
+"""The catalog of shipped recipes, copies, `kit explain`, and the JSON schema."""
 
 import json
 import re
@@ -66,7 +66,7 @@ def test_every_line_of_a_shipped_recipe_is_explained(name):
         assert line.startswith("#") or re.fullmatch(r"\w+:|task: \w+|.*\S +# \S.*", line), line
 
 
-def test_a_copy_is_the_same_and_overwrites_nothing(book, tmp_path):
+def test_copy_keeps_every_byte_and_overwrites_nothing(book, tmp_path):
     mine = copy_recipe("measured", tmp_path / "mine.yaml")
     assert mine.read_bytes() == (book / "measured.yaml").read_bytes()
     assert copy_recipe("translation/measured", tmp_path) == tmp_path / "measured.yaml"
@@ -94,7 +94,7 @@ def test_every_key_can_be_explained_and_every_section_lists_its_keys():
     assert "translation" in explain("task")
 
 
-def test_an_explanation_says_what_is_allowed_and_what_is_the_default():
+def test_an_explanation_has_accepted_values_and_default():
     text = explain("train.optimizer")
     assert "expects: one of adamw, adam, sgd, adafactor\n  default: adamw\n" in text
     assert "expects: a whole number (above 0) or null\n  default: null\n" in explain("train.max_steps")
@@ -115,7 +115,7 @@ def test_an_explanation_says_what_is_allowed_and_what_is_the_default():
         ("train.", "is not a recipe key"),
     ],
 )
-def test_unknown_keys_get_the_nearest(key, hint):
+def test_unknown_keys_get_the_nearest_name(key, hint):
     with pytest.raises(RecipeError) as error:
         explain(key)
     assert hint in str(error.value)

@@ -1,4 +1,4 @@
-"""YAML as recipes use it: scalars of YAML 1.2, lines of keys, refusals, overrides, and writing back."""
+"""YAML in recipes: YAML 1.2 scalars, line numbers, rejected input, overrides, and round trips."""
 
 import math
 
@@ -60,7 +60,7 @@ values = st.recursive(
 
 
 def same(first: object, second: object) -> bool:
-    """Equal in value and in type, so that 1, 1.0 and true are told apart."""
+    """Equal in value and in type, which distinguishes 1, 1.0 and true."""
     return repr(first) == repr(second)
 
 
@@ -108,7 +108,7 @@ def test_every_key_and_item_has_its_line():
         ("a: " + "{b: " * 5000, "r.yaml, line 1: nested deeper"),
     ],
 )
-def test_what_is_refused_names_file_and_line(text, message):
+def test_rejected_yaml_is_reported_with_file_and_line(text, message):
     with pytest.raises(RecipeError) as error:
         read_yaml(text, "r.yaml")
     assert message in str(error.value)
@@ -130,7 +130,7 @@ def test_written_yaml_reads_back_equal(value):
 
 
 @given(values)
-def test_written_yaml_means_the_same_to_a_reader_of_yaml_1_1(value):
+def test_written_yaml_means_the_same_in_yaml_1_1(value):
     assert same(yaml.safe_load(write_yaml({"key": value})), {"key": value})
 
 
@@ -141,13 +141,13 @@ def test_a_value_written_as_an_argument_is_read_as_the_same_value(value):
     assert "\n" not in argument
 
 
-def test_plain_values_are_written_as_people_write_them():
+def test_plain_values_are_written_without_quotes():
     written = [write_override("k", value) for value in ("data/x.gz", "builtin:dates", None, ["a", "b"], 3, "\t")]
     assert written == ["k=data/x.gz", "k=builtin:dates", "k=null", "k=[a, b]", "k=3", 'k="\\t"']
 
 
 @given(plain_text.filter(lambda text: text.lstrip()[:1] not in ("[", "{", "'", '"')))
-def test_an_unquoted_override_is_taken_as_it_stands_or_as_a_number(text):
+def test_an_unquoted_override_is_text_or_a_number(text):
     assume(not text.strip("+-").isdecimal() or len(text) < 18)
     key, value = parse_override(f"key={text}")
     assert key == "key"
@@ -178,7 +178,7 @@ def test_broken_overrides_are_recipe_errors_that_can_be_printed(argument):
     str(error.value).encode("utf-8")
 
 
-def test_overrides_win_and_know_where_they_come_from():
+def test_overrides_win_and_keep_their_origin():
     document = read_yaml("a:\n  b: 1\n  c: {d: 2}\nempty:\n", "f")
     document.override("a.c={e: 3}")
     document.override("a.new.deep=4")
@@ -204,12 +204,12 @@ def test_overrides_win_and_know_where_they_come_from():
         (b"#" * 2_000_000, "2,000,000 bytes: it is too large to be a recipe"),
     ],
 )
-def test_files_that_are_no_text(tmp_path, content, message):
+def test_binary_files_are_rejected(tmp_path, content, message):
     path = tmp_path / "r.yaml"
     path.write_bytes(content)
     with pytest.raises(RecipeError, match=message):
         read_text(path)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_key():
+def test_a_byte_order_mark_is_not_part_of_the_first_key():
     assert read_yaml("\ufeffa: 1", "f").value == {"a": 1}

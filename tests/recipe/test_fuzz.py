@@ -1,6 +1,6 @@
-"""Recipes and data files with anything wrong in them: each is accepted, or refused with an error of kit's own.
+"""Fuzzed recipes and data files: each is accepted, or rejected with a KitError.
 
-All of it goes the way of a training up to its first step, in one process: recipe, reader, tokenizer, batches, model.
+Each example runs what precedes the first training step, in one process: recipe, reader, tokenizer, batches, model.
 """
 
 import copy
@@ -57,7 +57,7 @@ def picture(number: int) -> bytes:
 
 
 def whole(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe with the sections that are the same for all; numbers need no tokenizer."""
+    """A recipe with the sections that all cases share; forecasting has no tokenizer."""
     tokenizer = {} if recipe["task"] == "forecasting" else {"tokenizer": dict(CHARACTERS)}
     return {**recipe, **tokenizer, "train": dict(TRAIN)}
 
@@ -152,7 +152,7 @@ edits = st.tuples(
 
 @st.composite
 def inputs(draw: st.DrawFn) -> tuple[str, dict[str, Any], dict[str, bytes]]:
-    """A recipe and its files, with a few things changed in one or both."""
+    """A recipe and its files, with a few mutations of either."""
     name = draw(st.sampled_from(sorted(CASES)))
     recipe, files = copy.deepcopy(CASES[name])
     recipe = whole(recipe)
@@ -198,7 +198,7 @@ def no_longer_than(seconds: int) -> Iterator[None]:
 
 
 def outcome(folder: Path, recipe: dict[str, Any], files: dict[str, bytes]) -> str | None:
-    """The message of refusal, or None if all was accepted. Anything else is an error of the test."""
+    """The message of the KitError, or None if all was accepted. Any other exception fails the test."""
     shutil.rmtree(folder / "data", ignore_errors=True)
     (folder / "data").mkdir()
     for name, content in files.items():
@@ -218,7 +218,7 @@ def outcome(folder: Path, recipe: dict[str, Any], files: dict[str, bytes]) -> st
     return message
 
 
-def test_what_the_inputs_are_made_of_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unchanged_inputs_are_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for recipe, files in CASES.values():
         assert outcome(tmp_path, whole(recipe), files) is None
@@ -231,7 +231,7 @@ def test_what_the_inputs_are_made_of_is_accepted(tmp_path: Path, monkeypatch: py
         ("max_position_embeddings", -1), ("max_position_embeddings", 0), ("intermediate_size", -1),
     ],
 )  # fmt: skip
-def test_numbers_that_make_no_model_are_refused(
+def test_impossible_model_sizes_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, value: int
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -245,7 +245,7 @@ quietly = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 
 @settings(max_examples=300, deadline=None, suppress_health_check=quietly)
 @given(given_input=inputs())
-def test_anything_is_accepted_or_refused(
+def test_fuzzed_inputs_are_accepted_or_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_input: tuple[str, dict[str, Any], dict[str, bytes]]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -255,7 +255,7 @@ def test_anything_is_accepted_or_refused(
 @pytest.mark.soak
 @settings(max_examples=2000, deadline=None, suppress_health_check=quietly)
 @given(given_input=inputs())
-def test_much_more_is_accepted_or_refused(
+def test_many_fuzzed_inputs_are_accepted_or_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given_input: tuple[str, dict[str, Any], dict[str, bytes]]
 ) -> None:
     monkeypatch.chdir(tmp_path)

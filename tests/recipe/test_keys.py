@@ -117,3 +117,17 @@ def test_an_unknown_task_is_the_only_mistake_in_a_recipe_with_keys_of_any_task(t
     unknown_key, unknown_task = str(error.value).splitlines()
     assert 'eval.tpo_p is not a key of "eval".' in unknown_key
     assert 'Did you mean "tagging"?' in unknown_task
+
+
+def test_shared_code_reads_the_value_of_a_key_that_a_task_lacks(tmp_path):
+    recipes = {}
+    for task in ("translation", "forecasting"):
+        (tmp_path / "r.yaml").write_text(yaml.safe_dump(minimal(task)))
+        recipes[task] = load_recipe(tmp_path / "r.yaml")
+    lacking, streamed = recipes["forecasting"], recipes["translation"].with_values("data", streaming=True)
+    assert (lacking.data.streaming, lacking.data.languages, lacking.train.freeze) == (False, None, None)
+    assert (lacking.tokenizer.pretrained, lacking.peft.method) == (None, None)
+    assert streamed.data.streaming
+    written = yaml.safe_load(lacking.to_yaml())
+    assert set(lacking.flat()).isdisjoint({"data.streaming", "data.languages", "train.freeze"})
+    assert written.keys().isdisjoint({"tokenizer", "peft"})

@@ -1,4 +1,4 @@
-"""Recipes: what is accepted, how each mistake is named, overrides, and the way back to YAML."""
+"""Recipes: accepted values, the message about each mistake, overrides, and writing recipes as YAML."""
 
 import dataclasses
 import json
@@ -39,7 +39,7 @@ train:
 
 @pytest.fixture
 def write(tmp_path, monkeypatch):
-    """A function that writes a recipe beside the test and returns its name."""
+    """A function that writes a recipe to the working folder and returns its name."""
     monkeypatch.chdir(tmp_path)
 
     def write_file(text: str, name: str = "r.yaml") -> str:
@@ -49,7 +49,7 @@ def write(tmp_path, monkeypatch):
     return write_file
 
 
-def complaint(path: str, *overrides: str) -> str:
+def error_of(path: str, *overrides: str) -> str:
     with pytest.raises(RecipeError) as error:
         load_recipe(path, overrides)
     return str(error.value)
@@ -63,7 +63,7 @@ def changed(old: str, new: str) -> str:
 # ---- what is accepted ----------------------------------------------------------------------------------------
 
 
-def test_defaults_yaml_and_command_line_in_this_order(write):
+def test_the_command_line_wins_over_yaml_and_yaml_over_defaults(write):
     path = write(VALID)
     recipe = load_recipe(path)
     assert (recipe.train.max_steps, recipe.train.learning_rate, recipe.tokenizer.vocab_size) == (10, 1e-3, 8000)
@@ -79,7 +79,7 @@ def test_defaults_yaml_and_command_line_in_this_order(write):
     assert recipe.differences(load_recipe(path)) == []
 
 
-def test_whole_numbers_are_numbers_and_words_stay_words(write):
+def test_integers_become_floats_and_words_stay_text(write):
     text = changed("max_steps: 10", "num_train_epochs: 2\n  mixed_precision: no") + "hub:\n  language: [no, en]\n"
     recipe = load_recipe(write(text))
     assert recipe.train.num_train_epochs == 2.0
@@ -97,7 +97,7 @@ def test_recipes_cannot_be_changed(write):
         recipe.train.max_steps = 5
 
 
-def test_every_field_is_explained():
+def test_every_field_has_a_description():
     fields = {
         f"{task}: {section}.{name}": field
         for task, kind in recipe_classes().items()
@@ -293,29 +293,29 @@ def test_every_field_is_explained():
         ("task: translation\n", "", "r.yaml: task is missing: expected one of translation, masked_lm, "),
     ],
 )
-def test_each_mistake_is_named_with_file_line_and_key(write, old, new, message):
-    found = complaint(write(changed(old, new)))
-    assert message in found
-    assert found.startswith("r.yaml")
-    assert "\n" not in found
+def test_each_mistake_is_reported_with_file_line_and_key(write, old, new, message):
+    error = error_of(write(changed(old, new)))
+    assert message in error
+    assert error.startswith("r.yaml")
+    assert "\n" not in error
 
 
 def test_early_stopping_needs_evaluations(write):
     text = changed("max_steps: 10", "max_steps: 10\n  early_stopping_patience: 2") + "eval:\n  steps: 0\n"
-    assert "line 11: train.early_stopping_patience: it counts evaluations" in complaint(write(text))
+    assert "line 11: train.early_stopping_patience: it counts evaluations" in error_of(write(text))
 
 
 def test_sharing_embeddings_needs_the_tokenizer_to_be_shared(write):
     path = write(changed("cell: gru", "share_encoder_decoder_embeddings: true"))
     assert load_recipe(path).model.settings["share_encoder_decoder_embeddings"] is True
-    assert "line 3: model: share_encoder_decoder_embeddings needs one vocabulary" in complaint(
+    assert "line 3: model: share_encoder_decoder_embeddings needs one vocabulary" in error_of(
         path, "tokenizer.shared=false"
     )
 
 
 def test_several_mistakes_are_listed_in_the_order_of_the_file(write):
     text = changed("cell: gru", "cel: gru").replace("max_steps: 10", "max_step: 10").replace("builtin:dates", "5")
-    lines = complaint(write(text), "eval.num_beams=0").splitlines()
+    lines = error_of(write(text), "eval.num_beams=0").splitlines()
     starts = ["r.yaml, line 5: model.cel ", "r.yaml, line 8: data.path:", "r.yaml, line 10: train.max_step "]
     assert [line[: len(start)] for line, start in zip(lines, starts, strict=False)] == starts
     assert lines[-1].startswith("on the command line (eval.num_beams=0): eval.num_beams: expected a whole number")
@@ -337,33 +337,33 @@ def test_several_mistakes_are_listed_in_the_order_of_the_file(write):
     ],
 )
 def test_mistakes_on_the_command_line(write, argument, message):
-    assert message in complaint(write(VALID), argument)
+    assert message in error_of(write(VALID), argument)
 
 
-def test_null_on_the_command_line_takes_a_value_away(write):
+def test_null_on_the_command_line_removes_a_value(write):
     recipe = load_recipe(write(VALID), ["train.max_steps=null", "train.num_train_epochs=0.5", "train.max_grad_norm="])
     assert (recipe.train.max_steps, recipe.train.num_train_epochs, recipe.train.max_grad_norm) == (None, 0.5, None)
 
 
-def test_files_that_are_no_recipe(write, tmp_path):
+def test_files_that_are_not_recipes_are_rejected(write, tmp_path):
     (tmp_path / "folder").mkdir()
     (tmp_path / "latin.yaml").write_bytes("task: é".encode("latin-1"))
     (tmp_path / "nul.yaml").write_bytes(b"task: \0")
-    assert "no such file" in complaint("missing.yaml")
-    assert "folder is a folder" in complaint("folder")
-    assert "latin.yaml, line 1: byte 0xe9 is not UTF-8" in complaint("latin.yaml")
-    assert "nul.yaml, line 1: the file contains a NUL byte" in complaint("nul.yaml")
-    assert "r.yaml is empty" in complaint(write("# only a comment\n"))
-    assert "consists of sections" in complaint(write("- a\n- b\n"))
-    assert "consists of sections" in complaint(write("text"))
+    assert "no such file" in error_of("missing.yaml")
+    assert "folder is a folder" in error_of("folder")
+    assert "latin.yaml, line 1: byte 0xe9 is not UTF-8" in error_of("latin.yaml")
+    assert "nul.yaml, line 1: the file contains a NUL byte" in error_of("nul.yaml")
+    assert "r.yaml is empty" in error_of(write("# only a comment\n"))
+    assert "consists of sections" in error_of(write("- a\n- b\n"))
+    assert "consists of sections" in error_of(write("text"))
     for name in ("", "x" * 5000, "a\0b", "\udcff"):
-        complaint(name).encode("utf-8")
+        error_of(name).encode("utf-8")
 
 
 # ---- shipped recipes -----------------------------------------------------------------------------------------
 
 
-def test_shipped_recipes_are_found_by_name_unless_a_local_file_has_it(write, tmp_path, monkeypatch):
+def test_a_local_file_wins_over_a_shipped_recipe_of_the_same_name(write, tmp_path, monkeypatch):
     package = tmp_path / "site" / "kit"
     for task, name in (("translation", "dates"), ("translation", "both"), ("other", "both")):
         (package / "recipes" / task).mkdir(parents=True, exist_ok=True)
@@ -371,8 +371,8 @@ def test_shipped_recipes_are_found_by_name_unless_a_local_file_has_it(write, tmp
     monkeypatch.setattr(shipped, "_PACKAGE", package)
     for name in ("dates", "translation/dates", "recipes/translation/dates.yaml", "./recipes/translation/dates.yaml"):
         assert load_recipe(name).train.max_steps == 10
-    assert "is ambiguous: it matches other/both, translation/both" in complaint("both")
-    assert 'Did you mean "dates"?' in complaint("date")
+    assert "is ambiguous: it matches other/both, translation/both" in error_of("both")
+    assert 'Did you mean "dates"?' in error_of("date")
     Path("dates").write_text(changed("max_steps: 10", "max_steps: 11"))
     assert load_recipe("dates").train.max_steps == 11
 
@@ -397,7 +397,7 @@ class ToyConfig(BaseToyConfig):
     model_type = "toy"
     vocab_size: int = 5
     kind: Literal["red", "blue"] = "red"
-    """Colour of the toy."""
+    """Color of the toy."""
     share: float = 0.5
     """Share of the bricks."""
     parts: list[str] = dataclasses.field(default_factory=lambda: ["a"])
@@ -417,11 +417,11 @@ def toy(monkeypatch):
 
 
 @pytest.mark.usefixtures("toy")
-def test_model_fields_are_those_of_the_class_with_its_texts():
+def test_model_keys_are_the_fields_of_the_config_class_with_its_docstrings():
     fields = recipe_model.model_fields("toy")
     assert {name: field.description for name, field in fields.items()} == {
         "width": "Width of the toy, in bricks.",
-        "kind": "Colour of the toy.",
+        "kind": "Color of the toy.",
         "share": "Share of the bricks.",
         "parts": "Names of the parts.",
     }
@@ -429,12 +429,12 @@ def test_model_fields_are_those_of_the_class_with_its_texts():
 
 
 @pytest.mark.usefixtures("toy")
-def test_settings_get_the_type_of_their_field_and_combinations_are_checked(write):
+def test_settings_are_converted_to_field_types_and_checked_together(write):
     path = write(changed("type: rnn_seq2seq\n  cell: gru\n  hidden_size: 64", "type: toy\n  share: 1\n  kind: blue"))
     settings = load_recipe(path).model.settings
     assert repr(settings) == "{'share': 1.0, 'kind': 'blue'}"
-    found = complaint(path, "model.width=6")
-    assert found == "r.yaml, line 3: model: blue toys are small: width must be at most 5"
+    error = error_of(path, "model.width=6")
+    assert error == "r.yaml, line 3: model: blue toys are small: width must be at most 5"
 
 
 def test_settings_of_every_rnn_field_reach_the_config(write):
@@ -448,10 +448,10 @@ def test_settings_of_every_rnn_field_reach_the_config(write):
     assert not set(fields) & {"vocab_size", "pad_token_id", "dtype", "id2label", "is_encoder_decoder"}
 
 
-def test_settings_beside_a_pretrained_folder_are_checked_by_its_type(write):
+def test_settings_for_a_pretrained_folder_are_checked_by_its_model_type(write):
     RNNSeq2SeqConfig().save_pretrained("run/model")
     path = write(changed("type: rnn_seq2seq\n  cell: gru", "pretrained: run").replace("hidden_size: 64", "dropot: 0.1"))
-    assert 'model.dropot is not a setting of rnn_seq2seq. Did you mean "dropout"?' in complaint(path)
+    assert 'model.dropot is not a setting of rnn_seq2seq. Did you mean "dropout"?' in error_of(path)
     recipe = load_recipe(path, ["model={pretrained: run, dropout: 0.1}"])
     assert (recipe.model.pretrained, recipe.model.settings) == ("run", {"dropout": 0.1})
     hub = load_recipe(path, ["model.pretrained=someone/something"])
@@ -490,7 +490,7 @@ dotted = [f"{section}.{name}" for section, name in SECTIONS_AND_KEYS] + [
 
 
 def outcome(content: bytes, folder: Path, overrides: list[str] | None = None) -> Recipe | None:
-    """The recipe, or None if a RecipeError was raised, whose every line says where the mistake is."""
+    """The recipe, or None if a RecipeError was raised; each of its lines must name the file or the argument."""
     path = folder / "fuzz.yaml"
     path.write_bytes(content)
     message = ""
@@ -517,7 +517,7 @@ def test_any_mapping_is_a_recipe_or_a_recipe_error(tmp_path, value):
 
 @fuzzing
 @given(st.dictionaries(st.sampled_from(dotted), anything, min_size=1, max_size=2))
-def test_any_value_of_any_key_is_accepted_or_refused_and_what_is_accepted_comes_back(tmp_path, changes):
+def test_any_value_of_any_key_is_rejected_or_survives_a_round_trip(tmp_path, changes):
     value = yaml.safe_load(VALID)
     for key, new in changes.items():
         section, _, name = key.partition(".")
@@ -532,7 +532,7 @@ def test_any_value_of_any_key_is_accepted_or_refused_and_what_is_accepted_comes_
 
 @fuzzing
 @given(st.lists(st.text(max_size=20) | st.builds("{}={}".format, st.sampled_from(dotted), st.text()), max_size=2))
-def test_any_arguments_are_accepted_or_refused(tmp_path, arguments):
+def test_any_arguments_are_accepted_or_rejected(tmp_path, arguments):
     outcome(VALID.encode(), tmp_path, arguments)
 
 
@@ -559,7 +559,7 @@ def test_any_arguments_are_accepted_or_refused(tmp_path, arguments):
         }
     )
 )
-def test_a_recipe_comes_back_from_its_own_yaml(tmp_path, parts):
+def test_a_recipe_survives_a_round_trip_through_yaml(tmp_path, parts):
     value = {**yaml.safe_load(VALID), **parts}
     recipe = outcome(write_yaml(value).encode(), tmp_path)
     assert recipe is not None
@@ -569,7 +569,7 @@ def test_a_recipe_comes_back_from_its_own_yaml(tmp_path, parts):
     assert again.to_yaml() == recipe.to_yaml()
 
 
-def test_resolved_yaml_shows_defaults_and_leaves_out_what_has_no_effect(write):
+def test_resolved_yaml_has_defaults_and_no_keys_without_effect(write):
     text = load_recipe(write(VALID), ["train.max_grad_norm=null"]).to_yaml()
     shown = yaml.safe_load(text)
     assert shown["train"]["learning_rate"] == 1e-3
@@ -580,7 +580,7 @@ def test_resolved_yaml_shows_defaults_and_leaves_out_what_has_no_effect(write):
     assert shown["model"] == {"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 64}
 
 
-def test_values_of_the_program_become_part_of_the_recipe(write):
+def test_with_values_changes_the_written_recipe(write):
     recipe = load_recipe(write(VALID))
     marked = recipe.with_values("data", fingerprints={"train": "abc"})
     assert recipe.differences(marked) == ["data.fingerprints"]

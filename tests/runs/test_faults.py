@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from conftest import RunKit
+from support.recipes import make_recipe
 from support.runs import weights
 
 from kit import load_recipe, train
@@ -38,11 +39,8 @@ def assert_same(run: Path, other: Path) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with checkpoints of several steps."""
-    from conftest import TINY
-
     folder = tmp_path_factory.mktemp("finished")
-    (folder / "tiny.yaml").write_text(TINY, encoding="utf-8")
-    return train(load_recipe(folder / "tiny.yaml", SHORT), folder / "run").folder
+    return train(make_recipe(folder, "translation", overrides=SHORT), folder / "run").folder
 
 
 # ---- disks -----------------------------------------------------------------------------------------------------------

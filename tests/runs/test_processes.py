@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.process_recipes import NO_DROPOUT, write_recipe
 from support.processes import in_processes
+from support.recipes import NO_DROPOUT, write_recipe
 from support.runs import assert_same_weights, losses, results
 
 from kit import load_recipe, train

@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.process_recipes import write_recipe
 from support.processes import in_processes
+from support.recipes import write_recipe
 from support.runs import losses
 
 from kit import KitError, load_recipe, train

@@ -39,7 +39,7 @@ log = Path(sys.argv[1], "metrics.jsonl")
 for kill_at in (9, 24, 40, None):
     child = os.fork()
     if child == 0:
-        sys.argv = ["kit", "train", "stream.yaml", "--output", str(log.parent), "--resume"]
+        sys.argv = ["kit", "train", "translation.yaml", "--output", str(log.parent), "--resume"]
         main()
     while True:
         done, status = os.waitpid(child, os.WNOHANG)

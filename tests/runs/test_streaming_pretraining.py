@@ -7,26 +7,21 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+from support.recipes import write_recipe
 
 SHARDS = (23, 0, 9, 28)
-RECIPES = {
-    "causal": """\
-task: causal_lm
-model: {type: gpt2, n_embd: 8, n_layer: 1, n_head: 2, n_positions: 16}
-tokenizer: {train: word, min_frequency: 1, vocab_size: 500}
-data: {path: corpus, streaming: true, buffer_size: 25, block_size: 16}
-""",
-    "masked": """\
-task: masked_lm
-model: {type: bert, hidden_size: 8, num_hidden_layers: 1, num_attention_heads: 2, intermediate_size: 16}
-tokenizer: {train: word, min_frequency: 1, vocab_size: 500}
-data: {path: corpus, streaming: true, buffer_size: 25, block_size: 16, mlm_probability: 0.15}
-""",
+MODELS = {
+    "causal_lm": {"type": "gpt2", "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16},
+    "masked_lm": {
+        "type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16,
+    },
+}  # fmt: skip
+SECTIONS = {
+    "tokenizer": {"train": "word", "min_frequency": 1, "vocab_size": 500},
+    "data": {"path": "corpus", "streaming": True, "buffer_size": 25, "block_size": 16},
+    "train": {"max_steps": 36, "tokens_per_batch": 48, "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 4},
+    "eval": {"steps": 0, "examples": 0},
 }
-TRAIN = """\
-train: {max_steps: 36, tokens_per_batch: 48, learning_rate: 1e-2, logging_steps: 1, save_steps: 4}
-eval: {steps: 0, examples: 0}
-"""
 
 # `kit train` in processes of its own, of which some are killed; forked, so that what it needs is imported once.
 # What each step is given is written down on the way into it.
@@ -71,8 +66,8 @@ def steps_of(run: Path) -> list[list[dict[str, list[list[int]]]]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["causal", pytest.param("masked", marks=pytest.mark.soak)])
-def test_a_stream_killed_three_times_is_the_unbroken_one(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["causal_lm", pytest.param("masked_lm", marks=pytest.mark.soak)])
+def test_a_stream_killed_three_times_is_the_unbroken_one(task: str, tmp_path: Path) -> None:
     corpus, first = tmp_path / "corpus", 0
     corpus.mkdir()
     for place, size in enumerate(SHARDS):
@@ -81,9 +76,9 @@ def test_a_stream_killed_three_times_is_the_unbroken_one(kind: str, tmp_path: Pa
         (corpus / name).write_text("".join(f"{row}\n" for row in rows) or "\n", encoding="utf-8")
         first += size
     (corpus / "validation.jsonl").write_text('{"text": "and so on and so on"}\n')
-    (tmp_path / "stream.yaml").write_text(RECIPES[kind] + TRAIN, encoding="utf-8")
+    recipe = write_recipe(tmp_path, task, model=MODELS[task], **SECTIONS)
     done = subprocess.run(
-        [sys.executable, "-c", KILLER, "stream.yaml"],
+        [sys.executable, "-c", KILLER, recipe.name],
         cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     codes = [line.split()[-1] for line in done.stdout.splitlines() if line.startswith("ended with")]
@@ -97,7 +92,7 @@ def test_a_stream_killed_three_times_is_the_unbroken_one(kind: str, tmp_path: Pa
 
     vocabulary = json.loads((unbroken / "model" / "tokenizer.json").read_text())["model"]["vocab"]
     documents = {vocabulary[f"▁doc{number}"]: number for number in range(sum(SHARDS))}
-    read = [number for step in steps_of(unbroken) for number in documents_in(step, kind, documents)]
+    read = [number for step in steps_of(unbroken) for number in documents_in(step, task, documents)]
     epochs = [read[start : start + len(documents)] for start in range(0, len(read), len(documents))]
     assert len(epochs) > 2
     for epoch in epochs[:-1]:
@@ -106,12 +101,12 @@ def test_a_stream_killed_three_times_is_the_unbroken_one(kind: str, tmp_path: Pa
     assert epochs[0] != epochs[1] != sorted(epochs[1])
 
 
-def documents_in(step: list[dict[str, list[list[int]]]], kind: str, documents: dict[int, int]) -> list[int]:
+def documents_in(step: list[dict[str, list[list[int]]]], task: str, documents: dict[int, int]) -> list[int]:
     """The documents that a step reads, by the one word of each that no other has."""
     found = []
     for batch in step:
         for tokens, labels in zip(batch["input_ids"], batch["labels"], strict=True):
-            if kind == "causal":
+            if task == "causal_lm":
                 words = labels
             else:  # where something is to be predicted, its label tells what stood there
                 words = [token if label < 0 else label for token, label in zip(tokens, labels, strict=True)]

@@ -3,11 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kit import load_recipe
 from kit.runs.prepare import Prepared, prepare
 from support.pretrained_models import Family
+from support.recipes import write_recipe
 
 PAIRS = [
     ("der hund", "a dog"), ("die katze", "the cat"), ("das haus", "my home"), ("ein baum", "palm"),
@@ -36,7 +35,6 @@ def write_pairs(folder: Path) -> Path:
 def recipe_file(folder: Path, data: Path, *parts: dict[str, Any]) -> Path:
     """A recipe that learns the pairs by heart, with more keys for its sections; a key of None is left out."""
     recipe: dict[str, Any] = {
-        "task": "translation",
         "model": {},
         "tokenizer": {},
         "data": {"path": str(data), "source": "de", "target": "en"},
@@ -49,9 +47,7 @@ def recipe_file(folder: Path, data: Path, *parts: dict[str, Any]) -> Path:
     if "directions" in recipe["data"]:
         recipe["data"].pop("source")
         recipe["data"].pop("target")
-    path = folder / "recipe.yaml"
-    path.write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
-    return path
+    return write_recipe(folder, "translation", **recipe)
 
 
 def fine_tuning(folder: Path, data: Path, family: Family, *parts: dict[str, Any]) -> Path:

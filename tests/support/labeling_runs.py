@@ -5,11 +5,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from kit import load_recipe, train
+from kit import train
 from kit.recipe.base import Recipe
 from kit.runs.train import FinishedRun
+from support.recipes import make_recipe
 
 TINY: dict[str, Any] = {
     "type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64,
@@ -30,19 +29,10 @@ def write_rows(folder: Path, **splits: Sequence[dict[str, Any]]) -> Path:
 
 
 def recipe(folder: Path, task: str, data: dict[str, Any], **sections: dict[str, Any]) -> Recipe:
-    """A recipe of a tiny model, as if it had been written by hand."""
-    whole = {
-        "task": task,
-        "model": TINY,
-        "tokenizer": {"train": "char", "min_frequency": 1} if "pretrained" not in sections.get("model", {}) else {},
-        "data": data,
-        **sections,
-        "train": {"max_steps": 2, "batch_size": 16, "learning_rate": 3e-3, **sections.get("train", {})},
-        "eval": {"steps": 0, **sections.get("eval", {})},
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
-    return load_recipe(folder / "recipe.yaml")
+    """A recipe that fine-tunes a tiny model for a few steps."""
+    train = {"max_steps": 2, "batch_size": 16, "learning_rate": 3e-3, **sections.pop("train", {})}
+    evaluation = {"steps": 0, **sections.pop("eval", {})}
+    return make_recipe(folder, task, data, **{"model": TINY, "train": train, "eval": evaluation, **sections})
 
 
 def trained(folder: Path, kind: str) -> FinishedRun:

@@ -3,14 +3,8 @@
 import json
 from pathlib import Path
 
-RECIPE = """\
-task: translation
-model: {type: rnn_seq2seq, cell: gru, hidden_size: 16, embedding_size: 8, attention: additive, dropout: 0.2}
-tokenizer: {train: char, min_frequency: 1, train_examples: 120}
-data: {path: corpus, source: de, target: en, streaming: true, buffer_size: 60, max_length: 12}
-train: {max_steps: 70, tokens_per_batch: 128, learning_rate: 1e-2, logging_steps: 1, save_steps: 7}
-eval: {steps: 35, metrics: [], max_new_tokens: 8, examples: 0}
-"""
+from support.recipes import write_recipe
+
 SHARDS = [70, 0, 45, 110]
 
 
@@ -30,5 +24,12 @@ def write_corpus(folder: Path, splits: tuple[str, ...] = ("validation", "test"))
         first += size
     for split in splits:
         (corpus / f"{split}.jsonl").write_text("".join(json.dumps(pair(n)) + "\n" for n in range(500, 510)))
-    (folder / "stream.yaml").write_text(RECIPE, encoding="utf-8")
-    return folder / "stream.yaml"
+    streamed = {"source": "de", "target": "en", "streaming": True, "buffer_size": 60, "max_length": 12}
+    return write_recipe(
+        folder,
+        "translation",
+        tokenizer={"train": "char", "min_frequency": 1, "train_examples": 120},
+        data={"path": "corpus", **streamed},
+        train={"max_steps": 70, "tokens_per_batch": 128, "learning_rate": 1e-2, "logging_steps": 1, "save_steps": 7},
+        eval={"steps": 35, "metrics": [], "max_new_tokens": 8, "examples": 0},
+    )

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from support.recipes import make_recipe
 
-from kit import load_recipe, pipeline, train
+from kit import pipeline, train
 from kit.diagnostics.dry_run import inspect_recipe
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
@@ -42,26 +42,12 @@ BUILTIN: dict[str, Any] = {
 
 
 def recipe(folder: Path, model: str = "hred", data: dict[str, Any] | None = None, **train: Any) -> Recipe:
-    whole = {
-        "task": "dialogue",
-        "model": {**TINY[model], "dropout": 0.1},
-        "tokenizer": {"train": "word", "min_frequency": 1},
-        "data": data or BUILTIN,
-        "train": {
-            "max_steps": 12,
-            "batch_size": 16,
-            "learning_rate": 1e-2,
-            "save_steps": 4,
-            "logging_steps": 1,
-            **train,
-        },
-        "eval": {"steps": 6, "metrics": ["bleu", "exact_match", "distinct_2"], "max_new_tokens": 8, "num_beams": 2},
-    }
+    evaluation = {"steps": 6, "metrics": ["bleu", "exact_match", "distinct_2"], "max_new_tokens": 8, "num_beams": 2}
     if model == "hred" and (data or BUILTIN) is BUILTIN:
-        whole["eval"]["group_by"] = ["kind"]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "talk.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
-    return load_recipe(folder / "talk.yaml")
+        evaluation["group_by"] = ["kind"]
+    train = {"max_steps": 12, "batch_size": 16, "learning_rate": 1e-2, "save_steps": 4, "logging_steps": 1, **train}
+    sections = {"model": {**TINY[model], "dropout": 0.1}, "train": train, "eval": evaluation}
+    return make_recipe(folder, "dialogue", data or BUILTIN, **sections)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
+from support.recipes import CHECKPOINTS, make_recipe
 
 from kit import load_recipe, train
 from kit.data.builtin import pendulum
@@ -39,24 +40,9 @@ MODEL: dict[str, Any] = {"type": "rnn_forecaster", "cell": "gru", "hidden_size":
 def recipe(
     folder: Path, data: dict[str, Any] | None = None, model: dict[str, Any] | None = None, **train: Any
 ) -> Recipe:
-    whole = {
-        "task": "forecasting",
-        "model": {**MODEL, **(model or {})},
-        "data": data or BUILTIN,
-        "train": {
-            "max_steps": 12,
-            "batch_size": 16,
-            "learning_rate": 1e-2,
-            "save_steps": 4,
-            "save_total_limit": 9,
-            "logging_steps": 1,
-            **train,
-        },
-        "eval": {"steps": 6},
-    }
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "numbers.yaml").write_text(yaml.safe_dump(whole), encoding="utf-8")
-    return load_recipe(folder / "numbers.yaml")
+    train = {**CHECKPOINTS, "batch_size": 16, **train}
+    sections = {"model": {**MODEL, **(model or {})}, "train": train, "eval": {"steps": 6}}
+    return make_recipe(folder, "forecasting", data or BUILTIN, **sections)
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +193,7 @@ def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
         ),
     ):
         recipe(tmp_path)
-        whole = yaml.safe_load((tmp_path / "numbers.yaml").read_text())
+        whole = yaml.safe_load((tmp_path / "forecasting.yaml").read_text())
         (tmp_path / "wrong.yaml").write_text(yaml.safe_dump({**whole, **changes}))
         with pytest.raises(RecipeError) as error:
             load_recipe(tmp_path / "wrong.yaml")

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
+from support.recipes import make_recipe
 from transformers import pipeline
 
 import kit
-from kit import DataError, RecipeError, evaluate, load_recipe, train
+from kit import DataError, RecipeError, evaluate, train
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.builtin import load_builtin
 from kit.data.builtin.date_instructions import KINDS
@@ -38,17 +38,13 @@ def asked(folder: Path, rows: Any = ROWS, **sections: Any) -> Recipe:
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "validation", "test"):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    whole = {
-        "task": "instruction_tuning",
-        "model": GPT,
-        **({"tokenizer": {"train": "char", "min_frequency": 1}} if "model" not in sections else {}),
-        **sections,
-        "data": {"path": str(folder), **sections.get("data", {})},
-        "train": {"max_steps": 2, "batch_size": 4, "learning_rate": 1e-2, **sections.get("train", {})},
-        "eval": {"steps": 0, "max_new_tokens": 8, **sections.get("eval", {})},
+    defaults = {
+        "data": {"path": str(folder)},
+        "train": {"max_steps": 2, "batch_size": 4, "learning_rate": 1e-2},
+        "eval": {"steps": 0, "max_new_tokens": 8},
     }
-    (folder / "recipe.yaml").write_text(yaml.safe_dump(whole))
-    return load_recipe(folder / "recipe.yaml")
+    sections |= {name: {**section, **sections.get(name, {})} for name, section in defaults.items()}
+    return make_recipe(folder, "instruction_tuning", **{"model": GPT, **sections})
 
 
 def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.processes import in_processes
+from support.recipes import make_recipe, write_recipe
 from support.runs import losses
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
@@ -27,33 +28,23 @@ from kit.tasks.causal_lm.recipe import CausalData
 from kit.tasks.families.language_modeling.documents import load_documents, split_off_end
 from kit.training.lm_objectives import MaskedLMObjective
 
-CAUSAL = """\
-task: causal_lm
-model: {type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 32}
-tokenizer: {train: byte_bpe, vocab_size: 300}
-data: {path: "builtin:pydocs", block_size: 32, sizes: {train: 8, validation: 2, test: 2}}
-train: {max_steps: 6, tokens_per_batch: 512, learning_rate: 1e-2, logging_steps: 1}
-eval: {steps: 3, examples: 2, max_new_tokens: 4}
-"""
-MASKED = """\
-task: masked_lm
-model: {type: bert, hidden_size: 16, num_hidden_layers: 2, num_attention_heads: 2, intermediate_size: 32}
-tokenizer: {train: wordpiece, vocab_size: 500}
-data: {path: "builtin:pydocs", block_size: 32, sizes: {train: 8, validation: 3, test: 3}}
-train: {max_steps: 6, tokens_per_batch: 512, learning_rate: 1e-2, logging_steps: 1}
-eval: {steps: 3, examples: 2}
-"""
+CAUSAL = ["tokenizer.train=byte_bpe", "data.sizes={train: 8, validation: 2, test: 2}", "eval.max_new_tokens=4"]
+MASKED = ["tokenizer.vocab_size=500", "data.sizes={train: 8, validation: 3, test: 3}"]
 PAIRS = ["data.pairs=next_sentence", "data.pair_passes=1"]
-GPT2 = "{type: gpt2, n_embd: 16, n_layer: 2, n_head: 2, n_positions: 32}"
-RECURRENT = CAUSAL.replace(GPT2, "{type: rnn_lm, hidden_size: 16}")
-KINDS = {"gpt": (CAUSAL, []), "rnn": (RECURRENT, []), "mlm": (MASKED, []), "nsp": (MASKED, PAIRS)}
+KINDS = {
+    "gpt": ("causal_lm", CAUSAL),
+    "rnn": ("causal_lm", [*CAUSAL, "model={type: rnn_lm, hidden_size: 16}"]),
+    "mlm": ("masked_lm", MASKED),
+    "nsp": ("masked_lm", [*MASKED, *PAIRS]),
+}
 
 
 def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
-    text, changes = KINDS[kind]
-    path = folder / f"{kind}.yaml"
-    path.write_text(text, encoding="utf-8")
-    return load_recipe(path, [*changes, *overrides])
+    task, changes = KINDS[kind]
+    tokenizer = {"train": "wordpiece", "vocab_size": 300}
+    train = {"max_steps": 6, "tokens_per_batch": 512, "learning_rate": 1e-2, "logging_steps": 1}
+    sections = {"tokenizer": tokenizer, "train": train, "eval": {"steps": 3, "examples": 2}}
+    return make_recipe(folder, task, overrides=[*changes, *overrides], **sections)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -172,12 +163,8 @@ def test_a_stream_is_read_once_an_epoch_and_resumed_where_it_was(kind: str, tmp_
         name = f"train-0000{shard}-of-00003.jsonl"
         (corpus / name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (corpus / "val.jsonl").write_text('{"paras": ["One text. It ends."]}\n{"paras": ["Another. It ends."]}\n')
-    text, changes = KINDS[kind]
-    start = text.index("data: ")
-    path = tmp_path / "r.yaml"
-    data = f"data: {{path: {corpus}, text: paras, streaming: true, buffer_size: 30, block_size: 32}}"
-    path.write_text(text[:start] + data + text[text.index("\n", start) :], encoding="utf-8")
-    recipe = load_recipe(path, [*(change for change in changes if "passes" not in change), "train.save_steps=2"])
+    data = f"data={{path: {corpus}, text: paras, streaming: true, buffer_size: 30, block_size: 32}}"
+    recipe = recipe_of(tmp_path, kind, data, *PAIRS[:1] * (kind == "nsp"), "train.save_steps=2")
     unbroken = train(recipe, tmp_path / "unbroken").folder
     broken = train(recipe, tmp_path / "broken").folder
     (broken / "results.json").unlink()
@@ -254,10 +241,9 @@ def test_only_recurrent_models_carry_a_state(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="a rnn_lm has no attention"):
         prepare(recipe_of(tmp_path, "rnn", "data.separate_documents=true"))
     pretrained = train(recipe_of(tmp_path, "gpt", "train.max_steps=1", "eval.steps=0"), tmp_path / "run").folder
-    text = CAUSAL.replace(GPT2, f"{{pretrained: {pretrained}}}").replace("{train: byte_bpe, vocab_size: 300}", "{}")
-    (tmp_path / "on.yaml").write_text(text, encoding="utf-8")
+    model = {"pretrained": str(pretrained)}
     with pytest.raises(RecipeError, match="a gpt2 has no state to carry"):
-        prepare(load_recipe(tmp_path / "on.yaml", ["data.carry_state=true"]))
+        prepare(make_recipe(tmp_path, "causal_lm", overrides=["data.carry_state=true"], model=model))
 
 
 # ---- documents -----------------------------------------------------------------------------------------------------
@@ -310,8 +296,7 @@ def test_a_share_is_held_out(tmp_path: Path) -> None:
 
 def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An output layer at the wrong places."""
-    path = tmp_path / "mlm.yaml"
-    path.write_text(MASKED, encoding="utf-8")
+    path = write_recipe(tmp_path, "masked_lm")
     kept = MaskedLMObjective._outputs
 
     def beside(self: MaskedLMObjective, batch: Any, seen: Any = None) -> Any:
@@ -347,10 +332,7 @@ def test_text_that_looks_like_a_special_token_is_text_in_training(tmp_path: Path
     text = "a [SEP] b [MASK] c. " * 30
     (tmp_path / "train.jsonl").write_text(json.dumps({"text": text}) + "\n", encoding="utf-8")
     (tmp_path / "val.jsonl").write_text(json.dumps({"text": "a b c d"}) + "\n", encoding="utf-8")
-    path = tmp_path / "r.yaml"
-    text = MASKED.replace('"builtin:pydocs"', str(tmp_path))
-    path.write_text(text.replace(", sizes: {train: 8, validation: 3, test: 3}", ""), encoding="utf-8")
-    prepared = prepare(load_recipe(path))
+    prepared = prepare(recipe_of(tmp_path, "mlm", f"data={{path: {tmp_path}, block_size: 32}}"))
     tokenizer, examples = prepared.tokenizers.source, prepared.encoded["train"].examples
     special = [tokenizer.sep_token_id, tokenizer.mask_token_id]
     inside = np.concatenate([(examples.rows[i] >> 1)[1:-1] for i in range(len(examples))])

@@ -12,8 +12,8 @@ from accelerate import Accelerator
 from accelerate.commands.config.config_args import load_config_from_file
 from accelerate.utils import DistributedType
 from conftest import RunKit
-from support.process_recipes import write_recipe
 from support.processes import in_processes
+from support.recipes import write_recipe
 from support.runs import assert_same_weights, losses, rewind, weights
 from torch.distributed.tensor import DTensor
 from transformers import BertConfig, BertForMaskedLM

@@ -12,21 +12,13 @@ import pytest
 import torch
 from accelerate.state import PartialState
 from support.processes import in_processes
+from support.recipes import make_recipe
 
 import kit.runs.finish
-from kit import load_recipe, train
+from kit import train
 from kit.data.streaming.stream import Stream
 from kit.tasks.families.language_modeling.task import LanguageModelingTask
 from kit.training.checkpoint import Checkpoint, Checkpoints
-
-RECIPE = """\
-task: causal_lm
-model: {type: gpt2, n_embd: 16, n_layer: 1, n_head: 2, n_positions: 32}
-tokenizer: {train: char, min_frequency: 1}
-data: {path: corpus, streaming: true, buffer_size: 25, block_size: 16}
-train: {max_steps: 4, tokens_per_batch: 256, save_steps: 2, micro_batches: 2}
-eval: {steps: 2, examples: 0}
-"""
 
 BUSY: dict[str, tuple[Any, str]] = {
     "tokenizer": (LanguageModelingTask, "build_tokenizers"),
@@ -87,8 +79,9 @@ def streamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     for split, count in (("train", 40), ("validation", 6)):
         lines = [f"line {i} of {split}, followed by line {i + 1}." for i in range(count)]
         (corpus / f"{split}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    (tmp_path / "recipe.yaml").write_text(RECIPE.replace("corpus", str(corpus)), encoding="utf-8")
-    return load_recipe(tmp_path / "recipe.yaml")
+    data = {"path": str(corpus), "streaming": True, "buffer_size": 25, "block_size": 16}
+    train = {"max_steps": 4, "tokens_per_batch": 256, "save_steps": 2, "micro_batches": 2}
+    return make_recipe(tmp_path, "causal_lm", data, train=train, eval={"steps": 2, "examples": 0})
 
 
 def test_no_collective_waits_while_the_main_process_works(streamed: Any, tmp_path: Path) -> None:

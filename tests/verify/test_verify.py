@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from support.recipes import write_recipe
 from torch import Tensor, nn
 
 import kit.models.recurrent
@@ -294,30 +295,14 @@ def test_tokenizers_that_do_not_fit_are_found() -> None:
 
 # ---- runs and recipes ------------------------------------------------------------------------------------------------
 
-RECIPE = """
-task: translation
-model:
-  type: rnn_seq2seq
-  hidden_size: 16
-tokenizer:
-  train: char
-  min_frequency: 1
-data:
-  path: {data}
-train:
-  max_steps: 1
-  batch_size: 4
-"""
-
 
 @pytest.fixture
 def recipe_file(tmp_path: Path) -> Path:
     for split in ("train", "validation", "test"):
         rows = [f"{'ab' * n}c\t{'ba' * n}d" for n in range(1, 7)]
         (tmp_path / f"{split}.tsv").write_text("\n".join(["source\ttarget", *rows]) + "\n", encoding="utf-8")
-    path = tmp_path / "small.yaml"
-    path.write_text(RECIPE.format(data=tmp_path), encoding="utf-8")
-    return path
+    sections = {"model": {"type": "rnn_seq2seq", "hidden_size": 16}, "train": {"max_steps": 1, "batch_size": 4}}
+    return write_recipe(tmp_path, "translation", data={"path": str(tmp_path)}, eval={}, **sections)
 
 
 def test_a_recipe_is_proved_on_its_own_data(recipe_file: Path) -> None:

@@ -41,7 +41,7 @@ def test_new_models_of_a_recipe_are_proved(tmp_path: Path, model: dict[str, Any]
     rows = [{"text": text, "label": label} for text, label in [("aa b", "x"), ("c dd a b", "y"), ("d", "z"), ("", "x")]]
     data = {"path": str(write_rows(tmp_path / "data", train=rows * 3, validation=rows)), "class_weights": "balanced"}
     recipe(tmp_path, "classification", data, model=model, train={"label_smoothing_factor": 0.1})
-    assert failed(tmp_path / "recipe.yaml") == set()
+    assert failed(tmp_path / "classification.yaml") == set()
 
 
 @pytest.fixture(scope="module")
