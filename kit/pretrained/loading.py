@@ -1,4 +1,4 @@
-"""Models as folders that stand on their own: weights, configuration, tokenizer and the code to run them."""
+"""Model folders: open, load and save weights, config, adapter, tokenizer and the code for use without kit."""
 
 import shutil
 from collections.abc import Iterator
@@ -31,10 +31,10 @@ from kit.pretrained.adapters import (
     MODEL_CONFIG,
     adapted_class,
     adapter_config_file,
-    base_of,
-    merged_into,
+    attach_adapter,
+    base_model_of,
+    merge_adapter,
     read_adapter_config,
-    with_adapter,
 )
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import code_files, custom_pipelines
@@ -131,17 +131,18 @@ def load_model(
 def new_or_pretrained(
     auto_class: Any, recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_head: bool
 ) -> tuple[PreTrainedModel, list[str]]:
-    """The model that a recipe asks for, with this configuration, in the precision of the recipe; and the names of parts
-    that a pretrained one has no weights for, which are new. Only with `new_head` there may be any.
+    """The model of a recipe with this config, new or pretrained, in the precision of the recipe; and the names of the
+    modules that are newly initialized in a pretrained model, which only `new_head` allows.
 
-    An adapter that training goes on from is merged into its base model.
+    If `model.pretrained` is an adapter, it is merged into its base model. Raises RecipeError or RunError if the model
+    cannot be built or loaded.
     """
-    place, train = recipe.model.pretrained, recipe.train
+    pretrained, train = recipe.model.pretrained, recipe.train
     torch.manual_seed(train.seed)
-    if place is None:
-        return built(auto_class, config).to(getattr(torch, train.dtype)), []
-    with one_line_errors(place), without_progress_bars(), plain_weights(place) as folder:
-        model, told = auto_class.from_pretrained(
+    if pretrained is None:
+        return build_from_config(auto_class, config).to(getattr(torch, train.dtype)), []
+    with one_line_errors(pretrained), without_progress_bars(), merged_weights(pretrained) as folder:
+        model, loading = auto_class.from_pretrained(
             folder,
             config=config,
             ignore_mismatched_sizes=new_head,
@@ -152,39 +153,39 @@ def new_or_pretrained(
     freeze_constants(model)
     if model.get_input_embeddings().num_embeddings < len(tokenizer):
         raise RecipeError(
-            f"tokenizer.pretrained has {len(tokenizer)} tokens, more than model.pretrained knows: use the model's own "
-            "tokenizer by leaving tokenizer.pretrained out"
+            f"tokenizer.pretrained has {len(tokenizer)} tokens, more than model.pretrained has embeddings for. Remove "
+            "tokenizer.pretrained to use the model's own tokenizer"
         )
-    missing = [*told["missing_keys"], *(key[0] for key in told["mismatched_keys"])] if new_head else []
+    missing = [*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])] if new_head else []
     return model.to(getattr(torch, train.dtype)), sorted({name.rpartition(".")[0] for name in missing} - {""})
 
 
-def built(auto_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
-    """A new model. Raises RecipeError if the numbers in its configuration make none."""
+def build_from_config(auto_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
+    """A new model. Raises RecipeError if no model can be built from the numbers in its config."""
     try:
         return auto_class.from_config(config, trust_remote_code=False)
-    # Configurations of transformers take any number: what the layers make of one below 1 is of many kinds.
+    # Configs of transformers accept any number; for one below 1, the layers raise exceptions of many types.
     except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise RecipeError(
-            f"model: no {config.model_type} can be built from the keys of this section: {error}"
+            f"model: a {config.model_type} cannot be built from the keys of this section: {error}"
         ) from error
 
 
-def load_adapted(auto_class: Any, place: str, config: PreTrainedConfig) -> PreTrainedModel:
-    """The base model of an adapter with the adapter beside its weights; for a class that the adapter was not trained
-    for, with the adapter merged into them."""
-    if auto_class is not adapted_class(place):
-        with plain_weights(place) as folder:
-            return auto_class.from_pretrained(folder, config=config, use_safetensors=True, trust_remote_code=False)
-    return with_adapter(load_base(place, config), place)
+def load_adapted(auto_class: Any, folder: str, config: PreTrainedConfig) -> PreTrainedModel:
+    """The base model of an adapter with the adapter attached, or merged if the adapter was trained with a class other
+    than `auto_class`."""
+    if auto_class is not adapted_class(folder):
+        with merged_weights(folder) as merged:
+            return auto_class.from_pretrained(merged, config=config, use_safetensors=True, trust_remote_code=False)
+    return attach_adapter(load_base(folder, config), folder)
 
 
-def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
-    """The base model of an adapter, with the configuration and the search that the adapter was saved with."""
-    base = base_of(place)
-    with one_line_errors(f"{base}, the base model of the adapter {place},"), without_progress_bars():
+def load_base(folder: str, config: PreTrainedConfig) -> PreTrainedModel:
+    """The base model of an adapter, with the config and the generation config that were saved with the adapter."""
+    base = base_model_of(folder)
+    with one_line_errors(f"{base}, the base model of the adapter {folder},"), without_progress_bars():
         # the head of the adapter may have other labels
-        model = adapted_class(place).from_pretrained(
+        model = adapted_class(folder).from_pretrained(
             ModelFolder.open(base).path,
             config=config,
             ignore_mismatched_sizes=True,
@@ -193,31 +194,33 @@ def load_base(place: str, config: PreTrainedConfig) -> PreTrainedModel:
         )
     freeze_constants(model)
     if model.can_generate():
-        model.generation_config = GenerationConfig.from_pretrained(place)
+        model.generation_config = GenerationConfig.from_pretrained(folder)
     return model
 
 
 def load_merged(name_or_path: str | Path) -> PreTrainedModel:
     """The base model of an adapter with the adapter merged into its weights."""
-    place = weights_dir(name_or_path)
-    return merged_into(load_base(place, load_config(place)), place)
+    folder = weights_dir(name_or_path)
+    return merge_adapter(load_base(folder, load_config(folder)), folder)
 
 
 @contextmanager
-def plain_weights(name_or_path: str | Path) -> Iterator[str]:
-    """Where the weights of a model are, for as long as the block lasts; those of an adapter are merged."""
-    place = weights_dir(name_or_path)
-    if adapter_config_file(place) is None:
-        yield place
-        return
-    with TemporaryDirectory() as folder:
-        load_merged(place).save_pretrained(folder)
+def merged_weights(name_or_path: str | Path) -> Iterator[str]:
+    """A folder with the weights of a whole model within the block: an adapter is merged into a temporary one."""
+    folder = weights_dir(name_or_path)
+    if adapter_config_file(folder) is None:
         yield folder
+        return
+    with TemporaryDirectory() as temporary:
+        load_merged(folder).save_pretrained(temporary)
+        yield temporary
 
 
 def freeze_constants(model: PreTrainedModel) -> None:
-    """Freeze what a new model of this class has frozen, such as Marian's sinusoids: loading loses that, and training on
-    several GPUs would wait for their gradients."""
+    """Freeze the parameters that a new model of this class freezes, such as Marian's sinusoids.
+
+    Loading unfreezes them, and DDP would wait for their gradients.
+    """
     with torch.device("meta"):
         new = type(model)(model.config)
     frozen = {name for name, parameter in new.named_parameters() if not parameter.requires_grad}

@@ -1,37 +1,43 @@
-"""How many tokens a model can read or write at once, and texts that have more."""
+"""The maximum length of a model, and how texts are truncated to it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kit.errors import RecipeError
 
-GROWING = ("m2m_100", "nllb-moe", "xlnet")
-"""Model types whose `max_position_embeddings` is no limit: their sinusoids grow with the text."""
+UNBOUNDED_POSITIONS = ("m2m_100", "nllb-moe", "xlnet")
+"""Model types whose `max_position_embeddings` is no limit: they compute sinusoids for any length."""
 
-BEHIND_PADDING = (
+OFFSET_POSITIONS = (
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text", "longformer",
     "mpnet", "xmod", "ibert",
 )  # fmt: skip
-"""Model types that count positions from behind the padding token, so that the first ones are never used."""
+"""Model types that number positions from `pad_token_id + 1`, so that the first ones are never used."""
 
 
 def position_limit(config: Any) -> int | None:
-    """Most tokens of a sequence, special ones included, that a model with this configuration can take; None if any."""
-    limit = None if config.model_type in GROWING else getattr(config, "max_position_embeddings", None)
-    if limit is not None and config.model_type in BEHIND_PADDING:
+    """The maximum length in tokens, special tokens included, of a model with this config; None if there is none.
+
+    Raises RecipeError if the config leaves no position for a token.
+    """
+    limit = None if config.model_type in UNBOUNDED_POSITIONS else getattr(config, "max_position_embeddings", None)
+    if limit is not None and config.model_type in OFFSET_POSITIONS:
         limit -= (config.pad_token_id or 0) + 1
     if limit is not None and limit < 1:
         raise RecipeError(f"model.max_position_embeddings: a model with {limit} positions can read no text")
     return limit
 
 
-def encode_within(
+def encode_truncated(
     limit: int | None, encode: Callable[..., list[list[int]]], texts: Sequence[str], *languages: str | None
 ) -> tuple[list[list[int]], list[int]]:
-    """What `Tokenizers.encode_source` or `encode_target` make of the texts, with none longer than the limit, and the
-    places of those that had to be cut for it."""
+    """The token ids of texts, truncated to the limit, and the indices of the truncated ones.
+
+    `encode` is `Tokenizers.encode_source` or `encode_target`.
+    """
     ids = encode(texts, *languages)
-    long = [place for place, one in enumerate(ids) if limit is not None and len(one) > limit]
-    for place, cut in zip(long, encode([texts[place] for place in long], *languages, max_length=limit), strict=True):
-        ids[place] = cut
+    long = [index for index, tokens in enumerate(ids) if limit is not None and len(tokens) > limit]
+    truncated = encode([texts[index] for index in long], *languages, max_length=limit)
+    for index, tokens in zip(long, truncated, strict=True):
+        ids[index] = tokens
     return ids, long

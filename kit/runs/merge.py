@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RunError
 from kit.models import register_models
-from kit.pretrained.adapters import adapted_class, adapter_config_file, base_of
+from kit.pretrained.adapters import adapted_class, adapter_config_file, base_model_of
 from kit.pretrained.loading import export_model, load_merged, load_model, weights_dir
 from kit.pretrained.positions import position_limit
 from kit.runs.folder import RunFolder
@@ -61,7 +61,7 @@ def merge(run: str | Path, output: Path) -> Merged:
     export_model(output, merged, tokenizers, pipelines=pipelines)
     if RunFolder(Path(run)).results_file.is_file():
         describe(RunFolder(Path(run)), output)
-    return Merged(output, base_of(folder), difference, len(texts))
+    return Merged(output, base_model_of(folder), difference, len(texts))
 
 
 def example_texts(run: Path) -> list[str]:

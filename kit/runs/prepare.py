@@ -18,7 +18,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluator import Evaluator
 from kit.models import register_models
-from kit.pretrained.adapters import adapter_config_file, add_adapter, described_parameters
+from kit.pretrained.adapters import adapter_config_file, add_adapter, describe_parameters
 from kit.pretrained.loading import weights_dir
 from kit.recipe.base import Recipe
 from kit.runs.revisions import pin_revisions
@@ -109,7 +109,7 @@ class Prepared:
                 for split, of_split in examples.items()
                 if of_split.truncated
             ),
-            f"model: {self.model.config.model_type}, {described_parameters(self.model)}",
+            f"model: {self.model.config.model_type}, {describe_parameters(self.model)}",
             f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",
         ]
 

@@ -21,7 +21,7 @@ from kit.errors import HubError
 from kit.pipelines import question_answering
 from kit.pipelines.dialogue import reads_turns
 from kit.pipelines.text_to_text import TRANSLATION
-from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, base_of
+from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, base_model_of
 from kit.pretrained.loading import load_model, weights_dir
 from kit.pretrained.pipelines import pipeline
 from kit.sharing import standalone
@@ -211,7 +211,7 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
     if is_adapter(folder):
         if not (folder / MODEL_CONFIG).is_file():
             return f"not checked without kit: an adapter of peft alone, without {MODEL_CONFIG}"
-        config, base = {}, weights_dir(base_of(model_folder))
+        config, base = {}, weights_dir(base_model_of(model_folder))
         loader = adapted_class(model_folder)
     else:
         config, base = read_json(folder / "config.json", "a model configuration"), ""

@@ -127,7 +127,7 @@ def test_the_adapter_alone_has_learned(world: Path, runs: dict[str, Path], metho
     assert all(float((tensor - (1.0 if method == "ia3" else 0.0)).abs().max()) > 0 for tensor in vectors)
     trained = json.loads((runs[method] / "results.json").read_text())["trained_parameters"]
     assert trained == sum(tensor.numel() for tensor in saved.values())
-    assert f"{trained:,} (" in (runs[method] / "README.md").read_text()
+    assert f"{trained:,} parameters (" in (runs[method] / "README.md").read_text()
 
 
 def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: dict[str, Path]) -> None:
@@ -230,9 +230,9 @@ def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, 
     ("section", "message"),
     [
         ({"target_modules": ["querry"]}, 'no layer "querry". Did you mean "query"?'),
-        ({"target_modules": ["nothing_like_it"]}, "There is: query, key, value, dense"),
-        ({"target_modules": ["word_embeddings"]}, '"word_embeddings" is of the class Embedding'),
-        ({"target_modules": ["classifier"]}, "trained as a whole; adapters are for linear layers"),
+        ({"target_modules": ["nothing_like_it"]}, "Its layers are query, key, value, dense"),
+        ({"target_modules": ["word_embeddings"]}, '"word_embeddings" is of class Embedding'),
+        ({"target_modules": ["classifier"]}, "trained in full; adapters are for linear layers"),
         ({"modules_to_save": ["poler"]}, 'no layer "poler". Did you mean "pooler"?'),
     ],
 )
@@ -279,7 +279,7 @@ def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path
     merge(run, tmp_path / "merged")
     for place in (run, tmp_path / "merged"):
         translator = Translator(place)
-        assert translator.settings().num_beams == 2
+        assert translator.settings.num_beams == 2
         found = [outputs[0] for outputs in translator.translate(row["source"] for row in rows)]
         assert [one.text for one in found] == [row["prediction"] for row in rows]
         assert [one.score for one in found] == pytest.approx([row["score"] for row in rows], abs=1e-4)
@@ -315,7 +315,7 @@ def test_an_adapter_of_another_type_is_rejected_wherever_it_is_opened(
     shutil.copytree(runs["lora"] / "model", folder)
     saved = json.loads((folder / "adapter_config.json").read_text())
     (folder / "adapter_config.json").write_text(json.dumps(saved | {"peft_type": peft_type}))
-    message = rf"is an adapter of the type {peft_type}, which kit does not support\. Use one of the type LORA or IA3"
+    message = rf"is an adapter of type {peft_type}, which kit does not support\. Use one of type LORA or IA3"
     with pytest.raises(RunError, match=message):
         load_model(AutoModelForSequenceClassification, folder)
     with pytest.raises(RunError, match=message):
@@ -339,7 +339,7 @@ def test_a_layer_with_shared_weights_is_left_alone(trained: Path) -> None:
     other = torch.nn.Linear(*reversed(model.lm_head.weight.shape))
     other.weight = model.lm_head.weight
     model.other = other
-    with pytest.raises(RecipeError, match="shares its weights with another part"):
+    with pytest.raises(RecipeError, match="shares its weights with another module"):
         add_adapter(model, PeftSection(method="lora", target_modules=["other"]), "SEQ_2_SEQ_LM", "x", [])
     add_adapter(model, PeftSection(method="lora"), "SEQ_2_SEQ_LM", "x", [])
     assert type(model.other) is type(model.lm_head) is torch.nn.Linear

@@ -30,8 +30,8 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.prediction.options import GenerateOptions
-from kit.pretrained.loading import ModelFolder, load_model, plain_weights
-from kit.pretrained.positions import encode_within, position_limit
+from kit.pretrained.loading import ModelFolder, load_model, merged_weights
+from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies
 from kit.tasks.dialogue.inference import Responder
@@ -101,7 +101,8 @@ class Dialogue(Seq2SeqTask[Conversations]):
         turns, max_turns = ColumnView(rows, "turns"), self.recipe.data.max_turns
         histories, long_histories = encode_histories(turns, tokenizers, max_turns, None if separate else limit)
         reply_limit = None if split == "train" else limit
-        replies, long_replies = encode_within(reply_limit, tokenizers.encode_target, list(ColumnView(rows, "target")))
+        texts = list(ColumnView(rows, "target"))
+        replies, long_replies = encode_truncated(reply_limit, tokenizers.encode_target, texts)
         examples = Conversations.of(histories, replies, separate, len(long_histories | set(long_replies)))
         if split != "train":
             return Encoded(examples)
@@ -166,7 +167,7 @@ class Dialogue(Seq2SeqTask[Conversations]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is not None:
-            with plain_weights(section.pretrained) as folder:  # merged, since training would continue the adapter alone
+            with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
                 model = load_model(self.auto_class, folder, section.settings)
             setattr(model.config, SETTINGS, dict(getattr(state.config, SETTINGS)))
             fit_to_tokenizer(model, state.tokenizers)

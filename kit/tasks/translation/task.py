@@ -28,8 +28,8 @@ from kit.pipelines.dialogue import SETTINGS as DIALOGUE
 from kit.pipelines.text_to_text import PIPELINES
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import architecture
-from kit.pretrained.loading import ModelFolder, load_model, plain_weights
-from kit.pretrained.positions import encode_within, position_limit
+from kit.pretrained.loading import ModelFolder, load_model, merged_weights
+from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
@@ -196,7 +196,7 @@ class Translation(Seq2SeqTask[TokenPairs]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is not None:
-            with plain_weights(section.pretrained) as folder:
+            with merged_weights(section.pretrained) as folder:
                 model = load_model(self.auto_class, folder, section.settings)
             before = model.get_input_embeddings().num_embeddings
             fit_to_tokenizer(model, state.tokenizers)
@@ -269,8 +269,10 @@ def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = N
     directions = row_directions(dataset, tokenizers)
     for source, target in dict.fromkeys(directions):
         rows = [row for row, direction in enumerate(directions) if direction == (source, target)]
-        encoded, long = encode_within(limit, tokenizers.encode_source, [sources[row] for row in rows], source, target)
-        references, too_long = encode_within(limit, tokenizers.encode_target, [targets[row] for row in rows], target)
+        encoded, long = encode_truncated(
+            limit, tokenizers.encode_source, [sources[row] for row in rows], source, target
+        )
+        references, too_long = encode_truncated(limit, tokenizers.encode_target, [targets[row] for row in rows], target)
         truncated.update(rows[index] for index in (*long, *too_long))
         for row, ids, reference in zip(rows, encoded, references, strict=True):
             source_ids[row], target_ids[row] = ids, reference

@@ -20,7 +20,7 @@ from kit.decoding.search import search
 from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError
 from kit.prediction.text import BLANK
-from kit.pretrained.positions import encode_within, position_limit
+from kit.pretrained.positions import encode_truncated, position_limit
 
 Kind = Literal["cross", "encoder", "decoder"]
 
@@ -79,7 +79,7 @@ def attention_of(
             raise DataError(f"the {name} is empty: there is nothing to look at")
     settings = replace(settings or saved_settings(model), **tokenizers.generation_tokens(question.target_language))
     limit = min(position_limit(model.config) or MAX_TOKENS, MAX_TOKENS)
-    (source,), truncated = encode_within(
+    (source,), truncated = encode_truncated(
         limit, tokenizers.encode_source, [sentence], question.source_language, question.target_language
     )
     if target is None:
@@ -87,7 +87,9 @@ def attention_of(
         batch = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
         output = search(model, batch, settings)[0][0].tokens[:limit]
     else:
-        (output,), target_truncated = encode_within(limit, tokenizers.encode_target, [target], question.target_language)
+        (output,), target_truncated = encode_truncated(
+            limit, tokenizers.encode_target, [target], question.target_language
+        )
         truncated += target_truncated
     start = settings.seq2seq_config(model).decoder_start_token_id
     return Attention(

@@ -23,7 +23,7 @@ from kit.prediction.text import (
     encode_blank,
     outputs_of,
 )
-from kit.pretrained.positions import encode_within
+from kit.pretrained.positions import encode_truncated
 from kit.tasks.families.seq2seq.attention_weights import Question
 from kit.tasks.families.seq2seq.plots import Maps, figures_of_kinds
 
@@ -120,7 +120,7 @@ class Translator(Seq2SeqPredictor):
         texts = [sentence.text for line in sentences for sentence in line]
         limit = self.max_source_tokens
         max_characters = limit * CHARACTERS_PER_TOKEN
-        ids, truncated = encode_within(
+        ids, truncated = encode_truncated(
             limit, self.tokenizers.encode_source, [text[:max_characters] for text in texts], *self.languages
         )
         long = {*truncated, *(index for index, text in enumerate(texts) if len(text) > max_characters)}
