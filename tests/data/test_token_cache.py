@@ -18,10 +18,12 @@ from kit.runs.prepare import prepare
 from kit.system.console import Reporter
 
 QUIET = Reporter(quiet=True)
-KINDS: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "causal": ("causal_lm", "rnn_lm", {}),
-    "masked": ("masked_lm", "bert", {}),
-    "pairs": ("masked_lm", "bert", {"pairs": "next_sentence"}),
+LSTM = {"type": "rnn_lm", "hidden_size": 8}
+BERT = {"type": "bert", "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+KINDS: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "causal": ("causal_lm", LSTM, {}),
+    "masked": ("masked_lm", BERT, {}),
+    "pairs": ("masked_lm", BERT, {"pairs": "next_sentence"}),
 }
 
 
@@ -37,7 +39,7 @@ def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
     data = {"path": str(write_texts(folder)), "block_size": 32, "validation_size": 3, **more}
     tokenizer = {"train": "wordpiece", "vocab_size": 200, "min_frequency": 1}
     train = {"max_steps": 1, "batch_size": 2}
-    return make_recipe(folder, task, data, overrides, model={"type": model}, tokenizer=tokenizer, train=train, eval={})
+    return make_recipe(folder, task, data, overrides, model=model, tokenizer=tokenizer, train=train, eval={})
 
 
 def arrays_of(recipe: Any) -> dict[str, bytes]:
