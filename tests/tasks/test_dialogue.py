@@ -167,7 +167,7 @@ def test_a_batch_holds_every_turn_and_nothing_else(histories: list[list[list[int
         else:
             assert ids[mask].tolist() == joined(histories[index])
     if apart:
-        assert (examples.lengths_read >= examples.source.lengths).all()
+        assert (examples.input_lengths >= examples.source.lengths).all()
 
 
 @given(st.lists(turn, min_size=1, max_size=6), st.none() | st.integers(1, 4), st.none() | st.integers(1, 12))

@@ -69,6 +69,11 @@ class TokenPairs:
     def __len__(self) -> int:
         return len(self.source)
 
+    @property
+    def input_lengths(self) -> np.ndarray:
+        """Number of tokens that the model reads of each example."""
+        return self.source.lengths
+
     @classmethod
     def concat(cls, parts: Sequence["TokenPairs"]) -> "TokenPairs":
         """The examples of all parts, in order."""

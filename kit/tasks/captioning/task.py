@@ -17,9 +17,8 @@ from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import IMAGE_BYTES
-from kit.data.splits import Splits
 from kit.data.steps import RowSteps
-from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
+from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
@@ -98,14 +97,8 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
 
     # ---- images and captions → batches -------------------------------------------------------------------------------
 
-    def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        section = self.recipe.tokenizer
-        pretrained = section.pretrained or self.recipe.model.pretrained
-        if pretrained is not None:
-            return load_pretrained_tokenizers(pretrained)
-        captions = [caption for listed in self.vocabulary_rows(splits)["caption"] for caption in listed]
-        tokenizer = build_tokenizer(section, captions, "training", ends=True)
-        return Tokenizers(tokenizer, tokenizer)
+    def vocabulary_texts(self, rows: Dataset) -> list[str]:
+        return [caption for captions in rows["caption"] for caption in captions]
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[CaptionedImages]:
         """Images and the tokens of their captions; training captions beyond data.max_length are dropped."""

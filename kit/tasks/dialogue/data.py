@@ -142,7 +142,7 @@ class Conversations(TokenPairs):
         return np.array([self.turns[i].max(initial=0) for i in range(len(self))], dtype=np.int64)
 
     @property
-    def lengths_read(self) -> np.ndarray:
+    def input_lengths(self) -> np.ndarray:
         """Number of tokens that the model reads of each example, including the padding of its shorter turns."""
         return self.turns.lengths * self.longest_turns if self.separate else self.source.lengths
 

@@ -4,7 +4,6 @@ A hierarchical model encodes each turn separately. Any other model, the baseline
 with its end token. With `data.max_turns: 1` both see only the last turn.
 """
 
-import copy
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,24 +12,22 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from datasets import Dataset, DatasetDict
-from transformers import AutoModelForSeq2SeqLM, PreTrainedConfig
+from transformers import PreTrainedConfig
 
 from kit.cards.markdown import clean, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits, load_splits
-from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
+from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.prediction.options import GenerateOptions
-from kit.pretrained.loading import ModelFolder, load_model, merged_weights
+from kit.pretrained.loading import ModelFolder
 from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies
@@ -38,17 +35,16 @@ from kit.tasks.dialogue.inference import Responder
 from kit.tasks.dialogue.recipe import DialogueRecipe
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
-from kit.tasks.families.seq2seq.task import Seq2SeqTask, fit_to_tokenizer
+from kit.tasks.families.seq2seq.text import TextToTextTask
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 EMPTY, POSITIONS = "empty", "positions"
 """Names of the filters that drop empty replies, and replies that are too long for the model."""
 
 
-class Dialogue(Seq2SeqTask[Conversations]):
+class Dialogue(TextToTextTask[Conversations]):
     """Dialogue: generate the next turn from the turns before it."""
 
-    auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     card_template: ClassVar[str] = "dialogue"
     recipe: DialogueRecipe
 
@@ -80,18 +76,12 @@ class Dialogue(Seq2SeqTask[Conversations]):
         """Those of replies: the loaded rows have turns and a target, whatever the columns of the data are."""
         return list(dict.fromkeys(["turns", "target", *super().identity_columns]))
 
-    def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        section = self.recipe.tokenizer
-        pretrained = section.pretrained or self.recipe.model.pretrained
-        if pretrained is not None:
-            return load_pretrained_tokenizers(pretrained)
-        rows = self.vocabulary_rows(splits)
+    def vocabulary_texts(self, rows: Dataset) -> list[str]:
         if self.recipe.data.target is None:  # every turn is a reply, or the last turn before one
             turns = [turns[-1] for turns in ColumnView(rows, "turns")]
         else:
             turns = [turn for turns in ColumnView(rows, "turns") for turn in turns]
-        tokenizer = build_tokenizer(section, [*turns, *ColumnView(rows, "target")], "training", ends=True)
-        return Tokenizers(tokenizer, tokenizer)
+        return [*turns, *ColumnView(rows, "target")]
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[Conversations]:
         """Old turns are truncated to the model's positions. So are replies, but too long training replies are
@@ -134,14 +124,6 @@ class Dialogue(Seq2SeqTask[Conversations]):
 
     # ---- tokens → batches --------------------------------------------------------------------------------------------
 
-    def plan(self, examples: Conversations, seed: int | None = None) -> BatchPlan:
-        return self.plan_lengths([examples.lengths_read, examples.target.lengths], seed)
-
-    def collate(
-        self, examples: Conversations, indices: np.ndarray, random: np.random.Generator, state: TaskState
-    ) -> Batch:
-        return examples.batch(indices, state.tokenizers.source.pad_token_id)
-
     def token_lists(self, examples: Conversations, state: TaskState) -> dict[str, TextTokens]:
         source, target = state.tokenizers.source, state.tokenizers.target
         return {"turns": TextTokens(examples.source, source), "reply": TextTokens(examples.target, target)}
@@ -164,16 +146,9 @@ class Dialogue(Seq2SeqTask[Conversations]):
         return config
 
     def build_model(self, state: TaskState) -> BuiltModel:
-        section, train = self.recipe.model, self.recipe.train
-        torch.manual_seed(train.seed)
-        if section.pretrained is not None:
-            with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
-                model = load_model(self.auto_class, folder, section.settings)
-            setattr(model.config, SETTINGS, dict(getattr(state.config, SETTINGS)))
-            fit_to_tokenizer(model, state.tokenizers)
-        else:
-            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
-        return BuiltModel(model.to(getattr(torch, train.dtype)))
+        built = super().build_model(state)
+        setattr(built.model.config, SETTINGS, dict(getattr(state.config, SETTINGS)))  # a pretrained one has others
+        return built
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 
@@ -229,9 +204,6 @@ class Dialogue(Seq2SeqTask[Conversations]):
             "max_turns": self.recipe.data.max_turns,
             "max_new_tokens": self.recipe.eval.max_new_tokens,
         }
-
-    def batch_of(self, examples: Conversations, indices: np.ndarray, state: TaskState) -> Batch:
-        return examples.batch(indices, state.tokenizers.source.pad_token_id)
 
 
 def encode_histories(

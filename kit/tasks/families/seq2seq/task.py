@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from kit.data.splits import Splits
 from kit.data.text.languages import TAGS_KEY
-from kit.data.text.tokenizer import Tokenizers
+from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RecipeError
 from kit.evaluation.compare import read_predictions
@@ -40,6 +41,20 @@ class Seq2SeqTask(Task[E, TaskState]):
     """The name of examples in messages."""
     input_name: ClassVar[str] = "tokens"
     """The name of what the model reads in messages."""
+
+    def build_tokenizers(self, splits: Splits) -> Tokenizers:
+        """One tokenizer for all text, trained on the training split or pretrained."""
+        section = self.recipe.tokenizer
+        pretrained = section.pretrained or self.recipe.model.pretrained
+        if pretrained is not None:
+            return load_pretrained_tokenizers(pretrained)
+        texts = self.vocabulary_texts(self.vocabulary_rows(splits))
+        tokenizer = build_tokenizer(section, texts, "training", ends=True)
+        return Tokenizers(tokenizer, tokenizer)
+
+    @abstractmethod
+    def vocabulary_texts(self, rows: Dataset) -> Iterable[str]:
+        """All text of these rows, from which a vocabulary is learned; it can be iterated repeatedly."""
 
     def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
         """The configuration of a new or pretrained model."""

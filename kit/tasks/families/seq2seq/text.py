@@ -1,0 +1,182 @@
+"""The base class of tasks whose models read a text and generate another one, and the encoding of such pairs."""
+
+import copy
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+import torch
+from datasets import Dataset
+from transformers import AutoModelForSeq2SeqLM
+
+from kit.cards.markdown import clean, quoted, table
+from kit.cards.tables import predicted_rows
+from kit.data.batching.plan import BatchPlan
+from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
+from kit.data.rows import ColumnView
+from kit.data.text.tokenizer import Chained, Tokenizers
+from kit.errors import RecipeError
+from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluator import Evaluator
+from kit.pipelines.text_to_text import PIPELINES
+from kit.prediction.options import GenerateOptions
+from kit.prediction.text import TextPredictor
+from kit.pretrained.loading import ModelFolder, load_model, merged_weights
+from kit.pretrained.positions import encode_truncated, position_limit
+from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
+from kit.tasks.families.seq2seq.card import results_note
+from kit.tasks.families.seq2seq.evaluation import evaluate_split
+from kit.tasks.families.seq2seq.inference import Translator
+from kit.tasks.families.seq2seq.task import Seq2SeqTask, fit_to_tokenizer
+from kit.training.objective import Batch, Objective, Seq2SeqObjective
+
+P = TypeVar("P", bound=TokenPairs)
+
+
+class TextToTextTask(Seq2SeqTask[P]):
+    """A text to a text. Rows have the columns `source` and `target`, unless a subclass encodes others."""
+
+    auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
+    card_template: ClassVar[str] = "seq2seq"
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> TextPredictor[Any]:
+        return Translator(folder, options)
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        return (*PIPELINES,)
+
+    # ---- text → tokens → batches -------------------------------------------------------------------------------------
+
+    def vocabulary_texts(self, rows: Dataset) -> Iterable[str]:
+        return Chained(ColumnView(rows, "source"), ColumnView(rows, "target"))
+
+    def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[Any]:
+        """All examples, truncated to the model's positions."""
+        return Encoded(encode_pairs(rows, state.tokenizers, position_limit(state.config)))
+
+    def plan(self, examples: P, seed: int | None = None) -> BatchPlan:
+        return self.plan_lengths([examples.input_lengths, examples.target.lengths], seed)
+
+    def collate(self, examples: P, indices: np.ndarray, random: np.random.Generator, state: TaskState) -> Batch:
+        return self.batch_of(examples, indices, state)
+
+    def batch_of(self, examples: P, indices: np.ndarray, state: TaskState) -> Batch:
+        return examples.batch(indices, state.tokenizers.source.pad_token_id)
+
+    def token_lists(self, examples: P, state: TaskState) -> dict[str, TextTokens]:
+        tokenizers = state.tokenizers
+        source, target = len(tokenizers.encode_empty_source()), len(tokenizers.encode_empty_target())
+        return {
+            "source": TextTokens(examples.source, tokenizers.source, source, "source"),
+            "target": TextTokens(examples.target, tokenizers.target, target, "target", as_target=True),
+        }
+
+    def describe_batch(self, batch: Batch, state: TaskState) -> dict[str, TokenView]:
+        source, target = state.tokenizers.source, state.tokenizers.target
+        return {
+            "source": TokenView(source, batch["input_ids"], batch["attention_mask"].bool()),
+            "target": TokenView(target, batch["labels"], batch["labels"] != IGNORE_INDEX),
+        }
+
+    def unreachable_references(self, examples: P) -> np.ndarray:
+        lengths = examples.target.lengths
+        return lengths[lengths > self.recipe.eval.max_new_tokens]
+
+    # ---- model -------------------------------------------------------------------------------------------------------
+
+    def build_model(self, state: TaskState) -> BuiltModel:
+        section, train = self.recipe.model, self.recipe.train
+        torch.manual_seed(train.seed)
+        if section.pretrained is None:
+            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+        else:
+            with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
+                model = load_model(self.auto_class, folder, section.settings)
+            before = model.get_input_embeddings().num_embeddings
+            fit_to_tokenizer(model, state.tokenizers)
+            if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != before:
+                raise RecipeError(
+                    "peft.method: adapters have no vectors for the new language tags of the tokenizer. Train the model "
+                    "itself first"
+                )
+        return BuiltModel(model.to(getattr(torch, train.dtype)))
+
+    # ---- evaluation and results --------------------------------------------------------------------------------------
+
+    def evaluate(
+        self,
+        evaluator: Evaluator,
+        objective: Objective,
+        rows: Dataset,
+        encoded: Encoded[P],
+        state: TaskState,
+        *,
+        final: bool = True,
+    ) -> Evaluation:
+        assert isinstance(objective, Seq2SeqObjective)
+        beams = self.num_beams(final)
+        return evaluate_split(objective, encoded.examples, rows, state.tokenizers, self.recipe.eval, beams, evaluator)
+
+    def format_prediction(self, row: dict[str, Any]) -> str:
+        mark = "=" if row["prediction"] == row["target"] else "≠"
+        return f"{row['source']} → {row['prediction']} {mark} {row['target']}"
+
+    def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
+        split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
+        examples = [
+            (row["source"], row["target"] if isinstance(row["target"], str) else row["target"][0], row["prediction"])
+            for row in rows
+        ]
+        example = clean(examples[0][0]) if examples else "…"
+        return {
+            "pipeline": self.recipe.pipeline_tag,
+            "custom_pipeline": True,
+            "call": quoted(example),
+            "results_note": results_note(self.recipe, results),
+            "examples_split": split,
+            "examples_table": table(("source", "reference", "output"), examples),
+            "has_directions": False,
+            "prefixed_example": json.dumps(self.source_prefix + example, ensure_ascii=False),
+            "shared_vocabulary": self.recipe.tokenizer.shares_vocabulary,
+            "max_new_tokens": self.recipe.eval.max_new_tokens,
+            "max_length": None,
+        }
+
+    @property
+    def source_prefix(self) -> str:
+        """The text before every source, for models that expect a task prefix."""
+        return ""
+
+
+def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> TokenPairs:
+    """Source and target of every row as token ids, in the languages of the row if the tokenizer needs to know them.
+
+    Texts with more than `limit` ids are truncated, and their examples counted.
+    """
+    sources, targets = (list(ColumnView(dataset, role)) for role in ("source", "target"))
+    source_ids: list[list[int]] = [[] for _ in sources]
+    target_ids: list[list[int]] = [[] for _ in targets]
+    truncated: set[int] = set()
+    directions = row_directions(dataset, tokenizers)
+    for source, target in dict.fromkeys(directions):
+        rows = [row for row, direction in enumerate(directions) if direction == (source, target)]
+        encoded, long = encode_truncated(
+            limit, tokenizers.encode_source, [sources[row] for row in rows], source, target
+        )
+        references, too_long = encode_truncated(limit, tokenizers.encode_target, [targets[row] for row in rows], target)
+        truncated.update(rows[index] for index in (*long, *too_long))
+        for row, ids, reference in zip(rows, encoded, references, strict=True):
+            source_ids[row], target_ids[row] = ids, reference
+    languages = None if (None, None) in directions else np.array([target for _, target in directions])
+    return TokenPairs(RaggedTokens(source_ids), RaggedTokens(target_ids), languages, len(truncated))
+
+
+def row_directions(dataset: Dataset, tokenizers: Tokenizers) -> list[tuple[str | None, str | None]]:
+    """Source and target language of every row; None if the tokenizer does not need them, or has a single direction."""
+    if not tokenizers.languages.per_example or "target_language" not in dataset.column_names:
+        return [(None, None)] * len(dataset)
+    return list(zip(ColumnView(dataset, "source_language"), ColumnView(dataset, "target_language"), strict=True))
