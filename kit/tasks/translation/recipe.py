@@ -11,7 +11,7 @@ from kit.recipe.base import SupportsAdapters
 from kit.recipe.data import DataSection, LanguagesKey, StreamingKeys
 from kit.recipe.messages import show
 from kit.recipe.model import Seq2SeqTokenizerSection
-from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe, TextMetric
+from kit.tasks.families.seq2seq.recipe import TextToTextRecipe
 
 
 class TranslationData(StreamingKeys, LanguagesKey, DataSection):
@@ -100,17 +100,11 @@ class TranslationData(StreamingKeys, LanguagesKey, DataSection):
         yield from super().contradictions()
 
 
-class TranslationEval(Seq2SeqEval[TextMetric]):
-    """Frequency and metrics of evaluation, and beam search."""
-
-
-class TranslationRecipe(SupportsAdapters, Seq2SeqRecipe):
+class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
     """Text to text: translation, summarization, text to code."""
 
     kit_types: ClassVar[tuple[str, ...]] = ("rnn_seq2seq", "transformer_seq2seq")
     pipeline_tag: ClassVar[str] = "translation"
-    hub_tags: ClassVar[tuple[str, ...]] = ("seq2seq",)
-    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
     peft_task_type: ClassVar[str | None] = "SEQ_2_SEQ_LM"
 
     task: Literal["translation"]
@@ -121,9 +115,6 @@ class TranslationRecipe(SupportsAdapters, Seq2SeqRecipe):
 
     data: TranslationData
     """Location, columns, splits and filters of the text."""
-
-    eval: TranslationEval = TranslationEval()
-    """Frequency and metrics of evaluation, and beam search."""
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -1,6 +1,6 @@
 """Recipe keys shared by tasks whose models generate text by beam search."""
 
-from typing import Annotated, Any, Generic, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 from pydantic import NonNegativeInt, PositiveInt
 
@@ -59,4 +59,19 @@ class Seq2SeqRecipe(UsesTokenizer, Recipe):
     """Duration, batch size, optimizer, learning rate and loss of training."""
 
     eval: Seq2SeqEval[Any] = Seq2SeqEval[Any]()
+    """Frequency and metrics of evaluation, and beam search."""
+
+
+class TextToTextEval(Seq2SeqEval[TextMetric]):
+    """Frequency and metrics of evaluation, and beam search."""
+
+
+class TextToTextRecipe(Seq2SeqRecipe):
+    """The sections of tasks that turn a text into another one."""
+
+    pipeline_tag: ClassVar[str] = "text2text-generation"
+    hub_tags: ClassVar[tuple[str, ...]] = ("seq2seq",)
+    auto_class: ClassVar[str] = "AutoModelForSeq2SeqLM"
+
+    eval: TextToTextEval = TextToTextEval()
     """Frequency and metrics of evaluation, and beam search."""
