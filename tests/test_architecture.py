@@ -21,32 +21,6 @@ from kit.tasks.registry import TASKS, recipe_classes, task_class
 
 ROOT = Path(kit.__file__).parent
 
-KNOWN: dict[str, set[str]] = {
-    "imports_of_task_packages": {
-        "kit.cli.infer imports kit.tasks.forecasting",
-        "kit.inference.chat imports kit.tasks.dialogue",
-        "kit.inference.generate imports kit.tasks.captioning",
-        "kit.inference.generate imports kit.tasks.dialogue",
-        "kit.inference.plot imports kit.tasks.dialogue",
-        "kit.inference.plot_images imports kit.tasks.captioning",
-        "kit.inference.predict imports kit.tasks.tagging",
-    },
-    "names_of_tasks": {
-        "kit.inference.plot_images names 'captioning'",
-    },
-    "checks_of_task_classes": {
-        "kit.diagnostics.cost checks for Seq2SeqEval",
-        "kit.inference.predict checks for LabelingTask",
-        "kit.inference.predict checks for LabelingRecipe",
-        "kit.inference.predict checks for LabelingData",
-        "kit.inference.predict checks for TaggingData",
-    },
-    "imports_inside_functions": {
-        "kit.inference.plot_images imports kit.tasks.captioning.task in plot_pictures()",
-    },
-}
-"""Violations that are not fixed yet, by rule. The tests fail when an entry is no longer needed."""
-
 
 @dataclass(frozen=True)
 class Module:
@@ -237,7 +211,7 @@ RULES: tuple[Rule, ...] = (
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
 def test_kit_keeps_the_rule(rule: Rule) -> None:
     violations = {violation for module in modules() for violation in rule(module)}
-    assert violations == KNOWN.get(rule.__name__, set())
+    assert violations == set()
 
 
 @pytest.mark.parametrize(
