@@ -170,17 +170,19 @@ def test_a_run_keeps_the_commits_that_it_used(
 
 
 def test_what_must_not_leave_stays(trained: Path, tmp_path: Path) -> None:
-    from kit.sharing.folder import build_folder, collect_files, find_source
+    from kit.sharing.folder import build_folder, find_source
+    from kit.sharing.published import collect_files
 
     source = tmp_path / "source"
     (source / ".git").mkdir(parents=True)
-    for name in ("a.json", ".env", ".git/config", "b.pt"):
+    for name in ("config.json", ".env", ".git/config", "b.pt", "notes.json", "trap.py"):
         (source / name).write_text("{}", encoding="utf-8")
-    assert collect_files(source, tmp_path / "target") == ["left out: b.pt (only safetensors are published)"]
-    assert [path.name for path in (tmp_path / "target").iterdir()] == ["a.json"]
+    left_out = [f"left out: {name}" for name in (".git/", ".env", "b.pt", "notes.json", "trap.py")]
+    assert collect_files(source, tmp_path / "target") == left_out
+    assert [path.name for path in (tmp_path / "target").iterdir()] == ["config.json"]
     (tmp_path / "secret.json").write_text("{}", encoding="utf-8")
     (source / "link.json").symlink_to(tmp_path / "secret.json")
-    with pytest.raises(HubError, match="is a link to a file outside"):
+    with pytest.raises(HubError, match="is a link to a place outside"):
         collect_files(source, tmp_path / "other")
     found = find_source(trained, [f"hub.tags=['see hf_{'x' * 30}']"])
     (tmp_path / "share").mkdir()

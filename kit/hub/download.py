@@ -37,6 +37,14 @@ def resolve_folder(name: str | Path) -> Path:
     return Path(name) if ref is None else download(ref)
 
 
+def is_downloaded(folder: Path) -> bool:
+    """Whether a folder is a copy of a repository: a snapshot in the cache of the Hub, or filled by `hf download`."""
+    from huggingface_hub import constants
+
+    inside = folder.resolve().is_relative_to(Path(constants.HF_HUB_CACHE).resolve())
+    return inside or any((place / ".cache" / "huggingface").is_dir() for place in (folder, folder.parent))
+
+
 @lru_cache
 def download(ref: RepoRef) -> Path:
     """The snapshot folder of a model repository, named after its commit.

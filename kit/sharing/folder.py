@@ -1,9 +1,7 @@
-"""The exact folder to upload: collected from a run or an adapter, without pickles, hidden files and access tokens."""
+"""The exact folder to upload: what is published of a run or an adapter, scanned for access tokens."""
 
 import json
-import os
 import re
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,13 +14,11 @@ from kit.hub.names import parse_repo_id
 from kit.recipe.base import Recipe
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
+from kit.sharing.published import ALLOWED, collect_files, remove_foreign_code
 from kit.system.files import read_json
-from kit.system.redaction import contains_token
+from kit.system.redaction import file_contains_token
 from kit.tasks.registry import create_task, load_recipe
 
-PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".npy", ".h5", ".msgpack", ".joblib")
-"""Files that can execute code when they are loaded, or duplicate the weights."""
-_TEXT = (".json", ".md", ".py", ".yaml", ".yml", ".txt", ".jinja", ".csv", ".tsv", ".jsonl")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
 
 
@@ -72,6 +68,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ShareSource:
 def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
     """Write all files to publish into the empty folder `target`; returns notes for the user."""
     notes = collect_files(source.model, target)
+    notes += remove_foreign_code(target)
     if source.is_adapter:
         notes += record_base_model(target)
     if source.recipe is not None:
@@ -81,39 +78,12 @@ def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
         (target / "README.md").write_text(card, encoding="utf-8")
         plots = source.path / "plots"
         if plots.is_dir():
-            collect_files(plots, target / "plots")
+            notes += collect_files(plots, target / "plots", {"": ALLOWED["plots"]})
         notes += missing_metadata(source.recipe)
     if not any(target.rglob("*.safetensors")):
         raise HubError(f"{source.model} has no weights as safetensors, the only format that is published")
     check_card(target / "README.md", source.path)
     check_secrets(target)
-    return notes
-
-
-def collect_files(folder: Path, target: Path) -> list[str]:
-    """Copy the files of a folder except hidden files and pickles; returns a note for each pickle.
-
-    Weights are hard-linked if the file system supports it. Raises HubError for a symbolic link to a file outside the
-    folder, which may never have been meant for publication.
-    """
-    notes = []
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        if path.is_dir() or any(part.startswith(".") for part in relative.parts):
-            continue
-        if not path.resolve().is_relative_to(folder.resolve()):
-            raise HubError(f"{path} is a link to a file outside {folder}: replace it with the file, or remove it")
-        if path.suffix in PICKLES:
-            notes.append(f"left out: {relative.as_posix()} (only safetensors are published)")
-            continue
-        (target / relative).parent.mkdir(parents=True, exist_ok=True)
-        (target / relative).unlink(missing_ok=True)
-        try:
-            if path.suffix != ".safetensors":
-                raise OSError  # text files may be rewritten later, which through a link would change the run
-            os.link(path.resolve(), target / relative)
-        except OSError:
-            shutil.copyfile(path, target / relative)
     return notes
 
 
@@ -168,10 +138,12 @@ def check_card(card: Path, source: Path) -> None:
 
 
 def check_secrets(folder: Path) -> None:
-    """Raises HubError if a text file contains an access token."""
+    """Raises HubError if a file contains an access token: in its text, or among its bytes."""
     for path in sorted(folder.rglob("*")):
-        if path.suffix in _TEXT and contains_token(path.read_text(encoding="utf-8", errors="replace")):
-            raise HubError(f"{path.relative_to(folder)} contains an access token: remove it, and revoke the token")
+        if path.is_file() and file_contains_token(path):
+            raise HubError(
+                f"{path.relative_to(folder).as_posix()} contains an access token: remove it, and revoke the token"
+            )
 
 
 def list_files(folder: Path) -> list[tuple[str, int]]:

@@ -21,11 +21,12 @@ from kit.errors import HubError
 from kit.pipelines import question_answering
 from kit.pipelines.dialogue import reads_turns
 from kit.pipelines.text_to_text import TRANSLATION
-from kit.pretrained.adapters import MODEL_CONFIG, adapted_class, base_model_of
-from kit.pretrained.loading import load_model, weights_dir
+from kit.pretrained.adapters import MODEL_CONFIG, adapted_class
+from kit.pretrained.loading import load_model, open_base
 from kit.pretrained.pipelines import pipeline
 from kit.sharing import standalone
 from kit.sharing.folder import is_adapter
+from kit.sharing.published import check_base_code
 from kit.system.files import read_json, read_json_lines
 
 MAX_EXAMPLES = 4
@@ -211,7 +212,8 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
     if is_adapter(folder):
         if not (folder / MODEL_CONFIG).is_file():
             return f"not checked without kit: an adapter of peft alone, without {MODEL_CONFIG}"
-        config, base = {}, weights_dir(base_model_of(model_folder))
+        config, base = {}, str(open_base(model_folder).path)
+        check_base_code(Path(base))
         loader = adapted_class(model_folder)
     else:
         config, base = read_json(folder / "config.json", "a model configuration"), ""

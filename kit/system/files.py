@@ -72,6 +72,17 @@ def replace_folder(temporary: Path, final: Path) -> None:
     fsync(final.parent)
 
 
+def outside_link(folder: Path) -> Path | None:
+    """The first symbolic link in a folder, at any depth, that leads out of it. The folder itself may be one."""
+    home = folder.resolve()
+    for root, folders, files in os.walk(folder):
+        for name in sorted([*folders, *files]):
+            path = Path(root, name)
+            if path.is_symlink() and not path.resolve().is_relative_to(home):
+                return path
+    return None
+
+
 def read_json(path: Path, what: str) -> dict[str, Any]:
     """The JSON object in a file. Raises RunError if the file cannot be read or holds anything else.
 

@@ -1,12 +1,15 @@
 """Access tokens: detected where huggingface_hub looks for them, and removed from everything kit prints or writes."""
 
 import logging
+import mmap
 import os
 import re
+from pathlib import Path
 
 REDACTED = "***"
 _TOKEN = re.compile(r"\bhf_[A-Za-z0-9]{20,}")
-_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s@]+(?=@)")  # user:password@host
+# user:password@host; Path() makes one slash of two, and a password may hold an @ that is not quoted
+_URL_CREDENTIALS = re.compile(r"(?<=://)[^/\s]+(?=@)|(?<=:/)[^/\s:]+:[^/\s]+(?=@)")
 _SIGNED_QUERY = re.compile(r"(?<=\?)[^\s'\"]*(?:[Ss]ignature|[Tt]oken)=[^\s'\"]*")  # presigned URLs grant access
 _MIN_TOKEN_LENGTH = 8  # a shorter string would match ordinary text
 
@@ -31,6 +34,16 @@ def redact(text: str) -> str:
 def contains_token(text: str) -> bool:
     """Whether the text contains one of the user's tokens, or anything that looks like a Hub token."""
     return _TOKEN.search(text) is not None or any(token in text for token in known_tokens())
+
+
+def file_contains_token(path: Path) -> bool:
+    """Whether a file of any kind contains such a token among its bytes, as UTF-8 or as UTF-16."""
+    if path.stat().st_size == 0:
+        return False
+    wide = rb"h\0f\0_\0(?:[A-Za-z0-9]\0){20}"
+    pattern = b"|".join([_TOKEN.pattern.encode(), wide, *(re.escape(token.encode()) for token in known_tokens())])
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return re.search(pattern, content) is not None
 
 
 class _RedactingFilter(logging.Filter):
