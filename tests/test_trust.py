@@ -260,5 +260,5 @@ def test_an_adapter_from_the_hub_names_no_local_base(
     files["adapter_model.safetensors"] = (trained / "model" / "model.safetensors").read_bytes()
     files["model_config.json"] = (trained / "model" / "config.json").read_bytes()
     hub.put(NAME, files)
-    with pytest.raises(KitError, match="base model|the Hub has no repository of this name"):
+    with pytest.raises(KitError, match=r"base model|the Hub has no repository of this name"):
         load_seq2seq(NAME)

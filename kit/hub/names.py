@@ -31,10 +31,13 @@ def parse_repo_id(name: str | Path) -> RepoRef | None:
 
     None for an existing file or folder, which takes precedence, and for a path that cannot be a repository name.
     """
+    return None if _exists(Path(name)) else parse_foreign_repo_id(name)
+
+
+def parse_foreign_repo_id(name: str | Path) -> RepoRef | None:
+    """Like `parse_repo_id`, for a name in a file of somebody else: files and folders of this machine do not count."""
     match = _REFERENCE.fullmatch(str(name))
-    if match is None or ".." in str(name) or _exists(Path(name)):
-        return None
-    return RepoRef(match["repo"], match["revision"])
+    return None if match is None or ".." in str(name) else RepoRef(match["repo"], match["revision"])
 
 
 def looks_like_hub_id(name: str) -> bool:

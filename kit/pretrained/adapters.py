@@ -151,8 +151,12 @@ def tied_modules(model: nn.Module) -> set[str]:
 
 
 def base_model_of(folder: str | Path) -> str:
-    """The name of an adapter's base model."""
-    return read_adapter_config(folder)["base_model_name_or_path"]
+    """The name of an adapter's base model, with `@REVISION` if it has one."""
+    config = read_adapter_config(folder)
+    base, revision = config.get("base_model_name_or_path"), config.get("revision")
+    if not isinstance(base, str) or not base:
+        raise RunError(f"{folder} is an adapter that does not name its base model (base_model_name_or_path)")
+    return f"{base}@{revision}" if isinstance(revision, str) and "@" not in base else base
 
 
 def adapted_class(folder: str | Path) -> Any:

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,8 +24,9 @@ from transformers.utils import logging
 
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, read_tokenizer
 from kit.errors import RecipeError, RunError
-from kit.hub.download import resolve_folder
+from kit.hub.download import download, is_downloaded, resolve_folder
 from kit.hub.foreign import check_model_folder
+from kit.hub.names import parse_foreign_repo_id
 from kit.models import register_models
 from kit.pretrained.adapters import (
     MODEL_CONFIG,
@@ -180,13 +181,35 @@ def load_adapted(auto_class: Any, folder: str, config: PreTrainedConfig) -> PreT
     return attach_adapter(load_base(folder, config), folder)
 
 
+def open_base(folder: str | Path) -> ModelFolder:
+    """The base model that an adapter names, on the Hub or, for an adapter of this machine, in a folder.
+
+    Raises RunError if an adapter from the Hub names a path on this machine, or if the base is an adapter itself.
+    """
+    name = base_model_of(folder)
+    source: str | Path = name
+    if is_downloaded(Path(folder)):
+        ref = parse_foreign_repo_id(name)
+        if ref is None:
+            raise RunError(
+                f"the base model of the adapter {folder} is {name!r}, a path on this machine instead of a model on the "
+                "Hub. An adapter from the Hub may not name one: nothing was loaded"
+            )
+        source = download(ref)
+    with one_line_errors(f"{name}, the base model of the adapter {folder},"):
+        base = ModelFolder.open(source)
+    if adapter_config_file(base.path) is not None:  # transformers would load what that one names, unchecked
+        raise RunError(f"the base model of the adapter {folder} is {name}, which is an adapter itself")
+    return replace(base, name=name)
+
+
 def load_base(folder: str, config: PreTrainedConfig) -> PreTrainedModel:
     """The base model of an adapter, with the config and the generation config that were saved with the adapter."""
-    base = base_model_of(folder)
-    with one_line_errors(f"{base}, the base model of the adapter {folder},"), without_progress_bars():
+    base = open_base(folder)
+    with one_line_errors(f"{base.name}, the base model of the adapter {folder},"), without_progress_bars():
         # the head of the adapter may have other labels
         model = adapted_class(folder).from_pretrained(
-            ModelFolder.open(base).path,
+            base.path,
             config=config,
             ignore_mismatched_sizes=True,
             use_safetensors=True,

@@ -7,10 +7,11 @@ from accelerate import Accelerator
 from kit.errors import DataError, RunError, did_you_mean
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.hub.download import resolve_folder
+from kit.hub.download import is_downloaded, resolve_folder
 from kit.pretrained.loading import ModelFolder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
+from kit.runs.revisions import check_foreign_paths
 from kit.tasks.registry import create_task, load_recipe
 
 
@@ -28,6 +29,8 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
         # these keys apply to training data only, and may name other directions
         changed[:0] = ["data.direction_sizes=null", "data.direction_repeats=null"]
     recipe = load_recipe(folder.recipe_file, changed)
+    if is_downloaded(folder.path):
+        check_foreign_paths(recipe, str(run), overrides or [])
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
     task = create_task(recipe)

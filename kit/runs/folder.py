@@ -12,9 +12,10 @@ from filelock import FileLock, Timeout
 
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
+from kit.hub.download import is_downloaded
 from kit.recipe.base import Recipe
 from kit.recipe.messages import show
-from kit.system.files import TEMPORARY_PREFIX, read_json, replace_folder, write_text
+from kit.system.files import TEMPORARY_PREFIX, outside_link, read_json, replace_folder, write_text
 from kit.system.format import FORMAT_STAMP, RUN_FILE, check_format, read_run_format
 from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
@@ -65,6 +66,7 @@ class RunFolder:
         if not folder.recipe_file.is_file():
             problem = "is not a run folder: it has no recipe.yaml" if path.exists() else "does not exist"
             raise RunError(f"{path} {problem}. `kit train RECIPE` creates one, by default under runs/")
+        folder.check_links()
         folder.check_format()
         return folder
 
@@ -77,6 +79,14 @@ class RunFolder:
                 f"touched. To repeat the run: kit train {self.recipe_file} --output FOLDER"
             )
         check_format(self.path, stored)
+
+    def check_links(self) -> None:
+        """Raises RunError if something in the folder is a link out of it: a run of somebody else would have files read,
+        published or overwritten that are none of its business."""
+        if not is_downloaded(self.path) and (link := outside_link(self.path)) is not None:
+            raise RunError(
+                f"{link} is a link to a place outside {self.path}: replace it with its content, or remove it"
+            )
 
     @property
     def is_finished(self) -> bool:
@@ -103,6 +113,7 @@ class RunFolder:
         """Raise RunError unless this folder is empty or belongs to a run of this recipe; nothing is written."""
         if self.path.exists() and not self.path.is_dir():
             raise RunError(f"{self.path} is a file: name another folder with --output")
+        self.check_links()
         if not self.recipe_file.exists():
             # a run that was killed before it wrote its recipe may have left these
             entries = [path.name for path in self.path.iterdir()] if self.path.exists() else []

@@ -1,6 +1,7 @@
 """Revisions: the recipe of a run pins what it names on the Hub to commits, so that the run can be repeated later; and
 recipes that are on the Hub themselves."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from kit.data.formats.layout import file_extension
@@ -60,7 +61,14 @@ def recipe_of(name: RepoRef, overrides: list[str]) -> Recipe:
     file = download(name) / "recipe.yaml"
     if not file.is_file():
         raise HubError(f"{name} has no recipe.yaml: it was not pushed with `kit push`, and cannot be repeated")
-    recipe, overridden = load_recipe(file, overrides), {override.partition("=")[0] for override in overrides}
+    recipe = load_recipe(file, overrides)
+    check_foreign_paths(recipe, str(name), overrides)
+    return recipe
+
+
+def check_foreign_paths(recipe: Recipe, name: str, overrides: Sequence[str]) -> None:
+    """Raises HubError if the recipe of a run on the Hub names a path on this machine, unless `overrides` set it."""
+    overridden = {override.partition("=")[0] for override in overrides}
     for section, key in PATH_KEYS:
         value = getattr(getattr(recipe, section), key) or ""
         if {section, f"{section}.{key}"} & overridden:
@@ -70,4 +78,3 @@ def recipe_of(name: RepoRef, overrides: list[str]) -> Recipe:
                 f"the recipe of {name} names a path on this machine, {section}.{key}: {value!r}. A recipe from the Hub "
                 f"may not; to allow it, pass {section}.{key}={value}"
             )
-    return recipe

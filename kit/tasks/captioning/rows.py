@@ -13,8 +13,10 @@ import numpy as np
 from kit.data.columns import is_text
 from kit.data.report import SplitReport
 from kit.data.rows import IMAGE_BYTES, filter_rows
+from kit.data.sources import source_kind
 from kit.data.steps import RowSteps
 from kit.errors import DataError
+from kit.hub.download import unsafe_paths
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -151,6 +153,8 @@ def image_content(cell: Any, data: "CaptioningData", row: str) -> tuple[bytes, s
             f'data.image: {row} of {data.path} holds {type(cell).__name__} in the column "{data.image}", neither '
             "an image nor the name of a file."
         )
+    if source_kind(data) == "Hub" and unsafe_paths([name]):
+        raise DataError(f"data.image: {row} of {data.path} names the file {name!r}, which is not in the data.")
     path = root_of(data) / name
     try:
         return path.read_bytes(), name if isinstance(cell, str) else path.name
