@@ -41,7 +41,7 @@ class Measured:
 
 
 def make_model(folder: Path) -> None:
-    from kit.pretrained.loading import export_model
+    from kit.pretrained.export import export_model
     from kit.runs.prepare import prepare
     from kit.tasks.families.seq2seq.evaluation import search_settings
     from kit.tasks.translation.recipe import TranslationRecipe

@@ -12,7 +12,8 @@ from kit.prediction.engine import Encoded, Predictor
 from kit.prediction.issues import LineIssues, longer_than
 from kit.prediction.lines import read_lines
 from kit.prediction.writing import open_output, to_json
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import load_for_inference
 from kit.pretrained.positions import position_limit
 from kit.system.console import Reporter
 from kit.system.files import atomic_write
@@ -39,7 +40,7 @@ class Embedder(Predictor[str, TokenizedText, np.ndarray]):
         of the last one (for models that read from left to right).
         """
         folder = ModelFolder.open(name_or_path)
-        self.model = folder.load(AutoModel, device)
+        self.model = load_for_inference(folder, AutoModel, device)
         if getattr(folder.config, "is_encoder_decoder", False) and hasattr(self.model, "decoder"):
             raise RunError(f"{name_or_path} needs a target as well as a source: it has no vector for a single text")
         self.tokenizer = folder.tokenizer

@@ -11,7 +11,7 @@ from kit.prediction.lines import count_lines, read_lines
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import TextPredictor, write_texts
 from kit.prediction.writing import open_output
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.system.console import Reporter
 from kit.tasks.registry import find_task
 

@@ -6,7 +6,7 @@ from kit.errors import RunError
 from kit.prediction.issues import LineIssues
 from kit.prediction.rows import PredictOptions, RowPredictor
 from kit.prediction.writing import open_output, row_format, row_writer
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.system.console import Reporter
 from kit.tasks.registry import find_task
 

@@ -16,7 +16,8 @@ from kit.prediction.engine import PORTION_SIZE, Encoded, Predictor, U
 from kit.prediction.issues import UNREADABLE_LINE
 from kit.prediction.options import COMMON_OPTIONS, GenerateOptions, PlotOptions, reject_unsupported
 from kit.prediction.writing import to_json
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import load_for_inference
 from kit.pretrained.positions import position_limit
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
         self.folder = ModelFolder.open(name_or_path)
         self.config = self.folder.config
         self.read_config()
-        self.model: Any = self.folder.load(self.auto_class, device)
+        self.model: Any = load_for_inference(self.folder, self.auto_class, device)
         self.positions = position_limit(self.config)
         self.configure(options)
 

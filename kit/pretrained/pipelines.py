@@ -18,7 +18,8 @@ from kit.models import register_models
 from kit.pipelines import image_to_text, question_answering
 from kit.pipelines.text_to_text import DIRECTION, TRANSLATION
 from kit.pretrained.adapters import adapted_class, adapter_config_file
-from kit.pretrained.loading import ModelFolder, load_model
+from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import load_model
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import PIPELINES, custom_pipelines
 

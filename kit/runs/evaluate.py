@@ -8,7 +8,7 @@ from kit.errors import DataError, RunError, did_you_mean
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.hub.download import is_downloaded, resolve_folder
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.runs.revisions import check_foreign_paths

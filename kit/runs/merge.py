@@ -13,7 +13,9 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RunError
 from kit.models import register_models
 from kit.pretrained.adapters import adapted_class, adapter_config_file, base_model_of
-from kit.pretrained.loading import export_model, load_merged, load_model, weights_dir
+from kit.pretrained.export import export_model
+from kit.pretrained.folder import weights_dir
+from kit.pretrained.loading import load_merged, load_model
 from kit.pretrained.positions import position_limit
 from kit.runs.folder import RunFolder
 from kit.system.files import read_json_lines, write_text

@@ -19,7 +19,7 @@ from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluator import Evaluator
 from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, describe_parameters
-from kit.pretrained.loading import weights_dir
+from kit.pretrained.folder import weights_dir
 from kit.recipe.base import Recipe
 from kit.runs.revisions import pin_revisions
 from kit.tasks.base import Encoded, Task, TaskState

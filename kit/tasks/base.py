@@ -27,7 +27,8 @@ from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.engine import Predictor
-from kit.pretrained.loading import ModelFolder, load_model, new_or_pretrained
+from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import load_model, new_or_pretrained
 from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
 from kit.training.processes import gather

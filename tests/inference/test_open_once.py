@@ -7,6 +7,7 @@ import pytest
 from conftest import RunKit
 from support.labeling_runs import trained as trained_labels
 
+import kit.pretrained.folder
 import kit.pretrained.loading
 from kit.errors import KitError
 from kit.inference.generate import text_predictor
@@ -22,13 +23,13 @@ from kit.tasks.families.seq2seq.inference import Translator
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models whose configuration was read."""
     names: list[str] = []
-    read = kit.pretrained.loading._read_config
+    read = kit.pretrained.folder._read_config
 
     def count(name: Any, *arguments: Any) -> Any:
         names.append(str(name))
         return read(name, *arguments)
 
-    monkeypatch.setattr(kit.pretrained.loading, "_read_config", count)
+    monkeypatch.setattr(kit.pretrained.folder, "_read_config", count)
     return names
 
 
@@ -77,3 +78,19 @@ def test_inference_uses_the_device_of_training(trained: Path, monkeypatch: pytes
     monkeypatch.setattr(kit.pretrained.loading, "default_device", lambda: "meta")
     assert text_predictor(trained, GenerateOptions()).model.device.type == "meta"
     assert Translator(trained, device="cpu").model.device.type == "cpu"
+
+
+def test_the_environment_variable_of_accelerate_selects_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    requested: list[bool] = []
+
+    class State:
+        def __init__(self, cpu: bool):
+            requested.append(cpu)
+            self.device = "cpu"
+
+    monkeypatch.setattr("accelerate.PartialState", State)
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    default_device()
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    default_device()
+    assert requested == [False, True]

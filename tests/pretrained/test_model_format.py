@@ -3,14 +3,17 @@
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import AutoModelForSeq2SeqLM
 
 import kit
 from kit.errors import RunError
-from kit.pretrained.loading import ModelFolder, load_config, load_seq2seq
+from kit.pretrained.folder import ModelFolder, load_config
+from kit.pretrained.loading import load_model
 from kit.system.format import FORMAT, FORMAT_STAMP
 from kit.system.version import __version__
 
@@ -34,8 +37,13 @@ def test_an_exported_model_has_the_format_number(trained: Path) -> None:
 
 @pytest.mark.parametrize(
     "open_model",
-    [ModelFolder.open, load_config, load_seq2seq, lambda folder: kit.pipeline("translation", folder)],
-    ids=["ModelFolder", "load_config", "load_seq2seq", "pipeline"],
+    [
+        ModelFolder.open,
+        load_config,
+        partial(load_model, AutoModelForSeq2SeqLM),
+        lambda folder: kit.pipeline("translation", folder),
+    ],
+    ids=["ModelFolder", "load_config", "load_model", "pipeline"],
 )
 def test_another_format_is_rejected(model: Path, open_model: Callable[[Path], Any]) -> None:
     set_config(model, kit_format=FORMAT + 1, kit_version="9.1")

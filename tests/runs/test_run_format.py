@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kit import RunError, compare_runs, evaluate, load_recipe, train
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.runs.folder import RunFolder
 from kit.system.format import FORMAT
 from kit.system.version import __version__

@@ -85,8 +85,9 @@ def test_a_folder_that_computes_something_else_is_rejected(
 ) -> None:
     """For speed, the probe runs in this process; the test above starts a real one."""
     from safetensors.torch import load_file, save_file
+    from transformers import AutoModelForSeq2SeqLM
 
-    from kit.pretrained.loading import load_seq2seq
+    from kit.pretrained.loading import load_model
     from kit.pretrained.pipelines import pipeline
 
     changed = tmp_path / "changed"
@@ -102,7 +103,7 @@ def test_a_folder_that_computes_something_else_is_rejected(
     def run_here(probes: Any) -> Any:
         (probe,) = probes
         pipe = pipeline(probe.pipeline, probe.model, device="cpu")
-        return [kit.sharing.proof.run_in_process(probe, load_seq2seq(probe.model), pipe)]
+        return [kit.sharing.proof.run_in_process(probe, load_model(AutoModelForSeq2SeqLM, probe.model), pipe)]
 
     monkeypatch.setattr(kit.sharing.proof, "run_standalone", run_here)
     assert "computes what the run does" in kit.sharing.proof.check_run(trained / "model", trained, trained / "model")
@@ -217,15 +218,16 @@ def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[st
     """Push an adapter of the Transformer; returns the request to load it by its name, and what it computes here."""
     import peft
     import torch
+    from transformers import AutoModelForSeq2SeqLM
 
-    from kit.pretrained.loading import load_seq2seq
+    from kit.pretrained.loading import load_model
     from kit.sharing.proof import ProbeRequest
     from kit.sharing.push import build_and_check
     from kit.sharing.standalone import model_outputs
 
     settings = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     torch.manual_seed(1)
-    adapted = peft.get_peft_model(load_seq2seq(tmp_path / "transformer_seq2seq"), settings)
+    adapted = peft.get_peft_model(load_model(AutoModelForSeq2SeqLM, tmp_path / "transformer_seq2seq"), settings)
     adapted.peft_config["default"].base_model_name_or_path = "tester/transformer_seq2seq"
     adapted.save_pretrained(tmp_path / "adapter")
     (tmp_path / "adapter" / "README.md").unlink()

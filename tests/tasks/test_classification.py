@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification, pipeline
 import kit
 from kit import load_recipe, train
 from kit.errors import DataError, KitError, RecipeError, RunError
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import FinishedRun

@@ -23,7 +23,7 @@ from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers
 from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluator import Evaluator
-from kit.pretrained.loading import export_model
+from kit.pretrained.export import export_model
 from kit.recipe.model import Seq2SeqTokenizerSection
 from kit.runs.prepare import Prepared, prepare
 from kit.tasks.families.seq2seq.evaluation import by_language, evaluate_split, predict

@@ -15,7 +15,7 @@ from kit import Translator, load_recipe, train
 from kit.data.text.languages import set_language_codes
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
-from kit.pretrained.loading import export_model
+from kit.pretrained.export import export_model
 from kit.pretrained.positions import position_limit
 from kit.recipe.model import Seq2SeqTokenizerSection
 from kit.runs.prepare import Prepared, prepare

@@ -24,7 +24,8 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.prediction.options import GenerateOptions
-from kit.pretrained.loading import ModelFolder, load_model
+from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import load_model
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
 from kit.tasks.captioning.inference import Captioner

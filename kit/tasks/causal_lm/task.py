@@ -34,7 +34,7 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.tasks.base import Encoded, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer

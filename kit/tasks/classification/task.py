@@ -30,7 +30,7 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.pretrained.padding import padding_problem
 from kit.tasks.base import Encoded
 from kit.tasks.classification.recipe import ClassificationRecipe

@@ -27,7 +27,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.prediction.options import GenerateOptions
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies

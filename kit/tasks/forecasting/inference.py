@@ -16,7 +16,8 @@ from kit.data.rows import to_dataset
 from kit.errors import DataError, KitError, RunError
 from kit.prediction.engine import Encoded
 from kit.prediction.rows import PredictOptions, RowPredictor
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import load_for_inference
 from kit.tasks.forecasting.recipe import ForecastingData
 from kit.tasks.forecasting.series import Array, Series, read_series
 
@@ -52,7 +53,7 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
                 f"{options.overrides[0]}: forecasts use the columns that {folder.name} was trained on. Leave it out"
             )
         self.options = options
-        self.model: Any = folder.load(AutoModelForTimeSeriesPrediction, device)
+        self.model: Any = load_for_inference(folder, AutoModelForTimeSeriesPrediction, device)
         self.history: int = self.settings["history"]
         self.names = value_names(self.settings["values"], folder.config.value_size)
         self.empty = Forecast(np.empty((0, folder.config.value_size)), None)

@@ -27,7 +27,9 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.rows import PredictOptions
-from kit.pretrained.loading import ModelFolder, export_model, load_config, load_model
+from kit.pretrained.export import export_model
+from kit.pretrained.folder import ModelFolder, load_config
+from kit.pretrained.loading import load_model
 from kit.recipe.model_settings import config_class
 from kit.system.files import read_json
 from kit.tasks.base import BuiltModel, Encoded, Task, TaskState, TextTokens, TokenView

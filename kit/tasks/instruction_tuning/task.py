@@ -32,7 +32,8 @@ from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
-from kit.pretrained.loading import ModelFolder, export_model
+from kit.pretrained.export import export_model
+from kit.pretrained.folder import ModelFolder
 from kit.pretrained.positions import position_limit
 from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS

@@ -20,7 +20,7 @@ from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
 from kit.prediction.options import reject_unsupported
 from kit.prediction.rows import PredictOptions, RowPredictor
-from kit.pretrained.loading import ModelFolder
+from kit.pretrained.folder import ModelFolder
 from kit.recipe.document import parse_override, write_override
 from kit.recipe.parse import check_sections
 from kit.system.device import default_device

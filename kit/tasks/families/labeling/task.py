@@ -20,7 +20,8 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.question_answering import SETTINGS as ANSWER_SETTINGS
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_saved_as
-from kit.pretrained.loading import ModelFolder, export_model, load_config
+from kit.pretrained.export import export_model
+from kit.pretrained.folder import ModelFolder, load_config
 from kit.pretrained.positions import position_limit
 from kit.tasks.base import Task, TaskState, TextTokens
 from kit.tasks.families.labeling.data import Inputs

@@ -21,7 +21,8 @@ from kit.data.streamed import load_streamed
 from kit.data.streaming.plan import StreamEncoder
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.errors import DataError, RecipeError
-from kit.pretrained.loading import ModelFolder, export_model, load_config
+from kit.pretrained.export import export_model
+from kit.pretrained.folder import ModelFolder, load_config
 from kit.pretrained.positions import position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class

@@ -19,7 +19,8 @@ from kit.evaluation.evaluation import Evaluation
 from kit.plots.curves import save_figure
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import TextPredictor
-from kit.pretrained.loading import ModelFolder, export_model, load_config
+from kit.pretrained.export import export_model
+from kit.pretrained.folder import ModelFolder, load_config
 from kit.pretrained.positions import position_limit
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import E, Task, TaskState

@@ -23,7 +23,8 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.text_to_text import PIPELINES
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import TextPredictor
-from kit.pretrained.loading import ModelFolder, load_model, merged_weights
+from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import load_model, merged_weights
 from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note

@@ -1,0 +1,61 @@
+"""Write a model as a self-contained folder: weights, configuration, tokenizer, and the code to run them."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from transformers import (
+    GenerationConfig,
+    PreTrainedModel,
+)
+
+from kit.data.text.tokenizer import Tokenizers
+from kit.pretrained.adapters import (
+    MODEL_CONFIG,
+    adapter_config_file,
+)
+from kit.pretrained.loading import without_progress_bars
+from kit.pretrained.pipeline_files import code_files, custom_pipelines
+from kit.system.files import TEMPORARY_PREFIX, replace_folder
+from kit.system.format import FORMAT_STAMP
+
+
+def export_model(
+    folder: Path,
+    model: PreTrainedModel,
+    tokenizers: Tokenizers,
+    generation: GenerationConfig | None = None,
+    pipelines: tuple[str, ...] = (),
+    image_processor: Any = None,
+) -> None:
+    """Write what `from_pretrained` and `pipeline(..., trust_remote_code=True)` need, also where kit is not installed.
+
+    The folder appears whole, or not at all.
+    """
+    temporary = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}")
+    shutil.rmtree(temporary, ignore_errors=True)
+    entries = custom_pipelines(pipelines)
+    if entries:
+        model.config.custom_pipelines = entries
+    model.config.update(FORMAT_STAMP)
+    for stale in ("prefix", "task_specific_params"):  # of a pretrained model: what counts now is in its tokenizer
+        if getattr(model.config, stale, None) is not None:
+            delattr(model.config, stale)
+    if generation is not None:
+        model.generation_config = generation
+    try:
+        with without_progress_bars():
+            model.save_pretrained(temporary)
+        if adapter_config_file(temporary) is not None:
+            model.config.to_json_file(temporary / MODEL_CONFIG)
+            if model.can_generate():
+                model.generation_config.save_pretrained(temporary)
+        tokenizers.save(temporary)
+        if image_processor is not None:
+            image_processor.save_pretrained(temporary)
+        for file in code_files(entries):
+            shutil.copyfile(Path(__file__).parents[1] / "pipelines" / file, temporary / file)
+        replace_folder(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
