@@ -242,7 +242,13 @@ def test_commands_options_and_keys_in_the_text_exist(path: Path) -> None:
                 raise AssertionError(f"{where}: {error}") from None
 
 
-@pytest.mark.parametrize("block", YAML, **ids)
+@pytest.mark.parametrize("block", [block for block in PYTHON + YAML if block.marker == "file"], **ids)
+def test_blocks_of_files_equal_the_files(block: Block) -> None:
+    """After `<!-- file: PATH -->` stands the whole file, which other tests run."""
+    assert block.text == (ROOT / block.value).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", [block for block in YAML if block.marker != "file"], **ids)
 def test_yaml_is_a_recipe_or_a_part_of_one(block: Block, tmp_path: Path) -> None:
     """A block with a task is a recipe; another is laid over the recipe that `<!-- recipe: NAME -->` names."""
     document = read_yaml(block.text, block.where).value
