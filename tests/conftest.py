@@ -108,6 +108,8 @@ def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with four directions between three languages, of numbers in words, trained for a moment."""
     import random
 
+    from support.recipes import make_recipe
+
     from kit import train
 
     folder = tmp_path_factory.mktemp("multilingual")
