@@ -111,7 +111,7 @@ def test_each_epoch_sees_every_caption_with_its_own_picture(folder: Path) -> Non
 
 
 def test_a_run_that_was_broken_off_ends_as_one_that_was_not(run: Path, folder: Path, tmp_path: Path) -> None:
-    for part in ("recipe.yaml", "tokenizer", "checkpoints/step-4"):
+    for part in ("run.json", "recipe.yaml", "tokenizer", "checkpoints/step-4"):
         copy = shutil.copytree if (run / part).is_dir() else shutil.copy
         (tmp_path / "run" / part).parent.mkdir(parents=True, exist_ok=True)
         copy(run / part, tmp_path / "run" / part)

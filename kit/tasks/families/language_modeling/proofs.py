@@ -1,4 +1,4 @@
-"""Proofs about language models: padding, cache and batches change nothing, and the loss is the one it should be."""
+"""Proofs about language models: outputs do not depend on padding, cache and batches, and the loss is correct."""
 
 import copy
 import inspect
@@ -21,11 +21,11 @@ from kit.verify.subject import MAX_EXAMPLES, MAX_LENGTH, Subject
 
 EXTRA_PADDING = 3
 GENERATED_TOKENS = 6
-"""Tokens that are generated for each beginning."""
+"""Tokens that are generated for each prompt."""
 
 
 def is_masked(subject: Subject) -> bool:
-    """A model that fills in masked tokens."""
+    """A model that predicts masked tokens."""
     return not subject.model.config.is_encoder_decoder and not subject.model.can_generate()
 
 
@@ -34,18 +34,14 @@ def is_causal(subject: Subject) -> bool:
     return not subject.model.config.is_encoder_decoder and subject.model.can_generate()
 
 
-def is_language_model(subject: Subject) -> bool:
-    return is_masked(subject) or is_causal(subject)
-
-
 def objective_of(model: PreTrainedModel) -> Objective:
     return CausalLMObjective(model) if model.can_generate() else MaskedLMObjective(model)
 
 
 def causal_batch(rows: list[np.ndarray], pad: int, limit: int | None) -> Batch:
-    """Right-padded beginnings of texts, of many lengths, with the token that follows each as its label.
+    """Right-padded prefixes of texts in many lengths; the label of each token is the token that follows.
 
-    Of `limit` positions some are left to what is written.
+    A few of `limit` positions remain free for generation.
     """
     longest = MAX_LENGTH if limit is None else max(4, min(MAX_LENGTH, limit - GENERATED_TOKENS))
     rows = [row[: max(3, min(longest, len(row)) - 2 * number)] for number, row in enumerate(rows[:MAX_EXAMPLES])]
@@ -55,56 +51,56 @@ def causal_batch(rows: list[np.ndarray], pad: int, limit: int | None) -> Batch:
         "attention_mask": torch.zeros(len(rows), longest, dtype=torch.long),
         "labels": torch.full((len(rows), longest), IGNORE_INDEX),
     }
-    for place, row in enumerate(rows):
+    for number, row in enumerate(rows):
         tokens = torch.from_numpy(row.astype(np.int64))
-        batch["input_ids"][place, : len(row) - 1] = tokens[:-1]
-        batch["attention_mask"][place, : len(row) - 1] = 1
-        batch["labels"][place, : len(row) - 1] = tokens[1:]
+        batch["input_ids"][number, : len(row) - 1] = tokens[:-1]
+        batch["attention_mask"][number, : len(row) - 1] = 1
+        batch["labels"][number, : len(row) - 1] = tokens[1:]
     return batch
 
 
 @torch.no_grad()
 def logits_of(model: PreTrainedModel, batch: Batch) -> Tensor:
-    """(batch, length, vocabulary) of all tokens of a batch, whatever its labels."""
+    """The logits of all tokens of a batch, (batch, length, vocabulary)."""
     inputs = {name: tensor for name, tensor in batch.items() if name not in ("labels", "next_sentence_label")}
     outputs = model(**inputs)
     return outputs.prediction_logits if "prediction_logits" in outputs else outputs.logits
 
 
 def logits_alone(subject: Subject) -> Tensor:
-    """The logits of each text computed alone, without any padding; rows are filled up with zeros."""
+    """The logits of each text computed alone without padding; rows are padded with zeros afterwards."""
     length, rows = subject.batch["input_ids"].shape[1], []
     for row, real in enumerate(subject.batch["attention_mask"].sum(1).tolist()):
-        one = {
+        single = {
             name: tensor[row : row + 1, :real] if tensor.dim() > 1 else tensor[row : row + 1]
             for name, tensor in subject.batch.items()
             if name != "attention_mask"
         }
-        rows.append(nn.functional.pad(logits_of(subject.exact, one)[0], (0, 0, 0, length - real)))
+        rows.append(nn.functional.pad(logits_of(subject.exact, single)[0], (0, 0, 0, length - real)))
     return torch.stack(rows)
 
 
-@proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_language_model)
+@proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit")
 def save_and_load(subject: Subject) -> Outcome:
     batch = {name: tensor.to(subject.model.device) for name, tensor in subject.batch.items()}
     return compare_after_reload(subject.model, lambda model: logits_of(model, batch))
 
 
-@proof("padding", "a padded batch gives each text the logits it has alone", is_language_model)
+@proof("padding", "a padded batch gives each text the logits it has alone")
 def right_padding(subject: Subject) -> Outcome:
     limit, length = position_limit(subject.model.config), subject.batch["input_ids"].shape[1]
-    more = EXTRA_PADDING if limit is None else min(EXTRA_PADDING, limit - length)
+    padding = EXTRA_PADDING if limit is None else min(EXTRA_PADDING, limit - length)
     wide = {
-        name: nn.functional.pad(tensor, (0, more)) if tensor.dim() > 1 else tensor
+        name: nn.functional.pad(tensor, (0, padding)) if tensor.dim() > 1 else tensor
         for name, tensor in subject.batch.items()
     }
     real = subject.batch["attention_mask"].bool()
-    found = logits_of(subject.exact, wide)[:, : real.shape[1]]
-    return equal_within(relative_difference(found, logits_alone(subject), real), TOLERANCE, "logits")
+    padded = logits_of(subject.exact, wide)[:, : real.shape[1]]
+    return equal_within(relative_difference(padded, logits_alone(subject), real), TOLERANCE, "logits")
 
 
 def left_padded(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Tokens and mask with the padding in front."""
+    """Tokens and mask with padding on the left."""
     ids, mask = torch.zeros_like(batch["input_ids"]), torch.zeros_like(batch["attention_mask"])
     for row, real in enumerate(batch["attention_mask"].sum(1).tolist()):
         ids[row, ids.shape[1] - real :] = batch["input_ids"][row, :real]
@@ -112,49 +108,53 @@ def left_padded(batch: Batch) -> tuple[Tensor, Tensor]:
     return ids, mask
 
 
-@proof("left padding", "padding in front, as `generate` needs it, changes no logits either", is_causal)
+@proof("left padding", "padding on the left, as `generate` needs it, changes no logits", is_causal)
 def left_padding(subject: Subject) -> Outcome:
     model, (ids, mask) = subject.exact, left_padded(subject.batch)
     inputs = {"input_ids": ids, "attention_mask": mask}
     if "position_ids" in inspect.signature(model.forward).parameters:  # what `generate` computes
         inputs["position_ids"] = (mask.cumsum(1) - 1).clamp(min=0)
-    found, alone = logits_of(model, inputs), logits_alone(subject)
+    padded, alone = logits_of(model, inputs), logits_alone(subject)
     differences = []
     for row, real in enumerate(mask.sum(1).tolist()):
-        differences.append(relative_difference(found[row, ids.shape[1] - real :], alone[row, :real]))
+        differences.append(relative_difference(padded[row, ids.shape[1] - real :], alone[row, :real]))
     return equal_within(max_or_nan(differences), TOLERANCE, "logits")
 
 
-@proof("cache", "one token after the other from the cache gives the logits of the whole text", is_causal)
+@proof("cache", "token by token with the cache gives the logits of the whole text", is_causal)
 def cached_logits(subject: Subject) -> Outcome:
     model, row = subject.exact, int(subject.batch["attention_mask"].sum(1).argmax())
     ids = subject.batch["input_ids"][row : row + 1]
     steps, cache = [], None
     with torch.no_grad():
         whole = model(input_ids=ids, use_cache=False).logits
-        for place in range(ids.shape[1]):
-            output = model(input_ids=ids[:, place : place + 1], past_key_values=cache, use_cache=True)
+        for position in range(ids.shape[1]):
+            output = model(input_ids=ids[:, position : position + 1], past_key_values=cache, use_cache=True)
             steps.append(output.logits)
             cache = output.past_key_values
     return equal_within(relative_difference(torch.cat(steps, dim=1), whole), TOLERANCE, "logits")
 
 
-@proof("batched writing", "beginnings of many lengths are completed as each alone", is_causal)
+@proof("batched generation", "a batch of prompts of many lengths is completed like each prompt alone", is_causal)
 def batched_generation(subject: Subject) -> Outcome:
     model, (ids, mask) = subject.exact, left_padded(subject.batch)
-    how: dict[str, Any] = {"max_new_tokens": GENERATED_TOKENS, "min_new_tokens": GENERATED_TOKENS, "do_sample": False}
-    how["pad_token_id"] = model.generation_config.pad_token_id or 0
+    settings: dict[str, Any] = {
+        "max_new_tokens": GENERATED_TOKENS,
+        "min_new_tokens": GENERATED_TOKENS,
+        "do_sample": False,
+    }
+    settings["pad_token_id"] = model.generation_config.pad_token_id or 0
     with torch.no_grad():
-        together = model.generate(input_ids=ids, attention_mask=mask, **how)[:, ids.shape[1] :]
+        together = model.generate(input_ids=ids, attention_mask=mask, **settings)[:, ids.shape[1] :]
         different = 0
         for row, real in enumerate(mask.sum(1).tolist()):
-            own = ids[row : row + 1, ids.shape[1] - real :]
-            alone = model.generate(input_ids=own, attention_mask=torch.ones_like(own), **how)[:, real:]
+            prompt = ids[row : row + 1, ids.shape[1] - real :]
+            alone = model.generate(input_ids=prompt, attention_mask=torch.ones_like(prompt), **settings)[:, real:]
             different += not torch.equal(alone[0], together[row])
     return Outcome(different == 0, f"{different} of {len(ids)} completions differ")
 
 
-@proof("output layer", "computed at masked places only, it gives what the whole model gives there", is_masked)
+@proof("output layer", "computed at masked positions only, it gives the logits of the whole model there", is_masked)
 def sparse_output_layer(subject: Subject) -> Outcome:
     model, labels = subject.exact, subject.batch["labels"]
     with torch.no_grad():
@@ -164,25 +164,25 @@ def sparse_output_layer(subject: Subject) -> Outcome:
     )
 
 
-@proof("loss", "the training loss is the cross-entropy computed by hand", is_language_model)
+@proof("loss", "the training loss is the cross-entropy computed by hand")
 def objective_loss(subject: Subject) -> Outcome:
     batch, objective = subject.batch, objective_of(subject.exact)
     by_hand = cross_entropy_by_hand(logits_of(subject.exact, batch), batch["labels"], 0.0)
     with torch.no_grad():
         if isinstance(objective, MaskedLMObjective):
-            found = objective.summed_losses(batch)[0]
+            loss = objective.summed_losses(batch)[0]
         else:
             assert isinstance(objective, CausalLMObjective)
-            found = objective.summed_loss(batch)
-    return equal_within(relative_error(found, by_hand), LOSS_TOLERANCE, "losses")
+            loss = objective.summed_loss(batch)
+    return equal_within(relative_error(loss, by_hand), LOSS_TOLERANCE, "losses")
 
 
-@proof("accumulation", "a step in four micro-batches has the gradient of a step in one", is_language_model)
+@proof("accumulation", "a step in four micro-batches has the gradient of a step in one")
 def accumulation(subject: Subject) -> Outcome:
     return check_accumulation(objective_of(subject.exact), subject.batch)
 
 
-@proof("overfitting", "a copy of the model learns one batch by heart", is_language_model)
+@proof("overfitting", "a copy of the model can memorize one batch")
 def overfitting(subject: Subject) -> Outcome:
     model = copy.deepcopy(subject.exact).float().eval()  # without dropout
     return overfit(objective_of(model), subject.batch, 3e-3, OVERFIT_LOSS)
