@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatch
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from kit import models, pipelines
 from kit.errors import HubError
 from kit.system.files import outside_link, read_json
 
@@ -31,7 +31,7 @@ ALLOWED = {
 
 def own_code() -> dict[str, Path]:
     """The files of code that kit saves with models, by name."""
-    folders = [Path(path) for package in (models, pipelines) for path in package.__path__]
+    folders = [Path(str(files(package))) for package in ("kit.models", "kit.pipelines")]
     return {file.name: file for folder in folders for file in folder.glob("*.py") if file.name != "__init__.py"}
 
 
@@ -58,12 +58,12 @@ def collect_files(folder: Path, target: Path, allowed: Mapping[str, Sequence[str
 
 def _file_names(folder: Path) -> Iterator[str]:
     """The files of a folder by their relative names. Of a hidden folder, or a cache of Python, only its name."""
-    for root, folders, files in os.walk(folder):
-        place = Path(root).relative_to(folder)
+    for root, folders, names in os.walk(folder):
+        parent = Path(root).relative_to(folder)
         skipped = [name for name in folders if name.startswith(".") or name == "__pycache__"]
-        yield from sorted((place / name).as_posix() + "/" for name in skipped)
+        yield from sorted((parent / name).as_posix() + "/" for name in skipped)
         folders[:] = sorted(set(folders) - set(skipped))
-        yield from sorted((place / name).as_posix() for name in files)
+        yield from sorted((parent / name).as_posix() for name in names)
 
 
 def _copy(source: Path, target: Path) -> None:

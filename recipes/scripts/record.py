@@ -20,7 +20,7 @@ from kit import KitError, load_recipe
 from kit.recipe.catalog import Figure, find_recipe
 from kit.recipe.document import read_text, write_yaml
 from kit.runs.folder import RunFolder
-from kit.runs.revisions import with_pins_of
+from kit.runs.revisions import reuse_revisions
 from kit.system.files import write_text
 
 NOT_COMPARED = ("measured", "hub.", "data.fingerprints")
@@ -52,7 +52,7 @@ def figures_of_run(run: RunFolder, path: Path, changes: list[str]) -> dict[str, 
     if refused := [change for change in changes if not change.startswith(OVERRIDABLE)]:
         raise KitError(f"{', '.join(refused)} would change what the figures mean. Put it into {path}, or train again")
     recipe, ran, results = load_recipe(path, changes), run.recipe(), run.results()
-    differences = with_pins_of(recipe, ran).differences(ran)
+    differences = reuse_revisions(recipe, ran).differences(ran)
     if differences := [key for key in differences if not key.startswith(NOT_COMPARED)]:
         before, now = ran.flat(), recipe.flat()
         shown = [f"  {key}: {before.get(key)} in the run, {now.get(key)} in {path}" for key in differences]

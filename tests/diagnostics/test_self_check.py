@@ -44,8 +44,8 @@ def test_a_loss_of_nan_is_a_problem(prepared: Prepared, monkeypatch: pytest.Monk
 def test_weights_that_change_when_saved_are_a_problem(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     load = self_check.AutoModelForSeq2SeqLM.from_pretrained
 
-    def load_wrongly(folder: Path) -> Any:
-        model = load(folder)
+    def load_wrongly(folder: Path, **options: Any) -> Any:
+        model = load(folder, **options)
         with torch.no_grad():
             model.lm_head.bias[0] += 1e-6
         return model

@@ -146,7 +146,7 @@ def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart50", "nllb", "t5", "own"])
-def test_what_is_too_long_for_the_model_is_left_out_of_training_and_cut_elsewhere(name: str, tmp_path: Path) -> None:
+def test_long_texts_are_left_out_of_training_and_truncated_elsewhere(name: str, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     long = ("ab" * 50, "cd")
@@ -164,9 +164,9 @@ def test_what_is_too_long_for_the_model_is_left_out_of_training_and_cut_elsewher
     validation = prepared.encoded["validation"].examples
     assert validation.truncated == (per_row if limited else 0)
     assert position_limit(prepared.model.config) == (40 if limited else None)
-    said = "\n".join(prepared.summary())
-    assert ("left out by the positions of the model" in said) == limited
-    assert (f"validation: {per_row} examples cut" in said) == limited
+    summary = "\n".join(prepared.summary())
+    assert ("left out by the positions of the model" in summary) == limited
+    assert (f"validation: {per_row} examples truncated" in summary) == limited
     # nothing crashes, however long an output is allowed to become
     section = prepared.recipe.eval.model_copy(update={"max_new_tokens": 50})
     found = evaluate_split(
