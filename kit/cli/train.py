@@ -70,27 +70,28 @@ def _run_on_hub(recipe: str) -> Any:
 
 
 def _train(recipe: Any, output: Path, resume: bool) -> None:
+    """Train and print the results. Failures and interruptions end in a message and an exit code."""
     from kit.runs.train import train as run_training
     from kit.system.console import Reporter
     from kit.training.loop import TrainingFailed, TrainingInterrupted
 
     reporter = Reporter(quiet=not is_main_process())
-    how_to_resume = f"resume with: kit train {output} --resume"
+    resume_hint = f"resume with: kit train {output} --resume"
     try:
         finished = run_training(recipe, output, resume, reporter)
     except TrainingInterrupted as stop:
-        reporter.print(f"stopped after step {stop.step}; {how_to_resume}")
+        reporter.print(f"stopped after step {stop.step}; {resume_hint}")
         raise typer.Exit(128 + stop.signal_number) from None
     except TrainingFailed as failure:
         fail(f"training failed: {failure}", 1)
     except KeyboardInterrupt:  # before the first step or after the last, when there is nothing new to save
-        reporter.print(f"interrupted; {how_to_resume}" if (output / "recipe.yaml").is_file() else "interrupted")
+        reporter.print(f"interrupted; {resume_hint}" if (output / "recipe.yaml").is_file() else "interrupted")
         raise typer.Exit(130) from None
     _show_results(finished, reporter)
 
 
 def _show_results(finished: Any, reporter: Any) -> None:
-    """Print where a run is, and its main figures."""
+    """Print the run folder and its main figures."""
     if finished.already_finished:
         reporter.print(f"{finished.folder} holds the finished run; nothing was changed (use --output for a new one):")
     else:
@@ -105,7 +106,7 @@ def _show_results(finished: Any, reporter: Any) -> None:
 def _train_in_processes(processes: int, output: Path, shard: bool) -> None:
     from kit.training.launch import launch
 
-    arguments = [*sys.argv[1:], "--processes", "1"]  # the last one counts
+    arguments = [*sys.argv[1:], "--processes", "1"]  # of a repeated option, the last value is used
     if not any(argument.split("=")[0] == "--output" for argument in sys.argv):
         arguments += ["--output", str(output)]
     code = launch(processes, arguments, shard)

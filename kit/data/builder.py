@@ -53,7 +53,7 @@ class SplitBuilder:
         self.report.splits = {name: reports[name] for name in SPLITS if name in reports}
 
     def check_not_empty(self) -> None:
-        """Raise DataError for a split without rows; note what a split lacks."""
+        """Raise DataError for a split without rows; add a note to the report for examples that a split lacks."""
         for split, rows in self.datasets.items():
             if not rows:
                 report = self.report.splits[split]
@@ -69,21 +69,24 @@ class SplitBuilder:
         if split in self.datasets:
             raise DataError(f"data.{key}: {self.data.path} has a split for {split} of its own. Remove the key.")
 
-    def missing_splits(self, sizes: Mapping[str, int | None]) -> dict[str, int]:
-        """The splits that must be held out of train, and their sizes. Raises DataError if `sizes` do not fit."""
-        wanted = {split: size for split, size in sizes.items() if size is not None}
-        for split in wanted:
+    def held_out_sizes(self, sizes: Mapping[str, int | None]) -> dict[str, int]:
+        """The splits to hold out of train: those of `sizes` with a size.
+
+        Raises DataError if the data has one of them already, or if there would be no validation split.
+        """
+        held_out = {split: size for split, size in sizes.items() if size is not None}
+        for split in held_out:
             self.check_absent(split, f"{split}_size")
-        if "validation" not in self.datasets and "validation" not in wanted:
+        if "validation" not in self.datasets and "validation" not in held_out:
             raise DataError(
                 f"{self.data.path} has no validation split, by which the best checkpoint is chosen. Name it "
                 "(data.validation), or hold rows out of train (data.validation_size: 1000)."
             )
-        return wanted
+        return held_out
 
     def hold_out_missing(self) -> None:
         """Take validation and test out of train where the data has none and the recipe gives a size."""
-        for split, size in self.missing_splits(self.steps.holdout_sizes(len(self.datasets["train"]))).items():
+        for split, size in self.held_out_sizes(self.steps.holdout_sizes(len(self.datasets["train"]))).items():
             train = self.datasets["train"]
             held = held_out_mask(self.steps.holdout_groups(train), size, f"{split}_size", self.data.held_out_by[0])
             self.datasets["train"] = filter_rows(train, ~held)
@@ -104,15 +107,18 @@ class SplitBuilder:
         self.datasets["train"] = train
 
     def finish(self, stream: Stream | None = None) -> Splits:
-        """The splits with the columns that all of them share. Raises DataError if the recipe knows other data."""
+        """The splits with the columns that all of them share.
+
+        Raises DataError if the recipe has fingerprints and the data has changed since.
+        """
         keep_common_columns(self.datasets, self.data.roles, self.report)
         self._count_rows()
         return self.fingerprinted(stream)
 
     def _count_rows(self) -> None:
-        """Complete the report by what was kept, split by split."""
+        """Add the counts of the rows that were kept to the report."""
         roles = self.data.roles
-        # as of a stream, nothing of an absent train is known
+        # a streamed train is not in memory: what it shares with the other splits is not counted
         trained = row_digests(self.datasets["train"], roles[:1]) if "train" in self.datasets else np.empty(0)
         for split, rows in self.datasets.items():
             report = self.report.splits[split]
@@ -120,12 +126,12 @@ class SplitBuilder:
             for role in roles:
                 report.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(rows, role))})
             if split != "train":
-                known = int(np.isin(row_digests(rows, roles[:1]), trained).sum())
+                shared = int(np.isin(row_digests(rows, roles[:1]), trained).sum())
                 article = "an" if roles[0][0] in "aeiou" else "a"
-                report.flagged += Counter({f"{article} {roles[0]} that is in train": known})
+                report.flagged += Counter({f"{article} {roles[0]} that is in train": shared})
 
     def fingerprinted(self, stream: Stream | None = None) -> Splits:
-        """The splits as they are. Raises DataError if the recipe knows other data under this path."""
+        """The splits as they are, with their fingerprints. Raises DataError if they differ from `data.fingerprints`."""
         from datasets import DatasetDict
 
         fingerprints = {} if stream is None else {"train": stream.fingerprint()}

@@ -117,7 +117,7 @@ def hold_out_head(stream: Stream, builder: SplitBuilder) -> Stream:
     """Take validation and test from the head of the stream where the data has none and the recipe gives a size; returns
     the rest."""
     data = builder.data
-    for split, size in builder.missing_splits(builder.steps.holdout_sizes(0)).items():
+    for split, size in builder.held_out_sizes(builder.steps.holdout_sizes(0)).items():
         head, report, stream = stream.split_off_head(size)
         if not stream.parts:
             raise DataError(

@@ -14,7 +14,7 @@ from kit.system.files import read_json
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raises RunError if loading the model or tokenizer in a folder would run code or read other folders."""
+    """Raise RunError if loading the model or tokenizer in a folder would run code or read other folders."""
     config, adapter_config = folder / "config.json", folder / "adapter_config.json"
     if config.is_file() and adapter_config.is_file():
         # transformers would load the adapter on top of the model, also from a pickle

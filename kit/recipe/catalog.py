@@ -140,7 +140,10 @@ def list_recipes() -> list[RecipeRow]:
 
 
 def copy_recipe(name: str, destination: str | Path) -> Path:
-    """Copy a recipe to a file, or into a folder under its file name; never overwrites a file."""
+    """Copy a recipe to a file, or into a folder under its file name, and return the path of the copy.
+
+    Raises RecipeError if there is no such recipe, the file exists, or it cannot be written.
+    """
     source = find_recipe(name)
     target = Path(destination)
     if target.is_dir():

@@ -143,7 +143,7 @@ def parse_override(argument: str) -> tuple[str, Any]:
         if _starts_as_yaml(text):
             node = _compose(text)
             return key, None if node is None else _value(node, tuple(key.split(".")), {})
-        return key, _plain(text)
+        return key, _parse_plain_scalar(text)
     except (_Mistake, ValueError) as mistake:
         raise RecipeError(f"on the command line ({shown}): {mistake}") from None
 
@@ -193,13 +193,13 @@ def _starts_as_yaml(text: str) -> bool:
 
 def _is_plain_text(text: str) -> bool:
     try:
-        return not _starts_as_yaml(text) and _plain(text) == text
+        return not _starts_as_yaml(text) and _parse_plain_scalar(text) == text
     except ValueError:  # a number that is too long
         return False
 
 
-def _plain(text: str) -> Any:
-    """The value of an unquoted scalar in the YAML 1.2 core schema."""
+def _parse_plain_scalar(text: str) -> Any:
+    """The value of an unquoted scalar in the YAML 1.2 core schema. Raises ValueError for integers beyond 64 bits."""
     if _NULL.match(text):
         return None
     if _BOOL.match(text):
@@ -216,7 +216,7 @@ def _plain(text: str) -> Any:
 
 
 class _Loader(yaml.SafeLoader):
-    """Composes nodes without resolving scalars, which `_plain` does; rejects what makes YAML hard to read."""
+    """Composes nodes but leaves scalars to `_parse_plain_scalar`; rejects what makes YAML hard to read."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012 (PyYAML's own attribute)
 
@@ -305,7 +305,7 @@ def _value(node: yaml.Node, path: tuple[str | int, ...], lines: dict[str, int]) 
     if not isinstance(node, yaml.ScalarNode) or node.style is not None:
         return text
     try:
-        return _plain(text)
+        return _parse_plain_scalar(text)
     except ValueError as error:
         raise _Mistake(node.start_mark.line + 1, f"{key_name(path)}: {error}") from None
 

@@ -48,7 +48,7 @@ def explain(key: str, recipes: Recipes) -> str:
 
 
 def _explain_section(section: str, recipes: Recipes) -> str:
-    """The keys of a section: first those that all tasks have, then those of fewer tasks, grouped by tasks."""
+    """The keys of a section: those of all tasks, those of fewer tasks, and in `model` those of each model type."""
     groups: dict[tuple[str, ...], dict[str, FieldInfo]] = {tuple(recipes): {}}
     for name, variants in key_variants(recipes)[section].items():
         for variant in variants:

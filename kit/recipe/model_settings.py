@@ -41,9 +41,10 @@ SET_BY_KIT = {
 
 
 def config_class(model_type: str, kit_types: Sequence[str] | None = None, mapping: str | None = None) -> Any:
-    """The config class of a model type: one of kit's (or of `kit_types`), or one in transformers' `mapping`.
+    """The config class of a model type.
 
-    Raises RecipeError for an unknown model type.
+    Raises RecipeError unless the type is one of kit's, or of `kit_types` if given, or in the `mapping` of transformers,
+    such as `MODEL_FOR_MASKED_LM_MAPPING_NAMES`, if given.
     """
     kit_types = list(MODELS) if kit_types is None else kit_types
     if model_type in kit_types:

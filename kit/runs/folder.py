@@ -71,7 +71,7 @@ class RunFolder:
         return folder
 
     def check_format(self) -> None:
-        """Raise RunError unless this version of kit can read the run."""
+        """Raise RunError unless the run has the format number that this version of kit reads."""
         stored = read_run_format(self.path)
         if "kit_format" not in stored:
             raise RunError(
@@ -81,8 +81,10 @@ class RunFolder:
         check_format(self.path, stored)
 
     def check_links(self) -> None:
-        """Raises RunError if something in the folder is a link out of it: a run of somebody else would have files read,
-        published or overwritten that are none of its business."""
+        """Raise RunError if a link in the folder points out of it.
+
+        A run from somebody else could otherwise make kit read, publish or overwrite any file of this machine.
+        """
         if not is_downloaded(self.path) and (link := outside_link(self.path)) is not None:
             raise RunError(
                 f"{link} is a link to a place outside {self.path}: replace it with its content, or remove it"
@@ -125,14 +127,14 @@ class RunFolder:
                     "touched. Name an empty or a new folder with --output"
                 )
             return
-        before = self.recipe()
+        saved = self.recipe()
         changed = [
             key
-            for key in recipe.differences(before)
+            for key in recipe.differences(saved)
             if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in RESUMABLE_KEYS)
         ]
         if changed:
-            old, new = before.flat(), recipe.flat()
+            old, new = saved.flat(), recipe.flat()
             changes = "; ".join(f"{key} was {show(old.get(key))}, now {show(new.get(key))}" for key in changed)
             raise RunError(
                 f"{self.path} belongs to another recipe: {changes}. Nothing was touched. Name another folder with "
@@ -146,7 +148,7 @@ class RunFolder:
             )
 
     def tokenizers(self) -> Tokenizers | None:
-        """The tokenizers of the run; None before it has been started."""
+        """The tokenizers of the run; None before `start`."""
         return Tokenizers.load(self.tokenizer) if self.tokenizer.exists() else None
 
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:

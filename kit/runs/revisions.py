@@ -67,7 +67,7 @@ def recipe_of(name: RepoRef, overrides: list[str]) -> Recipe:
 
 
 def check_foreign_paths(recipe: Recipe, name: str, overrides: Sequence[str]) -> None:
-    """Raises HubError if the recipe of a run on the Hub names a path on this machine, unless `overrides` set it."""
+    """Raise HubError if the recipe of a run on the Hub names a path on this machine, unless `overrides` set it."""
     overridden = {override.partition("=")[0] for override in overrides}
     for section, key in PATH_KEYS:
         value = getattr(getattr(recipe, section), key) or ""

@@ -121,7 +121,7 @@ def missing_metadata(recipe: Recipe) -> list[str]:
 
 
 def check_card(card: Path, source: Path) -> None:
-    """Raises HubError if huggingface_hub cannot read the metadata of a card, or if the Hub would reject it."""
+    """Raise HubError if huggingface_hub cannot read the metadata of a card, or if the Hub would reject it."""
     if not card.is_file():
         raise HubError(f"{source} has no README.md, the model card")
     try:
@@ -138,7 +138,7 @@ def check_card(card: Path, source: Path) -> None:
 
 
 def check_secrets(folder: Path) -> None:
-    """Raises HubError if a file contains an access token: in its text, or among its bytes."""
+    """Raise HubError if a file contains an access token: in its text, or among its bytes."""
     for path in sorted(folder.rglob("*")):
         if path.is_file() and file_contains_token(path):
             raise HubError(

@@ -104,7 +104,7 @@ def _is_own(value: Any) -> bool:
 
 
 def check_base_code(folder: Path) -> None:
-    """Raises HubError if the base model of an adapter has code that is not kit's: testing the adapter would run it."""
+    """Raise HubError if the base model of an adapter has code that is not kit's: testing the adapter would run it."""
     code = own_code()
     for file in folder.rglob("*.py"):
         if file.name not in code or file.read_bytes() != code[file.name].read_bytes():

@@ -118,7 +118,7 @@ def read_json_lines(path: Path, what: str, *, growing: bool = False) -> Iterator
 
 
 def _json_object(content: bytes) -> dict[str, Any]:
-    """Raises ValueError for bytes that are not UTF-8, not JSON, or not a JSON object."""
+    """The JSON object in `content`. Raises ValueError for bytes that are not UTF-8, not JSON, or not a JSON object."""
     try:
         value = json.loads(content.decode("utf-8"))
     except RecursionError as error:  # brackets nested thousands deep

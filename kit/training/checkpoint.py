@@ -74,7 +74,7 @@ def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path
 
 
 def optimizer_tensors(optimizer: Optimizer, names: dict[Tensor, str]) -> dict[str, Tensor]:
-    """The optimizer state as `key:parameter name` → tensor. Momentum buffers do not exist before the first step."""
+    """The optimizer state as `key:parameter name` → tensor, without momentum that is still None."""
     tensors = {}
     for parameter, state in optimizer.state.items():
         for key, value in state.items():

@@ -56,23 +56,23 @@ def check(recipe: Recipe, accelerator: Accelerator) -> None:
     if train.micro_batches % processes:
         raise RunError(
             f"a step is computed in {train.micro_batches} parts (train.micro_batches), which {processes} processes "
-            f"that share the weights cannot divide evenly: use a multiple of {processes}, or do not shard"
+            f"cannot divide evenly: use a multiple of {processes}, or do not shard"
         )
     if train.optimizer == "adafactor":
         raise RecipeError("train.optimizer: adafactor needs whole rows and columns of weights; with sharding use adamw")
     if train.mixed_precision == "fp16":
         raise RecipeError("train.mixed_precision: fp16 does not work with sharding; use bf16 or no")
     if recipe.peft.method is not None:
-        raise RecipeError("peft does not work with sharding: an adapter is small, so leave --shard out")
+        raise RecipeError("peft does not work with sharding: an adapter is small, so remove --shard")
     if train.torch_compile:
-        raise RecipeError("train.torch_compile does not work with sharding: switch one of the two off")
+        raise RecipeError("train.torch_compile does not work with sharding: turn one of them off")
 
 
 def shard(objective: "Objective", accelerator: Accelerator) -> "Objective":
-    """A sharded copy of an objective for training; frees the weights of the original.
+    """A sharded copy of an objective, to be trained. The original moves to the device, with its weights freed.
 
     Each layer in the model class's `_no_split_modules` is gathered only for its forward and backward pass. All other
-    parameters form one group, with layers that share weights, such as embeddings tied to the output layer.
+    parameters form one group, including layers that share weights, such as embeddings tied to the output layer.
     """
     sharded = copy.deepcopy(objective)
     mesh = init_device_mesh(accelerator.device.type, (accelerator.num_processes,))

@@ -13,6 +13,7 @@ from kit.errors import DataError, KitError, RecipeError
 from kit.runs.evaluate import evaluate
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import FinishedRun
+from kit.tasks.registry import create_task, load_recipe
 
 WINDOWS = {"max_length": 48, "doc_stride": 12, "max_question_length": 12}
 
@@ -80,6 +81,13 @@ def test_a_run_leaves_a_card_and_the_code_of_the_pipeline(run: FinishedRun) -> N
     card = (run.folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: question-answering" in card
     assert "threshold that was chosen on the validation split" in card
+
+
+def test_the_card_states_where_the_threshold_comes_from(run: FinishedRun) -> None:
+    saved = load_recipe(run.folder / "recipe.yaml", ["eval.null_threshold=0.5"], saved=True)
+    results = {"validation": {"null_threshold": 0.5}}
+    note = create_task(saved).card_sections(results, run.folder)["results_note"]
+    assert "more than 0.5, a threshold that was set in the recipe" in note
 
 
 def test_a_model_of_answerable_questions_never_stays_silent(tmp_path: Path) -> None:
@@ -169,7 +177,7 @@ def test_the_validation_split_of_the_data_can_be_the_test(tmp_path: Path) -> Non
     [
         ([{**ROWS[0], "answers": ["1900"]}], {}, "data.answers: .*row 1: expected"),
         ([{**ROWS[0], "answers": {"text": ["1900"], "answer_start": []}}], {}, "data.answers: .*row 1: expected"),
-        ([ROWS[0], ROWS[0]], {}, 'data.id: .*row 2: the id "q0" is there twice'),
+        ([ROWS[0], ROWS[0]], {}, 'data.id: .*row 2: the id "q0" is not unique'),
         (ROWS, {"answers": "answer"}, 'data.answers: .* has no column "answer"'),
         (ROWS, {"max_length": 100}, "data.max_length: 100 tokens are more than the model has positions for: 64"),
         ([row(1, "Anna met Bo.", "Oslo", start=0)], {}, "no question .* has an answer that can be learned"),

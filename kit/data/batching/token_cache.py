@@ -165,7 +165,7 @@ def read_arrays(path: Path, name: str) -> tuple[Arrays, str | None]:
 
 
 def arrays_digest(arrays: Arrays) -> str:
-    """A digest of names, types, shapes and content. safetensors itself has no checksum."""
+    """A hexadecimal digest of names, types, shapes and content, as safetensors has no checksum of its own."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(arrays):
         array = arrays[name]

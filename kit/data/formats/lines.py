@@ -131,7 +131,7 @@ def strip_line_end(line: str) -> str:
 
 
 def check_text_format(path: Path, raw: io.BufferedReader | gzip.GzipFile, encoding: str) -> None:
-    """Raises DataError for a file that is empty, is gzip without the name, or is UTF-16 or UTF-32 by mistake."""
+    """Raise DataError for a file that is empty, is gzip without the name, or is UTF-16 or UTF-32 by mistake."""
     head = raw.peek(4096)[:4096]
     if not head:
         raise DataError(f"{path} is empty.")
@@ -178,7 +178,7 @@ class DecodingCheck:
             self.check()
 
     def check(self) -> None:
-        """Raises DataError if the file as a whole is in another encoding; a few corrupt rows are tolerated.
+        """Raise DataError if the file as a whole has another encoding; a few corrupt rows are tolerated.
 
         The limit is a tenth of all rows, or ten rows that are the majority of those beyond ASCII: English text in the
         wrong encoding is wrong only where it has an accent.

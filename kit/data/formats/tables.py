@@ -40,7 +40,7 @@ def checked_table(
 
 
 def check_column_names(table: pa.Table, source: object) -> None:
-    """Raises DataError for a null byte in the name of a column or nested field: C libraries truncate the name there."""
+    """Raise DataError for a null byte in the name of a column or nested field: C libraries truncate the name there."""
     fields = list(table.schema)
     while fields:
         field = fields.pop()

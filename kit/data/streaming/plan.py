@@ -31,7 +31,7 @@ E = TypeVar("E", bound=Sized)
 
 
 def buffer_seed(seed: int, start: Position) -> int:
-    """Seed of the order of examples in the buffer that starts there."""
+    """The seed that orders the examples of the buffer that begins at `start`."""
     numbers = [seed, start.epoch, start.shard, start.row]
     return int(np.random.SeedSequence(numbers).generate_state(1, np.uint64)[0])
 
@@ -53,7 +53,7 @@ class StreamEncoder(Generic[E]):
 
 @dataclass
 class StreamCounts:
-    """What has been counted in the stream so far."""
+    """Counts of the stream so far."""
 
     report: SplitReport = field(default_factory=lambda: SplitReport(0))
     filtered: dict[str, int] = field(default_factory=dict)
@@ -209,7 +209,7 @@ class StreamPlan(Generic[E]):
         self._examples = self._plan = None
 
     def close(self) -> None:
-        """Stop reading ahead."""
+        """Stop the thread that reads ahead, and wait for it a limited time; the next buffer would start another."""
         self._stop.set()
         if self._ahead is not None and self._buffers is not None and wait([self._ahead], SECONDS_TO_STOP).done:
             self._buffers.close()

@@ -35,7 +35,7 @@ class ShardRows(Protocol):
     """The usable rows of an open shard."""
 
     dropped: Counter[str]
-    """Rows that could not be used, by reason. The reader of the counts may clear them."""
+    """Rows that could not be used, by reason. Whoever adds up the counts may clear them."""
     flagged: Counter[str]
     """Rows that are kept but worth a note, by what they have."""
 
@@ -101,7 +101,7 @@ class FileShard:
 
 
 class TextRows:
-    """Rows of text files; the cursor is the line and the byte in each file."""
+    """Rows of text files; the cursor is the line and the byte to continue at in each file."""
 
     def __init__(self, sides: Sequence[LineReader], rows: RowStream, cursor: Cursor):
         self._sides, self._rows = sides, rows
@@ -116,7 +116,7 @@ class TextRows:
 
     def take(self, count: int) -> pa.Table:
         table = self._rows.take(count).table()
-        if self._from_start:  # a few corrupt rows can be most of what a reader sees that starts later
+        if self._from_start:  # a reader that starts later sees too few rows to judge the whole file by the corrupt ones
             for check in self._rows.checks:
                 check.check() if table.num_rows < count else check.check_so_far()
         return plain_text(table)
@@ -143,17 +143,17 @@ class TableRows:
         return (int(self._buffered[0][1][0]) if self._buffered else self._next,)
 
     def take(self, count: int) -> pa.Table:
-        (before,) = self.cursor
-        taken: list[pa.Table] = []
+        (first,) = self.cursor
+        tables: list[pa.Table] = []
         left = count
         while left and (self._buffered or self._read()):
             table, numbers = self._buffered.popleft()
             if table.num_rows > left:
                 self._buffered.appendleft((table.slice(left), numbers[left:]))
-            taken.append(table.slice(0, left))
-            left -= taken[-1].num_rows
-        self.dropped += Counter({UNDECODABLE: self.cursor[0] - before - (count - left)})
-        return plain_text(pa.concat_tables(taken)) if taken else pa.table({})
+            tables.append(table.slice(0, left))
+            left -= tables[-1].num_rows
+        self.dropped += Counter({UNDECODABLE: self.cursor[0] - first - (count - left)})
+        return plain_text(pa.concat_tables(tables)) if tables else pa.table({})
 
     def _read(self) -> bool:
         """Buffer the next table that has usable rows; false at the end."""

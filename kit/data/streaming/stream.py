@@ -178,14 +178,14 @@ class ChunkReader:
             if start.shard == len(parts):
                 self.position = Position(start.epoch + 1)
                 return None
-            table = self._take(parts[start.shard], min(max_rows, CHUNK_ROWS))
+            table = self._read_rows(parts[start.shard], min(max_rows, CHUNK_ROWS))
             if table is not None:
                 dropped, self.dropped_at_end = self.dropped_at_end, Counter()
                 return Chunk(start, table, dropped)
             self.position = Position(start.epoch, start.shard + 1)
 
-    def _take(self, part: ShardPart, max_rows: int) -> pa.Table | None:
-        """The next rows of a part; None at its end, where the shard is closed."""
+    def _read_rows(self, part: ShardPart, max_rows: int) -> pa.Table | None:
+        """The next rows of a part, at most `max_rows`; None at its end. Counts unusable rows, closes its shard."""
         start = self.position
         count = max_rows if part.rows is None else min(max_rows, part.rows - start.row)
         try:

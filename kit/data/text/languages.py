@@ -133,12 +133,12 @@ class LanguageCodes(Languages):
     @contextmanager
     def _temporarily(self, attribute: str, code: str) -> Iterator[None]:
         """Context manager: set a language of the tokenizer inside the block."""
-        before = getattr(self._tokenizer, attribute)
+        previous = getattr(self._tokenizer, attribute)
         setattr(self._tokenizer, attribute, code)
         try:
             yield
         finally:
-            setattr(self._tokenizer, attribute, before)
+            setattr(self._tokenizer, attribute, previous)
 
     def forced_first_token(self, target: str | None) -> int | None:
         return self.ids[self.code("target", target)]
@@ -190,7 +190,7 @@ def code_ids(tokenizer: "PreTrainedTokenizerBase") -> dict[str, int]:
 
 
 def raise_unknown_language(side: str, language: str | None, known: Sequence[str]) -> NoReturn:
-    """Raises RunError for a missing or unknown language, with the known ones."""
+    """Raise RunError for a language that is missing (None) or unknown; the message lists the known ones."""
     verb = "write" if side == "target" else "read"
     listed = ", ".join(known[:8]) + ("" if len(known) <= 8 else f" … ({len(known)} in all)")
     if language is None:
@@ -199,7 +199,7 @@ def raise_unknown_language(side: str, language: str | None, known: Sequence[str]
 
 
 def nearest(language: str, known: Sequence[str]) -> str:
-    """The nearest known languages as a sentence; "de" is near "deu_Latn"."""
+    """A sentence that suggests the nearest known languages, "deu_Latn" for "de", or an empty string."""
     similar = did_you_mean(language, known)
     same_start = [f'"{name}"' for name in known if name.lower().startswith(language.lower()[:2])]
     return similar or (f" Did you mean {' or '.join(same_start)}?" if 0 < len(same_start) < 4 else "")
@@ -254,7 +254,7 @@ def add_tags(tokenizer: "PreTrainedTokenizerBase", languages: Sequence[str]) -> 
 
 
 def check_code(tokenizer: "PreTrainedTokenizerBase", key: str, code: str | None) -> None:
-    """Raises RecipeError if a code is missing, or unknown to the tokenizer."""
+    """Raise RecipeError if a code is missing, or unknown to the tokenizer."""
     known = list(code_ids(tokenizer))
     if code is None:
         raise RecipeError(

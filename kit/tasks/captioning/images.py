@@ -70,7 +70,7 @@ class Pictures:
     """The images of a split, in order."""
 
     def __init__(self, rows: Dataset, root: Path, reader: PixelReader):
-        """Reads all images if they fit into the cache, so that a corrupt one is noticed before training."""
+        """Read all images now if they fit into the cache, so that a corrupt one is reported before training."""
         self.root, self.reader = root, reader
         self.files = list(rows[FILE])
         self._rows = (

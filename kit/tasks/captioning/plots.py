@@ -68,34 +68,33 @@ def caption_attention(
 
 
 def caption_figure(attention: CaptionAttention, head: int | str = "mean", title: str | None = None) -> Figure:
-    """The image, then once more for each token, as bright as its attention weights, on a common scale."""
+    """The image, and a copy for each token, bright where its attention weights are high; all copies share one scale."""
     from matplotlib.figure import Figure
 
-    number = attention.weights.shape[1]
     weights = (
         attention.weights.mean(0) if head == "mean" else attention.weights[int(head) - 1]
     )  # (tokens, rows, columns)
-    panels = number + 1
+    panels = 1 + weights.shape[0]
     columns = min(COLUMNS, panels)
     rows = math.ceil(panels / columns)
-    wide, high = attention.image.size
-    tall = _PANEL * min(3.0, max(1 / 3, high / wide))
+    image_width, image_height = attention.image.size
+    panel_height = _PANEL * min(3.0, max(1 / 3, image_height / image_width))
     script = script_of([*attention.tokens, title or ""])
     heading = 0.25 if title else 0.0
     width = columns * (_PANEL + _GAP) + _GAP
-    height = rows * (tall + _TOP) + _GAP + heading
+    height = rows * (panel_height + _TOP) + _GAP + heading
     figure = Figure(figsize=(width, height), dpi=_DPI)
     colors = np.asarray(attention.image.convert("RGB"), dtype=np.float32) / 255
-    for place in range(panels):
-        row, column = divmod(place, columns)
-        left, bottom = _GAP + column * (_PANEL + _GAP), height - heading - (row + 1) * (tall + _TOP)
-        axes = figure.add_axes((left / width, bottom / height, _PANEL / width, tall / height))
+    for panel in range(panels):
+        row, column = divmod(panel, columns)
+        left, bottom = _GAP + column * (_PANEL + _GAP), height - heading - (row + 1) * (panel_height + _TOP)
+        axes = figure.add_axes((left / width, bottom / height, _PANEL / width, panel_height / height))
         axes.set_axis_off()
-        shown = colors if place == 0 else highlight(colors, weights[place - 1].numpy(), float(weights.max()))
+        shown = colors if panel == 0 else highlight(colors, weights[panel - 1].numpy(), float(weights.max()))
         axes.imshow(shown, aspect="auto", interpolation="nearest")
-        name = "image" if place == 0 else label_of(attention.tokens[place - 1], script, spaces=True).strip()
+        name = "image" if panel == 0 else label_of(attention.tokens[panel - 1], script, spaces=True).strip()
         style: dict[str, Any] = {"family": script.fonts, "parse_math": False, "fontsize": 9, "pad": 3}
-        axes.set_title(name, color="dimgray" if place == 0 or name in ("END",) else "black", **style)
+        axes.set_title(name, color="dimgray" if panel == 0 or name in ("END",) else "black", **style)
     if title:
         more = f" · {MISSING_NOTE}" if script.incomplete else ""
         text = label_of(title, script, 110, spaces=True) + more
@@ -105,12 +104,12 @@ def caption_figure(attention: CaptionAttention, head: int | str = "mean", title:
 
 
 def highlight(colors: np.ndarray, weights: np.ndarray, max_weight: float) -> np.ndarray:
-    """Colors (height, width, 3), darkened where the weights (rows, columns) are below `max_weight`."""
+    """Colors (height, width, 3), dark where the weights (rows, columns) are low, yellowish near `max_weight`."""
     height, width = colors.shape[:2]
     smooth = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
     light = np.clip(np.asarray(smooth) / max(max_weight, 1e-9), 0, 1)[..., None]
     shaded = colors * (0.15 + 0.85 * light)
-    # a little yellow, so that high weights are visible on a dark background, too
+    # darkening alone would not show high weights on a dark background
     return shaded + (1 - shaded) * light * np.array([0.30, 0.25, 0.0], dtype=np.float32)
 
 
@@ -130,6 +129,6 @@ def attention_figure_of(
     heads = attention.weights.shape[0]
     if head != "mean" and not 1 <= int(head) <= heads:
         raise RunError(f"--head {head}: the model has {heads} head{'s' * (heads > 1)}, counted from 1")
-    which = "" if heads == 1 else f" · mean of {heads} heads" if head == "mean" else f" · head {head} of {heads}"
-    title = "attention of each word" + which + (" · the caption was given" if caption is not None else "")
+    shown_heads = "" if heads == 1 else f" · mean of {heads} heads" if head == "mean" else f" · head {head} of {heads}"
+    title = "attention of each word" + shown_heads + (" · the caption was given" if caption is not None else "")
     return caption_figure(attention, head, title)

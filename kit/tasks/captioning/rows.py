@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kit.tasks.captioning.recipe import CaptioningData
 
 FILE = "file"
-"""Column with the file name of an image, by which people identify it."""
+"""Column with the file name of an image, which messages and predictions show."""
 
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 OTHER_NAMES = {"image": ("file_name",), "caption": ("captions", "text")}
@@ -55,7 +55,7 @@ class ImageSteps(RowSteps):
 
 
 def metadata_files(folder: Path) -> dict[str, Path]:
-    """The tables of an image folder by split: that of the folder itself is train, or each subfolder has one."""
+    """The tables of an image folder by split: one in the folder itself, for train, or one in each subfolder."""
     files: dict[str, Path] = {}
     for split, subfolder in [("train", folder), *((inner.name, inner) for inner in sorted(folder.iterdir()))]:
         tables = [subfolder / name for name in METADATA if (subfolder / name).is_file()]
@@ -144,7 +144,11 @@ def cells(rows: "Dataset", column: str) -> Any:
 
 
 def image_content(cell: Any, data: "CaptioningData", row: str) -> tuple[bytes, str]:
-    """The bytes of an image file, and its name, by default `row`. Raises DataError if there is no such file."""
+    """The bytes of the image that a cell holds or names, and its file name, or `row` if it has none.
+
+    `row` also identifies the row in messages. Raises DataError for a cell that is neither an image, in the form of
+    `datasets`, nor the name of a file in the data, and for a file that cannot be read.
+    """
     if isinstance(cell, dict) and isinstance(cell.get("bytes"), bytes):
         return cell["bytes"], Path(cell.get("path") or row).name
     name = cell.get("path") if isinstance(cell, dict) else cell
@@ -154,7 +158,7 @@ def image_content(cell: Any, data: "CaptioningData", row: str) -> tuple[bytes, s
             "an image nor the name of a file."
         )
     if source_kind(data) == "Hub" and unsafe_paths([name]):
-        raise DataError(f"data.image: {row} of {data.path} names the file {name!r}, which is not in the data.")
+        raise DataError(f"data.image: {row} of {data.path} names the file {name!r}, which is outside the data.")
     path = root_of(data) / name
     try:
         return path.read_bytes(), name if isinstance(cell, str) else path.name
@@ -165,7 +169,7 @@ def image_content(cell: Any, data: "CaptioningData", row: str) -> tuple[bytes, s
 
 
 def caption_texts(cell: Any, location: str) -> list[str]:
-    """The captions in a cell that are not blank. Raises DataError if any is no text."""
+    """The captions in a cell that are not blank. Raises DataError if one is not text."""
     captions = cell if isinstance(cell, list) else [cell]
     for caption in captions:
         if caption is not None and not isinstance(caption, str):

@@ -57,7 +57,7 @@ class TextBlocks:
     bytes: int
     """Length of the text in UTF-8, by which models with different tokenizers are compared."""
     separate: bool
-    """Whether documents do not see each other."""
+    """Whether attention stays within a document."""
     truncated: int = 0
 
     def __len__(self) -> int:
@@ -162,8 +162,7 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         kind = state.config.model_type
         if data.separate_documents and kind in recurrent:
             raise RecipeError(
-                f"data.separate_documents: a {kind} has no attention that could be kept within a document. "
-                "Leave it out."
+                f"data.separate_documents: a {kind} has no attention that could stay within a document. Leave it out."
             )
         if data.carry_state and kind not in recurrent:
             raise RecipeError(
@@ -185,7 +184,7 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         *,
         final: bool = True,
     ) -> Evaluation:
-        """Loss and perplexity per token, bits per byte, and a few samples."""
+        """Loss and perplexity per token, bits per byte, and a few samples; `final` makes no difference."""
         assert isinstance(objective, CausalLMObjective)
         examples = encoded.examples
 
@@ -226,7 +225,7 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
     def samples(
         self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase
     ) -> list[dict[str, Any]]:
-        """Texts that the model samples, which are the same for the same weights."""
+        """Prompts from the split, each with a sampled continuation; the same weights give the same samples."""
         section, rows = self.recipe.eval, []
         indices = np.linspace(0, len(examples) - 1, section.examples).astype(int)
         devices = [model.device] if model.device.type == "cuda" else []
@@ -236,16 +235,16 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
                 beginning = examples.batch(np.array([index]))["input_ids"][0, : section.prompt_tokens]
                 separator = torch.tensor([tokenizer.eos_token_id])
                 prompt = beginning if len(beginning) else separator
-                written = model.generate(
+                continuation = model.generate(
                     input_ids=prompt[None].to(model.device),
                     attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=model.device),
                     generation_config=self.sampling(tokenizer),
                 )[0, len(prompt) :]
-                rows.append({"prompt": tokenizer.decode(beginning), "prediction": tokenizer.decode(written)})
+                rows.append({"prompt": tokenizer.decode(beginning), "prediction": tokenizer.decode(continuation)})
         return rows
 
     def sampling(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
-        """The generation settings of samples."""
+        """The generation settings of `samples`."""
         section = self.recipe.eval
         settings = GenerationSettings(
             max_new_tokens=section.max_new_tokens, do_sample=True, temperature=section.temperature, top_p=section.top_p

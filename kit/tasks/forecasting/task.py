@@ -60,7 +60,7 @@ class ForecastingState(TaskState):
 
     @cached_property
     def baseline(self) -> LinearAutoregression:
-        """The linear autoregression of the training data; fitted when the first final evaluation asks for it."""
+        """The linear autoregression of the training data; fitted when it is first used, by a final evaluation."""
         assert self.validation is not None, "the state was restored without data"
         return best_autoregression(self.train, self.validation)
 
@@ -105,6 +105,10 @@ class Forecasting(Task[Windows, ForecastingState]):
         return NoTokenizers()
 
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> ForecastingState:
+        """The configuration, the series of train and the windows of validation; nothing is fitted to them yet.
+
+        Raises DataError if the splits differ in the number of values or of covariates at each step.
+        """
         series = {split: from_rows(rows) for split, rows in splits.datasets.items()}
         widths = {split: (of_split[0].value_size, of_split[0].context_size) for split, of_split in series.items()}
         if len(set(widths.values())) > 1:
@@ -114,7 +118,10 @@ class Forecasting(Task[Windows, ForecastingState]):
         return ForecastingState(tokenizers, config, series["train"], self.windows(series["validation"], "validation"))
 
     def new_config(self, value_size: int, context_size: int) -> PreTrainedConfig:
-        """The configuration of a new or pretrained model. Raises RecipeError if a pretrained one has other widths."""
+        """The configuration of a new or pretrained model, with the horizon and the columns of the recipe.
+
+        Raises RecipeError if a pretrained model takes another number of values or of covariates at each step.
+        """
         section, data = self.recipe.model, self.recipe.data
         sizes = {"value_size": value_size, "context_size": context_size}
         if section.pretrained is not None:
@@ -163,7 +170,7 @@ class Forecasting(Task[Windows, ForecastingState]):
                 f"the data has {windows.value_size} values and {windows.context_size} known numbers at each step, but "
                 f"the model takes {sizes[0]} and {sizes[1]}."
             )
-        too_short = sum(len(one) < needed for one in series)
+        too_short = sum(len(steps) < needed for steps in series)
         return Encoded(windows, {"short": too_short} if split == "train" else {})
 
     def filter_name(self, name: str) -> str:
@@ -304,15 +311,15 @@ class Forecasting(Task[Windows, ForecastingState]):
 
 
 def fit_normalization(model: Any, series: Sequence[Series]) -> None:
-    """Give a new model the mean and the spread of the training series, in which each step counts once."""
+    """Set the normalization of a new model to the mean and deviation of all steps of the training series."""
     steps = [(one.values[one.present], one.context[: len(one)][one.present]) for one in series]
     values, context = (torch.from_numpy(np.concatenate(side)).unsqueeze(0) for side in zip(*steps, strict=True))
     model.fit_normalization(values, context=context if series[0].context_size else None)
 
 
 def roll_out(objective: ForecastObjective, windows: Windows, evaluator: Evaluator) -> tuple[float, Array]:
-    """The mean loss of a number with teacher forcing, and the predictions (windows, horizon, value_size) of a model
-    that reads its own, in the order of the data."""
+    """The mean loss of a value with teacher forcing, and the predictions (windows, horizon, value_size) of a rollout,
+    in which the model reads its own predictions."""
     objective.eval()
     model: Any = objective.model
 

@@ -114,9 +114,9 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         for number, row in enumerate(self.rows(rows, split), start=1):
             pairs = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
             spans = [span for text, start in pairs if (span := locate_answer(row["context"], text, start)) is not None]
-            known = {"text": [text for text, _ in spans], "answer_start": [start for _, start in spans]}
+            located = {"text": [text for text, _ in spans], "answer_start": [start for _, start in spans]}
             try:
-                labeled = label_question({**row, "answers": known}, tokenizer, **settings)
+                labeled = label_question({**row, "answers": located}, tokenizer, **settings)
             except ValueError as error:
                 raise RecipeError(f"data.max_length: {data.path}, {split}, row {number}: {error}.") from None
             reason = NOT_IN_CONTEXT if pairs and not spans else SPLIT_ACROSS_WINDOWS if labeled.lost else None
@@ -151,10 +151,13 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         return Encoded(examples, unlearnable)
 
     def rows(self, rows: Dataset, split: str) -> Iterable[dict[str, Any]]:
-        """The rows, with a text for an id. Raises DataError for answers that are not as SQuAD has them."""
+        """The rows, each with its id as text, or its number if the data has no ids.
+
+        Raises DataError for answers that do not have the form of SQuAD, and for an id that occurs twice.
+        """
         data = self.recipe.data
         where = f"data.answers: {data.path}, {split}"
-        known: set[str] = set()
+        seen: set[str] = set()
         ids = map(str, ColumnView(rows, "id")) if data.id is not None else map(str, range(1, len(rows) + 1))
         cells = zip(ids, *(ColumnView(rows, name) for name in ("question", "context", "answers")), strict=True)
         for number, (key, question, context, answers) in enumerate(cells, start=1):
@@ -164,9 +167,9 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
                 raise DataError(
                     f'{where}, row {number}: expected {{"text": […], "answer_start": […]}}, got {str(answers)[:60]}.'
                 )
-            if key in known:
-                raise DataError(f'data.id: {data.path}, {split}, row {number}: the id "{key}" is there twice.')
-            known.add(key)
+            if key in seen:
+                raise DataError(f'data.id: {data.path}, {split}, row {number}: the id "{key}" is not unique.')
+            seen.add(key)
             yield {"id": key, "question": question, "context": context, "answers": answers}
 
     # ---- loss and evaluation -----------------------------------------------------------------------------------------
@@ -224,18 +227,18 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
 
     def answers(self, questions: list[Question], logits: list[tuple[Tensor, Tensor]]) -> list[Answers]:
         """The best answers to each question, and the score of no answer."""
-        found, start = [], 0
+        best, start = [], 0
         for question in questions:
             of_windows = logits[start : start + len(question.windows)]
             start += len(of_windows)
             start_logits, end_logits = (list(side) for side in zip(*of_windows, strict=True))
-            found.append(
+            best.append(
                 find_answers(
                     question.context, question.windows, start_logits, end_logits,
                     max_answer_len=self.recipe.eval.max_answer_length,
                 )
             )  # fmt: skip
-        return found
+        return best
 
     def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
         examples = self.encode(without_answers(rows), state, "given").examples
@@ -267,9 +270,12 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         note = "Exact match and F1 are out of 100."
         threshold = figures_of(results, "validation").get("null_threshold")
         if isinstance(threshold, float):
+            origin = (
+                "chosen on the validation split" if self.recipe.eval.null_threshold is None else "set in the recipe"
+            )
             note += (
                 f" A question counts as unanswerable if the score of no answer exceeds that of the best answer by more "
-                f"than {threshold:.4g}, a threshold that was chosen on the validation split."
+                f"than {threshold:.4g}, a threshold that was {origin}."
             )
         return {
             "custom_pipeline": True,

@@ -61,7 +61,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         self.truncated = 0
 
     def _file_overrides(self, trained_on: LabelingData) -> list[str]:
-        """The overrides with which the data of the recipe is the file."""
+        """The overrides that make the file the data of the recipe."""
         changes: dict[str, Any] = {"path": str(self.file)} | dict.fromkeys(("fingerprints", "languages", "sizes"))
         columns = self.changed.get("data.columns")
         if isinstance(columns, list):  # without labels, which recipes must have
@@ -75,7 +75,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         try:
             read = read_table(self.file, layout)
         except DataError as error:
-            unlabeled = self._read_unlabeled(layout)
+            unlabeled = self._read_without_labels(layout)
             if unlabeled is None:
                 raise error
             read = unlabeled
@@ -104,13 +104,16 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
             return Layout(encoding=data.encoding)
         return replace(layout_of(data), columns=self.changed.get("data.columns", data.columns))
 
-    def _read_unlabeled(self, layout: Layout) -> FileTable | None:
-        """The file, if it has the columns of the training data without the labels and does not name them."""
+    def _read_without_labels(self, layout: Layout) -> FileTable | None:
+        """Read the file as one whose columns have no names and are those of the training data without the labels.
+
+        None if the training data has no such columns, or the file does not fit.
+        """
         columns = layout.columns or self.data.default_columns
-        others = [name for name in columns if name not in self.data.learned_columns]
-        if 0 < len(others) < len(columns):
+        inputs = [name for name in columns if name not in self.data.learned_columns]
+        if 0 < len(inputs) < len(columns):
             with suppress(DataError):
-                return read_table(self.file, replace(layout, columns=others))
+                return read_table(self.file, replace(layout, columns=inputs))
         return None
 
     # ---- predictions -------------------------------------------------------------------------------------------------

@@ -45,7 +45,7 @@ class Seq2SeqPredictor(TextPredictor[Any]):
 
     @property
     def max_source_tokens(self) -> int:
-        """Most tokens of a source; longer ones are truncated."""
+        """Maximum number of tokens of a source; longer ones are truncated."""
         return self.positions or MAX_SOURCE_TOKENS
 
     def configure(self, options: GenerateOptions) -> None:
@@ -54,14 +54,14 @@ class Seq2SeqPredictor(TextPredictor[Any]):
         self.tokens_per_batch = max(1, options.tokens_per_batch // self.settings.num_beams)
 
     def language_tokens(self, options: GenerateOptions) -> dict[str, Any]:
-        """Token settings for the target language; empty if it is missing, which matters only to `stream`."""
+        """Token settings for the target language; empty if none is given, which `start` reports when it is needed."""
         languages = self.tokenizers.languages
         if languages.targets and languages.default_target is None and options.target_language is None:
             return {}
         return self.tokenizers.generation_tokens(options.target_language)
 
     def start(self) -> None:
-        """Raise RunError for a language that is missing or unknown."""
+        """Raise RunError if a language is missing or unknown."""
         self.tokenizers.generation_tokens(self.options.target_language)
         self.tokenizers.encode_source([""], self.options.source_language, self.options.target_language)
 
@@ -108,6 +108,7 @@ class Translator(Seq2SeqPredictor):
         return (self.with_options(**options) if options else self).stream(lines, issues, progress)
 
     def configure(self, options: GenerateOptions) -> None:
+        """Also set `languages`, which `start` checks: models may be opened before a language is chosen."""
         if options.split_sentences is not None and options.n_best > 1:
             raise KitError(
                 "--n-best has no effect with --split-sentences, which joins the best output of each sentence"
@@ -123,15 +124,15 @@ class Translator(Seq2SeqPredictor):
         ids, truncated = encode_truncated(
             limit, self.tokenizers.encode_source, [text[:max_characters] for text in texts], *self.languages
         )
-        long = {*truncated, *(index for index, text in enumerate(texts) if len(text) > max_characters)}
+        too_long = {*truncated, *(index for index, text in enumerate(texts) if len(text) > max_characters)}
         encoded: list[Encoded[list[int]]] = []
         start = 0
-        for line, parts in zip(lines, sentences, strict=True):
-            span = range(start, start + len(parts))
+        for line, line_sentences in zip(lines, sentences, strict=True):
+            span = range(start, start + len(line_sentences))
             start = span.stop
-            issue = longer_than(limit, "tokens") if long.intersection(span) else None
+            issue = longer_than(limit, "tokens") if too_long.intersection(span) else None
             units = [ids[index] for index in span]
-            encoded.append(SplitLine(units, issue, sentences=parts) if units else encode_blank(line))
+            encoded.append(SplitLine(units, issue, sentences=line_sentences) if units else encode_blank(line))
         return encoded
 
     def _sentences(self, line: str) -> list[Sentence]:
