@@ -88,7 +88,8 @@ def layout_of(data: "DataSection") -> Layout:
 def read_files(shards: list[ShardFiles], data: "DataSection", steps: RowSteps) -> SplitRows:
     """All rows of the files of a split."""
     file = read_shards(shards, layout_of(data))
-    rows = to_dataset(plain_text(file.table))
+    # plain_text drops the metadata, which has the names of class labels
+    rows = to_dataset(plain_text(file.table).replace_schema_metadata(file.table.schema.metadata))
     if isinstance(shards[0], Path):
         rows = steps.adapt(rows, shards[0])
     return rows, SplitReport(len(rows) + file.dropped.total(), dropped=file.dropped, flagged=file.flagged)

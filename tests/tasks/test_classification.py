@@ -164,7 +164,7 @@ def test_labels_that_are_not_a_number_are_dropped_and_counted(tmp_path: Path) ->
     [
         ([{"text": 3, "label": "x"}] * 3, {}, 'data.text: the column "text" .* holds int64, not text'),
         ([{"text": "a", "label": {"b": 1}}] * 3, {}, "data.label: .*row 1: the label is .*not a name"),
-        ([{"text": "a", "label": 0.5}] * 3, {}, "row 1: the label is 0.5, not a name or a whole number"),
+        ([{"text": "a", "label": 0.5}] * 3, {}, "row 1: the label is 0.5, a number with decimals"),
         ([{"text": "a", "label": ""}] * 3, {}, "row 1: the label is empty"),
         ([{"text": "a", "label": "x"}] * 3, {"problem_type": "regression"}, "row 1: the label is 'x', not a finite"),
         (

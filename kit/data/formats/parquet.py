@@ -1,12 +1,14 @@
 """Parquet files, whole or from any row on.
 
 Their text is UTF-8 by definition, and libraries trust it without looking; here it is validated, and rows with invalid
-text are dropped and counted.
+text are dropped and counted. Of the metadata that `datasets` writes into a file, kit reads the names of class labels.
 """
 
+import json
 from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +20,8 @@ from kit.data.formats.tables import UNDECODABLE, FileTable, checked_table
 from kit.errors import DataError
 
 ADVICE = "Write the file again."
+DATASETS_KEY = b"huggingface"
+"""Key of the metadata in which `datasets` records the features of a table."""
 
 Tables = Generator[tuple[pa.Table, np.ndarray], None, None]
 """Tables, each with a mask of its usable rows."""
@@ -30,6 +34,7 @@ def read_parquet(path: Path, layout: Layout) -> FileTable:
             table = pq.read_table(pa.BufferReader(raw.read()) if path.suffix == ".gz" else raw)
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
+    table = with_class_labels(table, path)
     check = DecodingCheck(path, "utf-8", advice=ADVICE)
     usable = decodable_rows(table, check)
     kept = table if usable.all() else table.filter(pa.array(usable))
@@ -61,6 +66,41 @@ def parquet_batches(path: Path, start: int, max_rows: int) -> Tables:
                 check.check()
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
+
+
+def with_class_labels(table: pa.Table, path: Path) -> pa.Table:
+    """The table with the class labels that `datasets` recorded in the file as its only metadata.
+
+    Raises DataError if the record cannot be read: without it, labels would be numbers.
+    """
+    from datasets import Features
+
+    recorded = (table.schema.metadata or {}).get(DATASETS_KEY)
+    table = table.replace_schema_metadata(None)
+    if recorded is None:
+        return table
+    try:
+        columns = json.loads(recorded)["info"]["features"] or {}
+        features = {name: columns[name] for name in table.column_names if holds_class_labels(columns.get(name))}
+        schema = Features.from_dict(features).arrow_schema
+        for name in features:  # a column of another type, such as int8, would not match the record
+            index = table.column_names.index(name)
+            table = table.set_column(index, schema.field(name), table[name].cast(schema.field(name).type))
+    # a record can be malformed in any way
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError, pa.ArrowException) as error:
+        raise DataError(f"{path}: the class labels that datasets recorded in it cannot be read ({error}).") from error
+    if not features:
+        return table
+    return table.replace_schema_metadata({DATASETS_KEY: json.dumps({"info": {"features": features}}).encode()})
+
+
+def holds_class_labels(feature: Any) -> bool:
+    """Whether a feature in the JSON form of `datasets` is a class label, or a list of them."""
+    if isinstance(feature, list):
+        return len(feature) == 1 and holds_class_labels(feature[0])
+    if not isinstance(feature, dict):
+        return False
+    return feature.get("_type") == "ClassLabel" or holds_class_labels(feature.get("feature"))
 
 
 def not_parquet(path: Path, error: Exception) -> DataError:

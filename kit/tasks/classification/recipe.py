@@ -46,8 +46,8 @@ class ClassificationData(TruncationKey, LabelingData):
     (regression)."""
 
     label_names: Annotated[list[str], MinLen(1)] | None = None
-    """Label names; numeric labels are indices into this list, from 0. By default the names in the Hub dataset or, if it
-    has none, all labels in the training data, sorted."""
+    """Label names; numeric labels are indices into this list, from 0. By default the class labels that a Hub dataset or
+    parquet file names or, if it names none, all labels in the training data, sorted."""
 
     label_separator: Annotated[str, MinLen(1)] | None = None
     """Separator between the labels of a text, in files whose cells cannot hold lists; multi_label_classification

@@ -193,13 +193,13 @@ class Classification(LabelingTask[LabeledTexts]):
 
     def label_reader(self, rows: Dataset, split: str) -> LabelReader:
         data = self.recipe.data
-        return LabelReader(f"data.label: {data.path}, {split}", data.label_names or feature_names(rows, "label"))
+        return LabelReader.of(rows, "label", data.label_names, f"data.label: {data.path}, {split}")
 
     def names_of(self, rows: Dataset, split: str) -> list[list[str]]:
         """The label names of each row."""
         data, reader = self.recipe.data, self.label_reader(rows, split)
         if data.problem_type == MULTI:
-            return [reader.listed(cell, row, data.label_separator) for row, cell in numbered(rows, "label")]
+            return [reader.distinct(cell, row, data.label_separator) for row, cell in numbered(rows, "label")]
         return [[reader.name(cell, row)] for row, cell in numbered(rows, "label")]
 
     def label_array(self, rows: Dataset, labels: Sequence[str], split: str) -> np.ndarray:

@@ -33,7 +33,7 @@ from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_confusion, draw_types
 from kit.pretrained.folder import ModelFolder
 from kit.tasks.base import Encoded
-from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
+from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, in_order, numbered
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
 from kit.tasks.families.labeling.task import (
     LabelingState,
@@ -228,7 +228,7 @@ class Tagging(LabelingTask[TaggedSentences]):
     def tags(self, rows: Dataset, split: str) -> Conversion:
         """The tags of each sentence, converted to the scheme of the recipe. Raises DataError for unusable tags."""
         data = self.recipe.data
-        reader = LabelReader(f"data.tags: {data.path}, {split}", data.label_names or feature_names(rows, "tags"))
+        reader = LabelReader.of(rows, "tags", data.label_names, f"data.tags: {data.path}, {split}")
         sequences: Sentences = []
         for (row, cell), words in zip(numbered(rows, "tags"), ColumnView(rows, "tokens"), strict=True):
             tags = reader.listed(cell, row)

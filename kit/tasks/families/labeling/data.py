@@ -1,6 +1,7 @@
 """Encoded inputs of labeled examples, and readers of label columns."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
@@ -16,6 +17,9 @@ from kit.errors import DataError, did_you_mean
 if TYPE_CHECKING:
     from datasets import Dataset
     from transformers import BatchEncoding, PreTrainedTokenizerBase
+
+DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
+"""A number with decimals, in a file whose cells are text."""
 
 CHUNK_ROWS = 1000
 """Rows that are tokenized at once: bounds the memory of their offsets and word ids."""
@@ -88,23 +92,62 @@ class LabelReader:
     """The key and the path of the data, for messages."""
     names: list[str] | None
     """The name of each label number, from the recipe or the dataset."""
+    are_numbers: bool = False
+    """Whether whole numbers are always label numbers, as in a column of class labels, and never names."""
+
+    @classmethod
+    def of(cls, rows: "Dataset", column: str, label_names: Sequence[str] | None, where: str) -> Self:
+        """The reader of a column. Raises DataError if the dataset names some of its labels as the recipe does, and
+        others differently, so that a number could mean two labels."""
+        own = feature_names(rows, column)
+        if label_names is None or own is None or set(own) == set(label_names):
+            return cls(where, own or (None if label_names is None else list(label_names)), own is not None)
+        if shared := [name for name in label_names if name in own]:
+            raise DataError(
+                f"{where}: the dataset names its labels {', '.join(own[:8])}, and data.label_names has "
+                f'"{shared[0]}" among other names. Name the same labels, in any order, or leave data.label_names out.'
+            )
+        return cls(where, list(label_names), True)
 
     def name(self, cell: Any, row: int) -> str:
         """The name of a label. Raises DataError, with the row, if the cell holds none."""
-        if isinstance(cell, float) and cell.is_integer():
-            cell = int(cell)
-        if isinstance(cell, bool) or (not isinstance(cell, int | str)) or cell == "":
+        if isinstance(cell, bool):
+            cell = str(cell)
+        if isinstance(cell, str) and self.names is not None and cell in self.names:
+            return cell
+        if isinstance(cell, float) or (isinstance(cell, str) and DECIMAL.fullmatch(cell)):
+            cell = self._whole_number(cell, row)
+        if not isinstance(cell, int | str) or cell == "":
             value = "empty" if cell in ("", None) else f"{cell!r}"
-            if not isinstance(cell, bool):
-                raise DataError(f"{self.where}, row {row}: the label is {value}, not a name or a whole number.")
+            raise DataError(f"{self.where}, row {row}: the label is {value}, not a name or a whole number.")
         text = str(cell)
-        if self.names is None or text in self.names:
+        if self.names is None:
             return text
-        if text.isdecimal() and int(text) < len(self.names):
+        is_number = text.isdecimal() and int(text) < len(self.names)
+        if not self.are_numbers and text in self.names:
+            if is_number and self.names[int(text)] != text:
+                raise DataError(
+                    f"{self.where}, row {row}: the label {text} can be the name {text} or the label with this number, "
+                    f"{self.names[int(text)]}. Write labels as text, or choose names that are not numbers."
+                )
+            return text
+        if is_number:
             return self.names[int(text)]
         raise DataError(
             f'{self.where}, row {row}: the label "{text}" is none of the {len(self.names)} labels there are '
             f"({', '.join(self.names[:8])}{', …' if len(self.names) > 8 else ''}).{did_you_mean(text, self.names)}"
+        )
+
+    def _whole_number(self, cell: float | str, row: int) -> int:
+        """The label number that a number with decimals stands for: tables write whole numbers so in a column with
+        missing ones. Raises DataError unless the labels have names: such numbers may be the targets of a regression,
+        for which transformers' run_classification takes them."""
+        if self.names is not None and float(cell).is_integer():
+            return int(float(cell))
+        raise DataError(
+            f"{self.where}, row {row}: the label is {cell}, a number with decimals. To predict numbers, set "
+            "data.problem_type: regression. For classes, write names or whole numbers, or give the names of the labels "
+            "0, 1, … in data.label_names."
         )
 
     def number(self, cell: Any, row: int) -> float:
@@ -127,6 +170,17 @@ class LabelReader:
                 "their separator (data.label_separator)."
             )
         return [self.name(label, row) for label in cell]
+
+    def distinct(self, cell: Any, row: int, separator: str | None = None) -> list[str]:
+        """The names of several labels in any order. Raises DataError, with the row, if one is listed twice."""
+        names = self.listed(cell, row, separator)
+        for name in names:
+            if names.count(name) > 1:
+                raise DataError(
+                    f'{self.where}, row {row}: the label "{name}" is listed twice. Expected the labels of the text, '
+                    "not a 0 or 1 for each label there is."
+                )
+        return names
 
 
 def feature_names(rows: "Dataset", column: str) -> list[str] | None:
