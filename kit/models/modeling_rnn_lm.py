@@ -95,6 +95,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
         hidden_states = [inputs_embeds]
         before = past_key_values.state if past_key_values is not None else {}
         state: dict[str, Tensor] = {}
+        zeros = x.new_zeros(batch, self.config.hidden_size)
         for i, layer in enumerate(self.layers):
             if i > 0:
                 x = self.layer_dropout(x)
@@ -102,8 +103,8 @@ class RNNLMModel(RNNLMPreTrainedModel):
                 layer,
                 x,
                 lengths,
-                before.get(f"hidden_{i}", x.new_zeros(batch, self.config.hidden_size)),
-                before.get(f"cell_{i}", x.new_zeros(batch, self.config.hidden_size)),
+                before.get(f"hidden_{i}", zeros),
+                before.get(f"cell_{i}", zeros) if self.config.cell == "lstm" else None,
                 self.config.weight_dropout if self.training else 0.0,
             )  # (batch, time, hidden)
             state[f"hidden_{i}"] = hidden
@@ -121,11 +122,11 @@ class RNNLMModel(RNNLMPreTrainedModel):
 
     def _embed(self, input_ids: Tensor) -> Tensor:
         """Word embeddings (batch, time, embedding); word dropout zeroes a word wherever it occurs in the batch."""
+        embeddings = self.embed_tokens(input_ids)
         if not self.training or self.config.word_dropout == 0:
-            return self.embed_tokens(input_ids)
-        weight = self.embed_tokens.weight
-        keep = nn.functional.dropout(weight.new_ones(weight.shape[0], 1), self.config.word_dropout)
-        return nn.functional.embedding(input_ids, weight * keep, self.config.pad_token_id)
+            return embeddings
+        keep = nn.functional.dropout(embeddings.new_ones(self.config.vocab_size, 1), self.config.word_dropout)
+        return embeddings * keep[input_ids]
 
 
 class RNNLMForCausalLM(RecurrentGenerationMixin, RNNLMPreTrainedModel, GenerationMixin):

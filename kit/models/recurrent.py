@@ -116,6 +116,8 @@ def cell_step(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) 
 
     x (batch, input), hidden and cell (batch, hidden) → the new hidden and cell; only an LSTM has a `cell`.
     """
+    if not isinstance(layer, nn.RNNBase):  # wrapped by peft, whose adapters act only when the module itself is called
+        return run_with_state(layer, x.unsqueeze(1), None, hidden, cell)[1:]
     weights: Any = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
     if isinstance(layer, nn.LSTM):
         assert cell is not None
@@ -169,7 +171,7 @@ def run_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, Te
     and the final hidden and cell (batch, directions · hidden) of each row's last real token.
     """
     outputs, final = run_packed(layer, x, None if bool((lengths == x.shape[1]).all()) else lengths)
-    hidden, cell = final if isinstance(layer, nn.LSTM) else (final, None)
+    hidden, cell = final if isinstance(final, tuple) else (final, None)
 
     def join(state: Tensor) -> Tensor:  # (directions, batch, hidden) → (batch, directions · hidden)
         return state.transpose(0, 1).flatten(1)
@@ -222,16 +224,14 @@ def run_with_state(
     x (batch, time, input), hidden and cell (batch, hidden; only an LSTM has a `cell`) → outputs (batch, time, hidden)
     and the state after each row's last real token; `lengths` (batch,) is None where nothing is padded.
     """
-    is_lstm = isinstance(layer, nn.LSTM)
     state: Any = hidden.unsqueeze(0).contiguous()
-    if is_lstm:
-        assert cell is not None
+    if cell is not None:  # not by the class of the layer, which an adapter of peft may wrap
         state = (state, cell.unsqueeze(0).contiguous())
     # torch packs no empty sequence: a row without a real token is read as one, and keeps its state
     packed_lengths = None if lengths is None else lengths.clamp(min=1).cpu()
     with dropped_recurrent_weights(layer, weight_dropout):
         outputs, final = run_packed(layer, x, packed_lengths, state)
-    new_hidden, new_cell = (final[0][0], final[1][0]) if is_lstm else (final[0], None)
+    new_hidden, new_cell = (final[0], None) if cell is None else (final[0][0], final[1][0])
     if lengths is not None:
         has_tokens = (lengths > 0).unsqueeze(1)
         new_hidden = torch.where(has_tokens, new_hidden, hidden)
@@ -245,16 +245,19 @@ def dropped_recurrent_weights(layer: Any, probability: float) -> Iterator[None]:
     if probability == 0:
         yield
         return
-    # torch's fused kernels read this list, so the parameters themselves stay untouched
-    weights = layer._flat_weights
-    layer._flat_weights = [
+    if not hasattr(layer, "_flat_weights"):
+        raise ValueError("weight_dropout drops weights that an adapter changes: set it to 0, or do not adapt the layer")
+    # torch's fused kernels read this list, so the parameters themselves stay untouched. It is changed in place: a new
+    # one would be set on the wrapper of a layer that peft trains in full, not on the layer.
+    flat, weights = layer._flat_weights, list(layer._flat_weights)
+    flat[:] = [
         nn.functional.dropout(weight, probability) if name.startswith("weight_hh") else weight
         for name, weight in zip(layer._flat_weights_names, weights, strict=True)
     ]
     try:
         yield
     finally:
-        layer._flat_weights = weights
+        flat[:] = weights
 
 
 # ---- the state in `generate()` ---------------------------------------------------------------------------------------

@@ -65,8 +65,8 @@ class Positions(nn.Module):
     def __init__(self, config: TransformerSeq2SeqConfig):
         super().__init__()
         self.size = config.hidden_size
-        limit = config.max_position_embeddings
-        self.learned = None if limit is None else nn.Embedding(limit, self.size)
+        self.limit = config.max_position_embeddings
+        self.learned = None if self.limit is None else nn.Embedding(self.limit, self.size)
 
     def forward(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
         """embeddings (batch, length, hidden) from position `start` on; with `length=1`, all at that one position."""
@@ -74,12 +74,13 @@ class Positions(nn.Module):
         if self.learned is None:
             rows = 1 << max(6, (end - 1).bit_length())  # a power of two: few tables serve all lengths
             return embeddings + sinusoids(rows, self.size, embeddings.dtype, embeddings.device)[start:end]
-        if end > self.learned.num_embeddings:
+        if end > self.limit:
             raise ValueError(
-                f"a sequence of {end} tokens is longer than the {self.learned.num_embeddings} learned positions "
+                f"a sequence of {end} tokens is longer than the {self.limit} learned positions "
                 "(max_position_embeddings): shorten it, or train without max_position_embeddings"
             )
-        return embeddings + self.learned.weight[start:end]
+        # not a slice of the weight, which knows nothing of adapters and offloading
+        return embeddings + self.learned(torch.arange(start, end, device=embeddings.device))
 
 
 def eager_attention(
