@@ -142,6 +142,7 @@ class SplitBuilder:
             raise DataError(
                 f"data.fingerprints: {self.data.path} is not the data of this recipe: {', '.join(changed)} changed "
                 f"(now {', '.join(f'{split} {fingerprints.get(split)}' for split in changed)}). Restore the data, or "
-                "undo the change of the data section; to continue with the new data, remove data.fingerprints."
+                "undo the change of the data section. To use the new data, remove data.fingerprints and "
+                "train into a new folder."
             )
         return Splits(DatasetDict(self.datasets), self.report, fingerprints, stream)

@@ -1,13 +1,31 @@
 """The base class of recipes: the sections that every task has, and the checks across sections."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from kit.recipe.data import DataSection
 from kit.recipe.document import write_yaml
+from kit.recipe.messages import show
 from kit.recipe.model import ModelSection, PeftSection, TokenizerSection
 from kit.recipe.section import Section, absent
 from kit.recipe.training import EvalSection, HubSection, TrainSection
+
+RESUMABLE_KEYS = (
+    "train.max_minutes",
+    "train.micro_batches",  # checked by `resolve_micro_batches`
+    "train.save_steps",
+    "train.save_total_limit",
+    "train.logging_steps",
+    "train.report_to",
+    "eval.examples",
+    "eval.tokens_per_batch",
+    "data.num_proc",
+    "data.cache",
+    "hub",
+    "measured",
+)
+"""Keys and sections that may change when a run is resumed: none of them affects what the model learns."""
 
 
 class Recipe(Section):
@@ -99,6 +117,31 @@ class Recipe(Section):
         mine, theirs = self.flat(), other.flat()
         missing = object()
         return [key for key in mine | theirs if mine.get(key, missing) != theirs.get(key, missing)]
+
+    def fixed_values(self) -> dict[str, Any]:
+        """The values that cannot change within a run, by dotted key, as JSON has them."""
+        values = {
+            key: value
+            for key, value in self.flat().items()
+            if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in RESUMABLE_KEYS)
+        }
+        fixed: dict[str, Any] = json.loads(json.dumps(values, default=str))
+        return fixed
+
+    def changes_since(self, before: Mapping[str, Any]) -> str:
+        """What differs from the `fixed_values` of an earlier state of this recipe, for a message; empty if none.
+
+        A key that a later version of kit has added, and that has its default, is not a change.
+        """
+        now = self.fixed_values()
+        changed = [key for key, value in before.items() if key not in now or now[key] != value]
+        changed += [key for key in now if key not in before and not self._is_default(key)]
+        return "; ".join(f"{key} was {show(before.get(key))}, now {show(now.get(key))}" for key in changed)
+
+    def _is_default(self, dotted_key: str) -> bool:
+        section, _, key = dotted_key.partition(".")
+        part = getattr(self, section)
+        return isinstance(part, Section) and key in type(part).model_fields and not part.is_set(key)
 
     def with_values(self, section: str, **values: Any) -> "Recipe":
         """A copy of this recipe with other values in a section. The values come from the program and are not

@@ -12,7 +12,7 @@ from kit.pretrained.folder import ModelFolder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.runs.revisions import check_foreign_paths
-from kit.tasks.registry import create_task, load_recipe
+from kit.tasks.registry import create_task
 
 
 def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None = None) -> Evaluation:
@@ -28,7 +28,7 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     if any(override.startswith("data.directions=") for override in changed):
         # these keys apply to training data only, and may name other directions
         changed[:0] = ["data.direction_sizes=null", "data.direction_repeats=null"]
-    recipe = load_recipe(folder.recipe_file, changed)
+    recipe = folder.recipe(changed)
     if is_downloaded(folder.path):
         check_foreign_paths(recipe, str(run), overrides or [])
     if not folder.model.is_dir():

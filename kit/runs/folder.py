@@ -3,7 +3,7 @@
 import json
 import socket
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,30 +13,15 @@ from filelock import FileLock, Timeout
 from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.hub.download import is_downloaded
-from kit.recipe.base import Recipe
-from kit.recipe.messages import show
+from kit.recipe.base import RESUMABLE_KEYS, Recipe
 from kit.system.files import TEMPORARY_PREFIX, outside_link, read_json, replace_folder, write_text
 from kit.system.format import FORMAT_STAMP, RUN_FILE, check_format, read_run_format
 from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
 from kit.training.processes import gather, on_main
 
-# Keys that may change when a run is resumed: none of them affects what the model learns.
-RESUMABLE_KEYS = (
-    "train.max_minutes",
-    "train.micro_batches",  # checked by `resolve_micro_batches`
-    "train.save_steps",
-    "train.save_total_limit",
-    "train.logging_steps",
-    "train.report_to",
-    "eval.examples",
-    "eval.tokens_per_batch",
-    "data.fingerprints",
-    "data.num_proc",
-    "data.cache",
-    "hub",
-    "measured",
-)
+RECIPE_VALUES = "recipe"
+"""Key of run.json: what the recipe had when the run was started, without the keys that may change."""
 
 
 class RunFolder:
@@ -94,16 +79,36 @@ class RunFolder:
     def is_finished(self) -> bool:
         return self.results_file.is_file()
 
-    def recipe(self) -> Recipe:
-        """The resolved recipe that the run was started with. Raises RunError if this version of kit cannot read it."""
+    def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
+        """The resolved recipe that the run was started with, changed by `overrides`.
+
+        Raises RunError if this version of kit cannot read it, or if it has been edited since.
+        """
         self.check_format()
         try:
-            return load_recipe(self.recipe_file, saved=True)
+            recipe = load_recipe(self.recipe_file, saved=True)
         except RecipeError as error:
             raise RunError(
                 f"{error}\n{self.path} was written by another version of kit, or edited by hand: version {__version__} "
                 "cannot read its recipe. Nothing was touched"
             ) from None
+        self._check_unedited(recipe)
+        return load_recipe(self.recipe_file, overrides, saved=True) if overrides else recipe
+
+    def _check_unedited(self, recipe: Recipe) -> None:
+        """Raise RunError unless the recipe is the one that the run was started with, whose results the folder holds.
+
+        On the Hub, and in the folders of earlier versions, there is nothing to compare with.
+        """
+        started_with = read_run_format(self.path).get(RECIPE_VALUES)
+        if not isinstance(started_with, dict):
+            return
+        if changes := recipe.changes_since(started_with):
+            raise RunError(
+                f"{self.recipe_file} was edited after the run had been started: {changes}. Nothing was touched. Undo "
+                f"the change, or train the edited recipe into a new folder: kit train {self.recipe_file} --output "
+                "FOLDER"
+            )
 
     def results(self) -> dict[str, Any]:
         """The figures of a finished run. Raises RunError if the run is not finished."""
@@ -128,18 +133,10 @@ class RunFolder:
                 )
             return
         saved = self.recipe()
-        changed = [
-            key
-            for key in recipe.differences(saved)
-            if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in RESUMABLE_KEYS)
-        ]
-        if changed:
-            old, new = saved.flat(), recipe.flat()
-            changes = "; ".join(f"{key} was {show(old.get(key))}, now {show(new.get(key))}" for key in changed)
+        if changes := recipe.changes_since(saved.fixed_values()):
             raise RunError(
                 f"{self.path} belongs to another recipe: {changes}. Nothing was touched. Name another folder with "
-                f"--output, or undo the change{'s' * (len(changed) > 1)}; keys that may change within a run: "
-                f"{', '.join(RESUMABLE_KEYS)}"
+                f"--output, or undo the change; keys that may change within a run: {', '.join(RESUMABLE_KEYS)}"
             )
         if not resume and not self.is_finished:
             raise RunError(
@@ -154,7 +151,8 @@ class RunFolder:
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
         """Write the resolved recipe and the tokenizers: the folder now belongs to the run."""
         self.path.mkdir(parents=True, exist_ok=True)
-        write_text(self.format_file, json.dumps(dict(FORMAT_STAMP), indent=1) + "\n")
+        values = {**FORMAT_STAMP, RECIPE_VALUES: recipe.fixed_values()}
+        write_text(self.format_file, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
         write_text(self.recipe_file, recipe.to_yaml())
         if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
             temporary = self.path / f"{TEMPORARY_PREFIX}tokenizer"

@@ -81,7 +81,10 @@ def resolve_recipe(
     """The recipe as it runs in this folder. Raises RunError if the folder is not available for it."""
     recipe = resolve_micro_batches(recipe, folder, resume, accelerator.num_processes, reporter)
     if folder.recipe_file.is_file():
-        recipe = pin_revisions(reuse_revisions(recipe, folder.recipe()))
+        before = folder.recipe()
+        recipe = pin_revisions(reuse_revisions(recipe, before))
+        if recipe.data.fingerprints is None:  # loading other data is then an error
+            recipe = recipe.with_values("data", fingerprints=before.data.fingerprints)
     if sharding.is_requested():
         sharding.check(recipe, accelerator)
     folder.check_available(recipe, resume)

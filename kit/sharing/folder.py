@@ -17,7 +17,7 @@ from kit.runs.folder import RunFolder
 from kit.sharing.published import ALLOWED, collect_files, remove_foreign_code
 from kit.system.files import read_json
 from kit.system.redaction import file_contains_token
-from kit.tasks.registry import create_task, load_recipe
+from kit.tasks.registry import create_task
 
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[A-Za-z0-9]+)*|multilingual|code")
 
@@ -54,7 +54,7 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ShareSource:
         run.results()  # raises if the run is not finished
         if not (run.model / "config.json").is_file() and not is_adapter(run.model):
             raise RunError(f"{path} has no model yet: finish the run with `kit train {path} --resume`")
-        return ShareSource(path, run.model, load_recipe(run.recipe_file, overrides, saved=True))
+        return ShareSource(path, run.model, run.recipe(overrides))
     if is_adapter(path):
         if overrides:
             raise HubError(f"{overrides[0]} has no effect on an adapter without a recipe: write it into its README.md")

@@ -316,6 +316,7 @@ class Loop:
                 "plan": self.plan.state(self.progress.step),
                 "schedule": self.schedule.state_dict(),
                 "frozen": self.frozen,
+                "recipe": self.recipe.fixed_values(),
                 "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
                 "scaler": None if scaler is None else scaler.state_dict(),
             }
@@ -340,6 +341,11 @@ class Loop:
     def restore(self, checkpoint: Checkpoint) -> None:
         """Restore the state of a checkpoint. Raises RunError if its frozen weights or its model differ."""
         state = checkpoint.state()
+        if changes := self.recipe.changes_since(state.get("recipe", {})):
+            raise RunError(
+                f"{checkpoint.folder} was trained with another recipe: {changes}. Nothing was touched. Restore the "
+                "recipe, or start a new run with another --output"
+            )
         if None not in (self.frozen, known := state.get("frozen")) and known != self.frozen:
             raise RunError(
                 f"{checkpoint.folder} was trained with other frozen weights than {self.recipe.model.pretrained} has "

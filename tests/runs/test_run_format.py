@@ -40,7 +40,7 @@ def test_commands_reject_another_format_and_none(
     run: Path, kit_here: Any, command: tuple[str, ...], number: int | None
 ) -> None:
     stored = json.loads((run / "run.json").read_text(encoding="utf-8"))
-    assert stored == {"kit_format": FORMAT, "kit_version": __version__}
+    assert stored.items() >= {"kit_format": FORMAT, "kit_version": __version__}.items()
     if number is None:
         (run / "run.json").unlink()
         expected = f"{run} has a recipe but no format number, so kit {__version__} did not write it"
