@@ -29,6 +29,7 @@ from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNN
 class HREDPreTrainedModel(RNNPreTrainedModel):
     config: HREDConfig
     config_class = HREDConfig
+    auto_model = "HREDModel"
 
 
 class HREDEncoder(RNNEncoder):
@@ -99,10 +100,13 @@ class HREDEncoder(RNNEncoder):
     def _encode_turns(self, embeds: Tensor, mask: Tensor, is_turn: Tensor) -> Tensor:
         """The final state of each turn, from the word embeddings (number of real turns, tokens, embedding); zero for
         padding."""
-        turns = embeds.new_zeros(*is_turn.shape, self.config.utterance_width)
-        if len(embeds) > 0:  # a batch of empty dialogues has no turn to encode
-            x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
-            turns[is_turn] = run_stack(self.utterance_layers, self.dropout, x, mask[is_turn]).hidden[:, -1]
+        size = (*is_turn.shape, self.config.utterance_width)
+        if len(embeds) == 0:  # a batch of empty dialogues has no turn to encode
+            return embeds.new_zeros(size)
+        x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
+        vectors = run_stack(self.utterance_layers, self.dropout, x, mask[is_turn]).hidden[:, -1]
+        turns = vectors.new_zeros(size)  # autocast may have changed the dtype
+        turns[is_turn] = vectors
         return turns
 
 

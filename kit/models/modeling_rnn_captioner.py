@@ -27,6 +27,7 @@ from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNN
 class RNNCaptionerPreTrainedModel(RNNPreTrainedModel):
     config: RNNCaptionerConfig
     config_class = RNNCaptionerConfig
+    auto_model = "RNNCaptionerModel"
     main_input_name = "pixel_values"
     input_modalities = ("image",)
 
@@ -157,19 +158,21 @@ class ImageEncoder(RNNEncoder):
 
         `output_attentions` has no effect: `generate()` passes it to every encoder.
         """
-        if pixel_values is None:
-            raise ValueError("the encoder needs pixel_values")
+        channels = self.config.num_channels
+        if pixel_values is None or pixel_values.dim() != 4 or pixel_values.shape[1] != channels:
+            # without an image, `generate()` passes the start token as pixels
+            got = "none" if pixel_values is None else f"a tensor of shape {tuple(pixel_values.shape)}"
+            raise ValueError(f"the encoder needs pixel_values (batch, {channels}, height, width), got {got}")
         pixel_values = pixel_values.to(self.projection.weight.dtype)
-        features, mask = self.network(pixel_values, pixel_mask)  # (batch, channels, rows, columns)
-        x = features.permute(0, 2, 3, 1)  # (batch, rows, columns, channels)
+        feature_map, mask = self.network(pixel_values, pixel_mask)  # (batch, channels, rows, columns)
+        x = features = feature_map.flatten(2).transpose(1, 2)  # (batch, positions, channels)
         if self.config.feature_positions:
-            x = torch.cat([x, position_coordinates(features, mask)], dim=-1)
-        states = self.dropout(torch.tanh(self.projection(x))).flatten(1, 2)  # (batch, positions, feature_size)
+            x = torch.cat([features, position_coordinates(feature_map, mask).flatten(1, 2)], dim=-1)
+        states = self.dropout(torch.tanh(self.projection(x)))  # (batch, positions, feature_size)
         mask = None if mask is None else mask.flatten(1)  # (batch, positions)
         final = masked_mean(states, mask).unsqueeze(1)  # (batch, 1, feature_size)
         cell = final if self.config.cell == "lstm" else None
-        hidden_states = (features.flatten(2).transpose(1, 2), states)
-        return self.encoded(states, final, cell, mask, hidden_states, output_hidden_states)
+        return self.encoded(states, final, cell, mask, (features, states), output_hidden_states)
 
 
 class RNNCaptionerModel(RNNTextModelMixin, RNNCaptionerPreTrainedModel):

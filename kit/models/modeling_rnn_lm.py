@@ -23,12 +23,14 @@ from .recurrent import (
     left_align_index,
     recurrent_stack,
     run_with_state,
+    state_of,
 )
 
 
 class RNNLMPreTrainedModel(RecurrentPreTrainedModel):
     config: RNNLMConfig
     config_class = RNNLMConfig
+    auto_model = "RNNLMModel"
 
 
 class LockedDropout(nn.Module):
@@ -93,12 +95,12 @@ class RNNLMModel(RNNLMPreTrainedModel):
 
         x = gather_time(self.input_dropout(inputs_embeds), order)  # (batch, time, embedding)
         hidden_states = [inputs_embeds]
-        before = past_key_values.state if past_key_values is not None else {}
+        before = state_of(past_key_values)
         state: dict[str, Tensor] = {}
         zeros = x.new_zeros(batch, self.config.hidden_size)
         for i, layer in enumerate(self.layers):
-            if i > 0:
-                x = self.layer_dropout(x)
+            if i > 0:  # the state that is returned, not a copy from before it was put in order: a gradient reaches it
+                x = self.layer_dropout(gather_time(hidden_states[-1], order))
             x, hidden, cell = run_with_state(
                 layer,
                 x,

@@ -185,6 +185,7 @@ def seq2seq_output(
 class RNNSeq2SeqPreTrainedModel(RNNPreTrainedModel):
     config: RNNSeq2SeqConfig
     config_class = RNNSeq2SeqConfig
+    auto_model = "RNNSeq2SeqModel"
 
 
 class RNNSeq2SeqEncoder(RNNEncoder):

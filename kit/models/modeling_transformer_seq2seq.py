@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin, PreTrainedModel
-from transformers.cache_utils import DynamicCache, EncoderDecoderCache
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_outputs import (
     BaseModelOutput,
@@ -49,6 +49,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items: Tensor | int | None
 class TransformerSeq2SeqPreTrainedModel(PreTrainedModel):
     config: TransformerSeq2SeqConfig
     config_class = TransformerSeq2SeqConfig
+    auto_model = "TransformerSeq2SeqEncoderModel"
     base_model_prefix = "model"
     main_input_name = "input_ids"
     supports_gradient_checkpointing = True
@@ -58,6 +59,14 @@ class TransformerSeq2SeqPreTrainedModel(PreTrainedModel):
 
     def _init_weights(self, module: nn.Module) -> None:
         init_weights(module, self.config)
+
+    # Copied from recurrent.py
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model. Where its code is in the folder, `AutoModel` loads it too: transformers lists one class."""
+        if self._auto_class is not None and self.auto_model is not None:
+            reference = f"{type(self).__module__.rpartition('.')[2]}.{self.auto_model}"
+            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), "AutoModel": reference}
+        super().save_pretrained(*args, **kwargs)
 
 
 class TransformerStack(TransformerSeq2SeqPreTrainedModel):
@@ -142,17 +151,21 @@ class TransformerSeq2SeqDecoder(TransformerStack):
         encoder_outputs: BaseModelOutput,
         attention_mask: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: EncoderDecoderCache | None = None,
+        past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode inputs_embeds (batch, target, hidden), which come after what `past_key_values` holds.
 
+        A cache for self-attention alone will do: the keys and values of the source are then computed again.
+
         `capture_outputs` reads `output_hidden_states` and adds the states to the output.
         """
         if use_cache and past_key_values is None:
-            past_key_values = EncoderDecoderCache(DynamicCache(config=self.config), DynamicCache(config=self.config))
+            past_key_values = DynamicCache(config=self.config)
+        if past_key_values is not None and not isinstance(past_key_values, EncoderDecoderCache):
+            past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=self.config))
         past_length = 0 if past_key_values is None else past_key_values.get_seq_length()
         x = self.add_positions(inputs_embeds, past_length)  # (batch, target, hidden)
         memory = encoder_outputs.last_hidden_state  # (batch, source, hidden)

@@ -8,7 +8,7 @@ stack, and width, the last dimension of anything else.
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -199,8 +199,9 @@ def run_stack(layers: nn.ModuleList, dropout: nn.Module, x: Tensor, mask: Tensor
     order = left_align_index(mask, reverse)
     inverse = None if order is None else order.argsort(dim=1)
     states, hiddens, cells = [x], [], []
-    x = gather_time(x, order)
     for i, layer in enumerate(layers):
+        # each layer reads the state that is returned, not a copy from before it was put in order: a gradient reaches it
+        x = gather_time(states[-1], order)
         if i > 0:
             x = dropout(x)
         x, hidden, cell = run_padded(layer, x, lengths)  # (batch, time, width)
@@ -344,6 +345,19 @@ class RecurrentCache(Cache):
         yield tuple(self.state.values())
 
 
+def state_of(cache: Any) -> dict[str, Tensor]:
+    """The state in `past_key_values`, empty without one. Raises ValueError for a cache of keys and values."""
+    if cache is None:
+        return {}
+    # not by its class: a model that is loaded with the code in its folder has a `RecurrentCache` of its own
+    if not hasattr(cache, "state"):
+        raise ValueError(
+            f"past_key_values is a {type(cache).__name__}, for keys and values, but this model carries a recurrent "
+            "state: pass what the model returned as past_key_values, or leave it out"
+        )
+    return cache.state
+
+
 # ---- the base of recurrent models ------------------------------------------------------------------------------------
 
 
@@ -356,6 +370,9 @@ class RecurrentPreTrainedModel(PreTrainedModel):
     _is_stateful = True
     supports_gradient_checkpointing = False
 
+    auto_model: ClassVar[str | None] = None
+    """The class in the same file that `AutoModel` loads."""
+
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.RNNBase):
@@ -366,6 +383,13 @@ class RecurrentPreTrainedModel(PreTrainedModel):
                 init.zeros_(module.bias)
         else:
             super()._init_weights(module)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Save the model. Where its code is in the folder, `AutoModel` loads it too: transformers lists one class."""
+        if self._auto_class is not None and self.auto_model is not None:
+            reference = f"{type(self).__module__.rpartition('.')[2]}.{self.auto_model}"
+            self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), "AutoModel": reference}
+        super().save_pretrained(*args, **kwargs)
 
 
 class RecurrentGenerationMixin:
@@ -393,13 +417,21 @@ class RecurrentGenerationMixin:
         input_ids: Tensor,
         next_sequence_length: int | None = None,
         past_key_values: RecurrentCache | None = None,
+        inputs_embeds: Tensor | None = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """Skip the tokens that the state has read; transformers does so only if a mask covers all tokens."""
+        """Skip the tokens that the state has read; transformers does so only if a mask covers all tokens.
+
+        transformers looks for `inputs_embeds` in this signature before it takes them for a prompt.
+        """
         mask_name = "decoder_attention_mask" if self.config.is_encoder_decoder else "attention_mask"
         tokens_read = 0 if past_key_values is None else past_key_values.get_seq_length()
         if next_sequence_length is None and kwargs.get(mask_name) is None and input_ids.shape[1] > tokens_read:
             next_sequence_length = input_ids.shape[1] - tokens_read
         return super().prepare_inputs_for_generation(  # type: ignore[misc]
-            input_ids, next_sequence_length=next_sequence_length, past_key_values=past_key_values, **kwargs
+            input_ids,
+            next_sequence_length=next_sequence_length,
+            past_key_values=past_key_values,
+            inputs_embeds=inputs_embeds,
+            **kwargs,
         )

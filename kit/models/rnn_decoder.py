@@ -48,6 +48,7 @@ from .recurrent import (
     left_align_index,
     recurrent_layer,
     run_with_state,
+    state_of,
 )
 
 State = dict[str, Tensor]
@@ -64,8 +65,8 @@ class RNNEncoderOutput(ModelOutput):
     last_hidden_state: Tensor | None = None  # (batch, source, encoder_size)
     final_hidden: Tensor | None = None  # (batch, encoder layers, encoder_size)
     final_cell: Tensor | None = None  # (batch, encoder layers, encoder_size), LSTM only
-    keys: Tensor | None = None  # (batch, source, key_size), with attention
-    values: Tensor | None = None  # (batch, source, encoder_size), with attention
+    memory_keys: Tensor | None = None  # (batch, source, key_size), with attention
+    memory_values: Tensor | None = None  # (batch, source, encoder_size), with attention
     memory_mask: Tensor | None = None  # (batch, source), where states do not correspond to tokens of the source
     hidden_states: tuple[Tensor, ...] | None = None
     attentions: tuple[Tensor, ...] | None = None  # always None; generate() of transformers reads it
@@ -95,8 +96,8 @@ class RNNEncoder(nn.Module):
             last_hidden_state=states,
             final_hidden=hidden,
             final_cell=cell,
-            keys=keys,
-            values=values,
+            memory_keys=keys,
+            memory_values=values,
             memory_mask=memory_mask,
             hidden_states=tuple(hidden_states) if output_hidden_states else None,
         )
@@ -181,7 +182,7 @@ class _Source:
     """The source as each step of the decoder sees it."""
 
     def __init__(self, encoder_outputs: RNNEncoderOutput, attention_mask: Tensor | None):
-        self.keys, self.values = encoder_outputs.keys, encoder_outputs.values
+        self.keys, self.values = encoder_outputs.memory_keys, encoder_outputs.memory_values
         self.fixed_context = encoder_outputs.final_hidden[:, -1]  # (batch, encoder_size)
         mask = attention_mask if encoder_outputs.memory_mask is None else encoder_outputs.memory_mask
         self.mask = None if mask is None else mask.bool()  # (batch, source)
@@ -305,8 +306,9 @@ class RNNDecoder(nn.Module):
         return self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
 
     def _initial_state(self, encoder_outputs: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
-        if cache is not None and cache.get_seq_length() > 0:
-            return {name: tensor.to(embeds.device) for name, tensor in cache.state.items()}
+        before = state_of(cache)
+        if before:
+            return {name: tensor.to(embeds.device) for name, tensor in before.items()}
         state = self.bridge(encoder_outputs)
         if self.input_feeding:
             state["feed"] = embeds.new_zeros(embeds.shape[0], self.feed_size)

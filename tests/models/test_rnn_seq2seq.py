@@ -76,7 +76,7 @@ def logits_by_hand(model: RNNSeq2SeqForConditionalGeneration, source: Tensor, ta
     def attend(query: Tensor) -> Tensor:
         if config.attention == "fixed":
             return encoded.final_hidden[:, -1]
-        return decoder.attention(query.unsqueeze(1), encoded.keys, encoded.values, None)[0].squeeze(1)
+        return decoder.attention(query.unsqueeze(1), encoded.memory_keys, encoded.memory_values, None)[0].squeeze(1)
 
     logits = []
     for embedded in model.model.target_embeddings(target).unbind(1):

@@ -1,4 +1,4 @@
-"""Captioner, dialogue model and forecaster, loaded from their folders by a process without kit."""
+"""Captioner, dialogue model, forecaster and feature extractors, loaded from their folders without kit."""
 
 import subprocess
 import sys
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from kit.data.text.tokenizer import train_tokenizer
 from kit.models import (
     HREDConfig,
     HREDForConditionalGeneration,
@@ -13,7 +14,12 @@ from kit.models import (
     RNNCaptionerForConditionalGeneration,
     RNNForecasterConfig,
     RNNForecasterForPrediction,
+    RNNLMConfig,
+    RNNLMForCausalLM,
+    TransformerSeq2SeqConfig,
+    TransformerSeq2SeqForConditionalGeneration,
 )
+from kit.recipe.model import TokenizerSection
 from kit.tasks.captioning.images import image_processor_of
 from kit.verify.generation import perturb_parameters
 
@@ -28,8 +34,8 @@ class BlockKit:
 sys.meta_path.insert(0, BlockKit())
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
-from transformers import AutoModelForTimeSeriesPrediction
+from transformers import AutoImageProcessor, AutoModel, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
+from transformers import AutoModelForTimeSeriesPrediction, pipeline
 
 inputs = load_file("inputs.safetensors")
 trust = {"trust_remote_code": True}
@@ -43,6 +49,10 @@ found = {
                                max_new_tokens=4),
     "predictions": forecaster.predict(inputs["past"], horizon=3).predictions,
 }
+for name, stem in (("captioner", "RNNCaptioner"), ("hred", "HRED")):
+    assert type(AutoModel.from_pretrained(name, **trust)).__name__ == stem + "Model"
+for name in ("lm", "transformer"):
+    found[name] = torch.tensor(pipeline("feature-extraction", model=name, **trust)("one two three"))
 assert "kit" not in sys.modules
 save_file({name: tensor.contiguous() for name, tensor in found.items()}, "found.safetensors")
 """
@@ -59,6 +69,14 @@ def test_each_folder_works_without_kit(tmp_path: Path) -> None:
     for name, model in (("captioner", captioner), ("hred", talker), ("forecaster", forecaster)):
         perturb_parameters(model)
         model.save_pretrained(tmp_path / name)
+    tokenizer = train_tokenizer(TokenizerSection(train="word", min_frequency=1), ["one two three"], "causal")
+    lm = RNNLMForCausalLM(RNNLMConfig(**sizes)).eval()
+    transformer = TransformerSeq2SeqForConditionalGeneration(
+        TransformerSeq2SeqConfig(**sizes, num_attention_heads=1, intermediate_size=4)
+    ).eval()
+    for name, model in (("lm", lm), ("transformer", transformer)):
+        model.save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
     image_processor_of(captioner.config).save_pretrained(tmp_path / "captioner")
     inputs = {
         "pixels": torch.randn(2, 3, 8, 8),
@@ -83,3 +101,7 @@ def test_each_folder_works_without_kit(tmp_path: Path) -> None:
     mask = torch.ones_like(inputs["turns"])
     assert torch.equal(found["answers"], talker.generate(inputs["turns"], attention_mask=mask, **how))
     torch.testing.assert_close(found["predictions"], forecaster.predict(inputs["past"], horizon=3).predictions)
+    tokens = tokenizer("one two three", return_tensors="pt")
+    with torch.no_grad():
+        torch.testing.assert_close(found["lm"], lm.model(**tokens).last_hidden_state)
+        torch.testing.assert_close(found["transformer"], transformer.get_encoder()(**tokens).last_hidden_state)

@@ -1,0 +1,154 @@
+"""What transformers and torch expect of every model: precision, outputs, caches, embeddings as inputs, gradients."""
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from support.model_classes import (
+    FUSED,
+    HEADS,
+    RECURRENT,
+    STEPWISE,
+    TEXT,
+    WRITERS,
+    batch_of,
+    result_of,
+    source_of,
+    tiny_model,
+    written_by,
+)
+from transformers import DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import ModelOutput
+
+PATHS: dict[str, list[dict[str, Any]]] = {
+    **{model_type: [STEPWISE, {"attention": "additive", **FUSED}] for model_type in RECURRENT},
+    "rnn_lm": [{}],
+    "transformer_seq2seq": [{}, {"max_position_embeddings": 16}],
+}
+"""Choices with which a forward pass takes each of its paths."""
+
+EVERY_PATH = [
+    (model_type, {**choices, **cell})
+    for model_type in HEADS
+    for choices, cell in product(
+        PATHS[model_type], [{"cell": cell} for cell in ("rnn", "lstm", "gru")] if model_type in RECURRENT else [{}]
+    )
+]
+every_path = pytest.mark.parametrize(
+    ("model_type", "choices"), EVERY_PATH, ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x.values()))
+)
+every_type = pytest.mark.parametrize("model_type", HEADS)
+
+
+# ---- precision -------------------------------------------------------------------------------------------------------
+
+
+@every_path
+@pytest.mark.parametrize("padded", [True, False])
+def test_a_model_trains_and_writes_in_bf16(model_type: str, choices: dict[str, Any], padded: bool) -> None:
+    model, batch = tiny_model(model_type, **choices), batch_of(model_type)
+    if not padded:
+        batch.pop("attention_mask", None)
+    expected = result_of(model, batch)
+    feedback = {"sampling_probability": 0.5} if model_type in RECURRENT and model_type != "rnn_lm" else {}
+    with torch.autocast("cpu", torch.bfloat16):
+        found = result_of(model, batch)
+        written_by(model, batch)
+        loss = model.train()(**batch, **feedback).loss
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(found.float(), expected, rtol=0.1, atol=0.1)
+    loss.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+
+
+# ---- outputs ---------------------------------------------------------------------------------------------------------
+
+
+@every_type
+def test_outputs_are_dictionaries_and_trees(model_type: str) -> None:
+    model, batch = tiny_model(model_type), batch_of(model_type)
+    outputs: list[ModelOutput] = [model(**batch)]
+    if model_type in WRITERS and model_type != "rnn_lm":
+        outputs.append(model.get_encoder()(**source_of(batch)))
+    for output in outputs:
+        assert not set(vars(type(output)).get("__dataclass_fields__", ())) & set(dir(dict))
+        assert list(dict(output)) == [name for name, _ in output.items()]
+        leaves, structure = torch.utils._pytree.tree_flatten(output)
+        rebuilt = torch.utils._pytree.tree_unflatten(leaves, structure)
+        assert isinstance(rebuilt, type(output))
+        assert list(rebuilt.keys()) == list(output.keys())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "choices"),
+    [
+        *((model_type, {}) for model_type in HEADS if model_type != "rnn_forecaster"),
+        ("rnn_seq2seq", {"reverse_source": True, "encoder_layers": 2}),
+    ],
+)
+@pytest.mark.parametrize("left", [False, True])
+def test_gradients_reach_the_hidden_states_that_are_returned(
+    model_type: str, choices: dict[str, Any], left: bool
+) -> None:
+    model, batch = tiny_model(model_type, **choices), batch_of(model_type)
+    if left:
+        batch = {name: x.flip(-1) if name in ("input_ids", "attention_mask") else x for name, x in batch.items()}
+    output = model(**batch, output_hidden_states=True)
+    states = output.hidden_states if model_type == "rnn_lm" else output.encoder_hidden_states
+    for state in states:
+        state.retain_grad()
+    output.loss.backward()
+    assert all(state.grad is not None and state.grad.abs().sum() > 0 for state in states)
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", TEXT)
+@pytest.mark.parametrize("beams", [1, 3])
+def test_embeddings_can_be_given_instead_of_tokens(model_type: str, beams: int) -> None:
+    model, batch = tiny_model(model_type), batch_of(model_type)
+    if model_type == "rnn_lm":  # a text is continued at its end
+        batch["attention_mask"] = torch.ones_like(batch["attention_mask"])
+    embeds = {**batch, "inputs_embeds": model.get_input_embeddings()(batch["input_ids"])}
+    del embeds["input_ids"]
+    assert torch.equal(result_of(model, embeds), result_of(model, batch))
+    expected = written_by(model, batch, num_beams=beams)
+    found = written_by(model, embeds, num_beams=beams)
+    assert torch.equal(found, expected[:, -found.shape[1] :])
+    assert found.shape[1] >= 4
+
+
+@pytest.mark.parametrize("shape", [None, (1, 1), (2, 12, 12), (2, 1, 12, 12)])
+def test_a_captioner_needs_an_image(shape: tuple[int, ...] | None) -> None:
+    model = tiny_model("rnn_captioner")
+    given = {} if shape is None else {"pixel_values": torch.zeros(shape)}
+    with pytest.raises(ValueError, match=r"needs pixel_values \(batch, 3, height, width\), got a tensor of shape"):
+        model.generate(**given, max_new_tokens=3)
+
+
+# ---- caches ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model_type", [model_type for model_type in WRITERS if model_type in RECURRENT])
+def test_a_recurrent_model_refuses_a_cache_of_keys_and_values(model_type: str) -> None:
+    model, batch = tiny_model(model_type), source_of(batch_of(model_type))
+    for cache in (DynamicCache(), EncoderDecoderCache(DynamicCache(), DynamicCache())):
+        with pytest.raises(ValueError, match=f"past_key_values is a {type(cache).__name__}"):
+            model.generate(**batch, past_key_values=cache, max_new_tokens=3)
+        target = {} if model_type == "rnn_lm" else {"decoder_input_ids": torch.zeros(3, 1, dtype=torch.long)}
+        with pytest.raises(ValueError, match="carries a recurrent state"):
+            model(**batch, **target, past_key_values=cache)
+
+
+@torch.no_grad()
+def test_a_transformer_takes_a_cache_for_self_attention_alone() -> None:
+    model, batch = tiny_model("transformer_seq2seq"), batch_of("transformer_seq2seq")
+    expected = written_by(model, batch)
+    assert torch.equal(written_by(model, batch, past_key_values=DynamicCache()), expected)
+    cache, source = DynamicCache(), source_of(batch)
+    for t in range(expected.shape[1] - 1):
+        logits = model(**source, decoder_input_ids=expected[:, t : t + 1], past_key_values=cache, use_cache=True).logits
+        whole = model(**source, decoder_input_ids=expected[:, : t + 1]).logits
+        torch.testing.assert_close(logits[:, -1], whole[:, -1])
