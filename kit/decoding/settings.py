@@ -11,8 +11,10 @@ from kit.pretrained.positions import position_limit
 
 @dataclass(frozen=True)
 class GenerationSettings:
-    """Settings of greedy search, beam search or sampling. The defaults of transformers, such as 20 new tokens, are
-    never used."""
+    """Settings of greedy search, beam search or sampling.
+
+    The defaults of transformers, such as 20 new tokens, are never used.
+    """
 
     num_beams: int = 1
     max_new_tokens: int = 128
@@ -55,6 +57,7 @@ class GenerationSettings:
         )
 
     def _search_arguments(self) -> dict[str, Any]:
+        """The arguments of `GenerationConfig` that choose tokens; length and special tokens depend on the model."""
         arguments: dict[str, Any] = {
             "num_beams": self.num_beams,
             "num_return_sequences": self.num_return_sequences,

@@ -20,7 +20,7 @@ from kit.system.machine import available_cores, describe_hardware, package_versi
 
 DISTRIBUTION = "seq2seq-kit"
 INVESTIGATE = "look for the cause before you trust a run on this machine"
-"""Remedy for training that gives a wrong result."""
+"""The remedy where training gives a wrong result."""
 
 TRACKERS = ("tensorboard", "wandb", "trackio")
 OFFLINE_VARIABLES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HOME", "HF_ENDPOINT")
@@ -43,10 +43,10 @@ Check = Callable[[], Iterable[Finding]]
 
 
 def diagnose(check_hub: bool = False, more: Mapping[str, Check] | None = None) -> list[Finding]:
-    """Check versions, devices, settings and disk, followed by `more` checks by topic. Nothing is kept on disk, and the
-    network is used only with `check_hub`, for one request.
+    """Check versions, devices, settings and disk, then run the `more` checks, by topic.
 
-    A check whose package is missing is a problem, and the next one runs.
+    Nothing is kept on disk; only `check_hub` uses the network, for one request. If a check cannot run because a package
+    is missing, that is a problem, and the others run all the same.
     """
     checks: dict[str, Check] = {
         "versions": lambda: package_findings(supported_ranges()),
@@ -61,7 +61,7 @@ def diagnose(check_hub: bool = False, more: Mapping[str, Check] | None = None) -
         try:
             findings += check()
         except ImportError as error:
-            findings.append(Finding(topic, "problem", f"cannot be checked: {error}", "install what is missing"))
+            findings.append(Finding(topic, "problem", f"cannot be checked: {error}", "install the missing package"))
     return findings
 
 
@@ -115,7 +115,10 @@ def package_findings(requirements: Sequence[str] | None) -> Iterator[Finding]:
 
 
 def check_requirement(text: str) -> Iterator[Finding]:
-    """A finding if the installed version does not meet a requirement; extras count only for installed trackers."""
+    """A problem if a required package is missing or too old, a warning if it is too new.
+
+    Of the packages in extras, only installed trackers are checked.
+    """
     from packaging.requirements import Requirement
     from packaging.specifiers import SpecifierSet
 

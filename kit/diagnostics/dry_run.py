@@ -137,7 +137,7 @@ def vocabularies(prepared: Prepared) -> dict[str, int]:
 
 
 def count_parameters(model: PreTrainedModel) -> Parameters:
-    """Count the parameters of each part of a model, every parameter once."""
+    """Count the parameters by kind of module (PARTS), and the trainable ones; tied ones count once."""
     embeddings = {
         id(parameter)
         for module in model.modules()

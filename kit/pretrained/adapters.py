@@ -38,7 +38,7 @@ AUTO_CLASSES: dict[str, Any] = {
 PEFT_TYPES = ("LORA", "IA3")
 """The types of adapters that kit trains and loads; peft counts DoRA as LORA."""
 HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
-"""The last parts of the names of heads that peft always trains, and expects in the folder of an adapter."""
+"""Heads, by the end of their names, that peft always trains and expects in the folder of an adapter."""
 
 
 def adapter_config_file(folder: str | Path) -> Path | None:
@@ -104,12 +104,13 @@ def target_modules(model: PreTrainedModel, section: PeftSection, saved: Iterable
 
 
 def modules_to_save(model: PreTrainedModel, section: PeftSection, task_type: str, heads: Sequence[str]) -> list[str]:
-    """The full names of the modules that are trained in full, beside the adapter."""
+    """The full names of the modules that are trained in full: the heads of peft for the task type, `heads`, and those
+    that the recipe names. Raises RecipeError if a name in the recipe matches none."""
     names = [name for name, _ in model.named_modules() if name]
     by_peft = [name for name in names if name.endswith(HEADS.get(task_type, ()))]
     by_recipe = match_modules(model, section.modules_to_save, names, "peft.modules_to_save")
     saved = dict.fromkeys([*by_peft, *heads, *by_recipe])
-    # a module within another one is saved with it
+    # a module is saved with the one that contains it
     return [name for name in saved if not any(name.startswith(f"{other}.") for other in saved)]
 
 

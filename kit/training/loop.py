@@ -163,8 +163,10 @@ class Loop:
         return self.progress.step >= self.total_steps or out_of_patience
 
     def _next_batches(self) -> list[tuple[int, Batch]]:
-        """The local micro-batches of the next step. If a stream fails, which it does in all processes alike, saves a
-        checkpoint before raising DataError."""
+        """The local micro-batches of the next step.
+
+        If a stream fails, which it does in all processes alike, a checkpoint is saved before DataError is raised.
+        """
         try:
             return self._local_micro_batches()
         except DataError:
@@ -282,16 +284,16 @@ class Loop:
         self.log.add(progress.step, validation=figures)
         rank = (value if greater else -value, -figures["loss"])
         if progress.best is None or progress.best_loss is None:
-            gained = True
+            is_best = True
         else:
-            gained = rank > (progress.best if greater else -progress.best, -progress.best_loss)
-        if gained:
+            is_best = rank > (progress.best if greater else -progress.best, -progress.best_loss)
+        if is_best:
             progress.best, progress.best_loss = value, figures["loss"]
             progress.best_step, progress.stale_evaluations = progress.step, 0
         else:
             progress.stale_evaluations += 1
         progress.evaluated_step = progress.step
-        return gained
+        return is_best
 
     @contextmanager
     def _full_weights(self) -> Iterator[None]:
@@ -346,7 +348,7 @@ class Loop:
                 f"{checkpoint.folder} was trained with another recipe: {changes}. Nothing was touched. Restore the "
                 "recipe, or start a new run with another --output"
             )
-        if None not in (self.frozen, known := state.get("frozen")) and known != self.frozen:
+        if None not in (self.frozen, saved := state.get("frozen")) and saved != self.frozen:
             raise RunError(
                 f"{checkpoint.folder} was trained with other frozen weights than {self.recipe.model.pretrained} has "
                 "now. Restore those weights, or start a new run with another --output"
@@ -365,7 +367,10 @@ class Loop:
         self.trained_objective.load_carried_state(checkpoint.carried_state())
 
     def load_best(self) -> None:
-        """Load the weights of the best step into the model. Raises RunError if its checkpoint is corrupt."""
+        """Load the weights of the best step into the model, if there was an evaluation to choose it.
+
+        Raises RunError if its checkpoint is corrupt.
+        """
         if self.progress.best_step is None:
             return
         checkpoint = self.checkpoints.at(self.progress.best_step)
@@ -386,9 +391,9 @@ class Loop:
         return steps
 
     def release(self) -> None:
-        """Leave the process group.
+        """Free the wrapped model and leave the process group.
 
-        The wrapped model is freed first: if it outlives the process group, torch can deadlock in its destructor.
+        In this order: if the model outlives the process group, torch can deadlock in its destructor.
         """
         self.plan.close()
         self.prepared, self.prepared_optimizer = self.accelerator.free_memory(self.prepared, self.prepared_optimizer)

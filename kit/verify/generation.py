@@ -88,9 +88,9 @@ def batched_search(subject: Subject) -> Outcome:
     settings = _settings(subject, BEAMS)
     expected = []
     for row in range(len(subject.batch["labels"])):
-        one = trimmed(subject.batch, slice(row, row + 1))
-        del one["labels"]
-        expected += _generated(subject.exact, one, settings)
+        example = trimmed(subject.batch, slice(row, row + 1))
+        del example["labels"]
+        expected += _generated(subject.exact, example, settings)
     return _same_tokens(_generated(subject.exact, subject.source(), settings), expected)
 
 
@@ -163,7 +163,7 @@ def every_hypothesis(
     # log-probability of the first t tokens of each prefix: (sources, prefixes, length)
     chosen = log_p[:, :, :-1].gather(-1, prefixes.expand(sources, -1, -1).unsqueeze(-1)).squeeze(-1)
     cost = torch.nn.functional.pad(chosen.cumsum(-1), (1, 0))
-    found: list[dict[tuple[int, ...], float]] = []
+    by_source: list[dict[tuple[int, ...], float]] = []
     for costs, steps in zip(cost, log_p, strict=True):
         scores: dict[tuple[int, ...], float] = {}
         for t in range(max_new_tokens):
@@ -171,8 +171,8 @@ def every_hypothesis(
             total = (costs[:, t, None] + steps[:, t]) / (t + 1) ** length_penalty  # (prefixes, vocabulary)
             rows = zip(prefixes[:, :t].tolist(), total.tolist(), strict=True)
             scores |= {(*tokens, token): row[token] for tokens, row in rows for token in followers}
-        found.append(scores)
-    return found
+        by_source.append(scores)
+    return by_source
 
 
 def compare_with_every_hypothesis(
@@ -184,7 +184,7 @@ def compare_with_every_hypothesis(
     """
     vocabulary = model.get_output_embeddings().weight.shape[0]
     settings = GenerationSettings(
-        # the number of candidates in the last step but one: every hypothesis that ends there must fit
+        # as many as there are candidates in the next-to-last step, so that none is pruned
         num_beams=vocabulary * (vocabulary - 1) ** (max_new_tokens - 2),
         num_return_sequences=best,
         max_new_tokens=max_new_tokens,
@@ -197,7 +197,9 @@ def compare_with_every_hypothesis(
         total += len(scores)
         tokens = [tuple(hypothesis.tokens) for hypothesis in hypotheses]
         if len(set(tokens)) < len(tokens) or not scores.keys() >= set(tokens):
-            return Outcome(False, f"beam search returned {tokens}, twice the same or no hypothesis at all", TOLERANCE)
+            return Outcome(
+                False, f"beam search returned {tokens}, with a hypothesis that is repeated or impossible", TOLERANCE
+            )
         for hypothesis, own, ranked in zip(hypotheses, tokens, sorted(scores.values(), reverse=True), strict=False):
             differences += [abs(hypothesis.score - scores[own]), abs(hypothesis.score - ranked)]
     return equal_within(max_or_nan(differences), TOLERANCE, f"the best of {total} hypotheses")

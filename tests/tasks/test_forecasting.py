@@ -111,7 +111,7 @@ def write_rows(folder: Path, *rows: dict[str, Any], **data: Any) -> dict[str, An
 @pytest.mark.parametrize(
     ("rows", "data", "message"),
     [
-        ([{"v": [1, 2, None, 4]}], {}, 'series "1", step 3: the value of "v" is missing. Fill it in, or leave'),
+        ([{"v": [1, 2, None, 4]}], {}, 'series "1", step 3: the value of "v" is missing. Fill it in, or mask'),
         ([{"v": [1, 2, 3]}, {"v": [1, math.nan, 2]}], {}, 'series "2", step 2: the value of "v" is missing'),
         ([{"v": [1, 2, math.inf]}], {}, 'series "1", step 3: "v" is infinite'),
         ([{"v": [[1, 2], [3, 4], [5]]}], {}, 'step 3 of "v" has 1 numbers, and the first has 2'),
@@ -120,8 +120,8 @@ def write_rows(folder: Path, *rows: dict[str, Any], **data: Any) -> dict[str, An
         ([{"v": [1, 2]}], {}, "train has no window of data.history + data.horizon = 3 steps"),
         ([{"v": [None, None, 1]}], {"missing": "mask"}, "train has no window"),
         ([{"w": [1, 2, 3]}], {}, "data.targets: "),
-        ([{"v": ["a", "b", "c"]}], {}, "step 1: \"v\" is no number: 'a'"),
-        ([{"v": "abc"}], {}, "row 1: \"v\" is no number: 'abc'"),
+        ([{"v": ["a", "b", "c"]}], {}, "step 1: \"v\" is not a number: 'a'"),
+        ([{"v": "abc"}], {}, "row 1: \"v\" is not a number: 'abc'"),
     ],
 )
 def test_what_is_wrong_with_numbers_is_said_with_its_place(

@@ -61,7 +61,11 @@ def read_conll(path: Path, layout: Layout) -> FileTable:
 
 
 def read_sentences(path: Path, layout: Layout) -> Iterator[Sentence]:
-    """The sentences of a file. Raises DataError, with the line, if the columns are not those of the first line."""
+    """The sentences of a file.
+
+    Raises DataError, with the line, for an empty cell, or if a line does not have as many columns as `layout.columns`
+    or, by default, the first line.
+    """
     delimiter = layout.delimiter
     width = None if layout.columns is None else len(layout.columns)
     expected = f"data.columns names {width}"
@@ -108,7 +112,7 @@ def count_columns(row: list[str]) -> str:
 
 
 def advice(text: str, delimiter: str) -> str:
-    """What is probably wrong with a line."""
+    """A sentence on what is probably wrong with a line."""
     if text.startswith("#"):
         return " A line that starts with # is read as a word: remove comments from the file."
     other = " " if delimiter == "\t" else "\t"

@@ -48,7 +48,7 @@ class Series:
 
     @property
     def present(self) -> NDArray[np.bool_]:
-        """Which steps have all values, (steps,)."""
+        """Whether each step has all its values, (steps,)."""
         return np.asarray(~np.isnan(self.values).any(1))
 
 
@@ -139,7 +139,7 @@ def _number(cell: Any, where: str) -> float:
     try:
         number = float(cell)
     except (TypeError, ValueError):
-        raise DataError(f"{where} is no number: {str(cell)[:40]!r}.") from None
+        raise DataError(f"{where} is not a number: {str(cell)[:40]!r}.") from None
     if math.isinf(number):
         raise DataError(f"{where} is infinite.")
     return number
@@ -158,7 +158,7 @@ def _checked(series: Series, data: "ForecastingData", where: str, complete: bool
         if len(missing) and (what == "context" or data.missing == "refuse"):
             step, column = missing[0]
             name = f' of "{names[column]}"' if len(names) == numbers.shape[1] else ""
-            advice = " Fill it in, or leave such steps out by data.missing: mask." if what == "value" else ""
+            advice = " Fill it in, or mask such steps with data.missing: mask." if what == "value" else ""
             raise DataError(f"{where}, step {step + 1}: the {what}{name} is missing.{advice}")
     return replace(series, values=values)
 
@@ -237,12 +237,15 @@ class Windows:
 
 
 def windows_of(series: list[Series], history: int, horizon: int, stride: int) -> Windows:
-    """All windows of the series that have at least one value to read and one to predict, `stride` steps apart."""
+    """The windows that start every `stride` steps of each series.
+
+    Windows without a complete step in their history or in their horizon are left out.
+    """
     positions = []
-    for number, one in enumerate(series):
-        present = one.present
-        for start in range(0, len(one) - history - horizon + 1, stride):
-            middle = start + history
-            if present[start:middle].any() and present[middle : middle + horizon].any():
+    for number, steps in enumerate(series):
+        present = steps.present
+        for start in range(0, len(steps) - history - horizon + 1, stride):
+            split = start + history
+            if present[start:split].any() and present[split : split + horizon].any():
                 positions.append((number, start))
     return Windows(series, np.array(positions, dtype=np.int64).reshape(-1, 2), history, horizon)

@@ -140,8 +140,8 @@ class LabelingTask(Task[L, LabelingState]):
             )
 
     def configure_tokenizer(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        """Make a tokenizer return what the model reads, in training and in pipelines: padding on the right, where it
-        moves no token to another position, no segments if the model has none, and truncation to its positions."""
+        """Configure a tokenizer, in place, for training and pipelines: padding on the right, so that padding does not
+        move tokens to other positions, no `token_type_ids` if the model has no segments, and `model_max_length`."""
         tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "right"
         limit = self.max_length(tokenizer, config)
         if limit is not None:
@@ -154,8 +154,10 @@ class LabelingTask(Task[L, LabelingState]):
             tokenizer.init_kwargs["model_input_names"] = names  # only these are saved
 
     def max_length(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int | None:
-        """The maximum number of tokens of an example. Raises RecipeError if the recipe asks for more than the model
-        has positions for."""
+        """The maximum number of tokens of an example, None if there is no limit.
+
+        Raises RecipeError if data.max_length exceeds the positions of the model.
+        """
         positions, requested = position_limit(config), self.recipe.data.max_length
         if requested is not None and positions is not None and requested > positions:
             raise RecipeError(

@@ -1,7 +1,7 @@
-"""What a model looked at for one sentence: its attention weights in all layers and heads, from one forward pass.
+"""The attention of a model for one sentence: its weights in all layers and heads, from one forward pass.
 
-The output is searched first, or given, and then read by the decoder at once. What a position attends to depends only on
-what comes before it, so these are the weights that every step of the search has seen.
+The output is generated first, or given, and then read by the decoder in one pass. What a position attends to depends
+only on what comes before it, so these are the weights of every step of the search.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,13 +38,13 @@ MAX_TOKENS = 512
 class Attention:
     """The weights of one sentence, and the tokens that they belong to.
 
-    A row of `cross` and `decoder` is a token of the output, with the weights at the time when it was written.
+    A row of `cross` and `decoder` is a token of the output, with the weights of the step that generated it.
     """
 
     source: list[str]
     output: list[str]
-    start: str  # what the decoder starts from
-    weights: dict[Kind, Tensor]  # of the kinds that the model has: (layers, heads, who looks, what is looked at)
+    start: str  # the first token that the decoder reads
+    weights: dict[Kind, Tensor]  # of the kinds that the model has: (layers, heads, queries, keys)
     truncated_at: int | None = None  # the number of tokens, if the source or the target had more
 
     @property
@@ -76,7 +76,7 @@ def attention_of(
     sentence, target = question.sentence, question.target
     for name, text in (("sentence", sentence), ("target", target)):
         if text is not None and BLANK.fullmatch(text):
-            raise DataError(f"the {name} is empty: there is nothing to look at")
+            raise DataError(f"the {name} is empty: there is nothing to attend to")
     settings = replace(settings or saved_settings(model), **tokenizers.generation_tokens(question.target_language))
     limit = min(position_limit(model.config) or MAX_TOKENS, MAX_TOKENS)
     (source,), truncated = encode_truncated(
@@ -103,7 +103,7 @@ def attention_of(
 
 @torch.inference_mode()
 def attention_weights(model: PreTrainedModel, source: list[int], decoder_input: list[int]) -> dict[Kind, Tensor]:
-    """The weights of every kind of attention that the model has: (layers, heads, who looks, what is looked at)."""
+    """The weights, on the CPU, of every kind of attention that the model has: (layers, heads, queries, keys)."""
     ids = torch.tensor([source], device=model.device)
     with eager_attention(model):
         outputs = model(
@@ -124,16 +124,16 @@ def attention_weights(model: PreTrainedModel, source: list[int], decoder_input: 
 @contextmanager
 def eager_attention(model: PreTrainedModel) -> Iterator[None]:
     """Use eager attention within the block: fused implementations do not return their weights."""
-    before = model.config._attn_implementation
+    previous = model.config._attn_implementation
     model.set_attn_implementation("eager")
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation(previous)
 
 
 def start_name(tokenizer: PreTrainedTokenizerBase, start: int) -> str:
-    """START, whichever special token a model starts from, unless it is one that means something, such as a language."""
+    """The token that the decoder starts from; START unless it has a meaning, such as a language."""
     meaningless = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id)
     return BOS if start in meaningless else readable(tokenizer, [start])[0]
 
@@ -152,7 +152,7 @@ def readable(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str
 def from_bytes(token: str) -> str:
     """The text of a byte-level token, which has a printable character for every byte."""
     table = byte_of_letter()
-    if not all(letter in table for letter in token):  # added as it is, not learned from bytes
+    if not all(letter in table for letter in token):  # an added token, which is plain text
         return token
     return bytes(table[letter] for letter in token).decode("utf-8", "backslashreplace")
 
