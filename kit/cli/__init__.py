@@ -20,7 +20,6 @@ from kit.system.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Train, evaluate, verify and share sequence models. To get started, run: kit recipes",
 )

@@ -1,43 +1,80 @@
 """The commands for recipes and for this machine: recipes, copy, explain, doctor."""
 
 import json
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kit.errors import KitError
+from kit.cli.arguments import recipe_names
+from kit.errors import KitError, did_you_mean
 
 if TYPE_CHECKING:
     from kit.diagnostics.doctor import Finding
+    from kit.recipe.catalog import RecipeRow
 
 
 def recipes(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Recipe to show with all its results.", autocompletion=recipe_names),
+    ] = None,
+    task: Annotated[str | None, typer.Option(help="List the recipes of this task.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="List the recipes that need no download.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="List the recipes whose measured run took at most so many minutes.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all results.")] = False,
     schema: Annotated[
         bool,
         typer.Option("--schema", help="Print the JSON schema of recipes, for validation and completion in editors."),
     ] = False,
 ) -> None:
-    """List the shipped recipes with their measured results."""
-    from kit.recipe.catalog import list_recipes
+    """List the shipped recipes, or show one of them with all its measured results."""
+    from kit.recipe.catalog import list_recipes, recipe_row
     from kit.recipe.schema import recipe_schema
-    from kit.tasks.registry import recipe_classes
+    from kit.tasks.registry import TASKS, recipe_classes
 
+    filtered = task is not None or offline or minutes is not None
+    if (schema and (name or filtered or as_json)) or (name and filtered):
+        raise KitError("A name, --schema and the filters --task, --offline and --minutes exclude each other: use one")
     if schema:
         print(json.dumps(recipe_schema(recipe_classes()), indent=1))
         return
-    from rich.console import Console
-    from rich.table import Table
+    if task is not None and task not in TASKS:
+        raise KitError(f'--task "{task}": expected one of {", ".join(TASKS)}.{did_you_mean(task, TASKS)}')
+    rows = [
+        row
+        for row in ([recipe_row(name)] if name else list_recipes())
+        if task in (None, row.task)
+        and not (offline and row.needs_download)
+        and (minutes is None or (row.minutes is not None and row.minutes <= minutes))
+    ]
+    if as_json:
+        print(json.dumps([row.as_json() for row in rows], indent=1, ensure_ascii=False))
+    elif name:
+        print(rows[0].details())
+    else:
+        print("\n".join(_list_recipes(rows, shutil.get_terminal_size().columns)))
 
-    table = Table("recipe", "description", "results", box=None, pad_edge=False)
-    for row in list_recipes():
-        table.add_row(row.name, row.title, row.headline() or row.reason)
-    Console().print(table)
+
+def _list_recipes(rows: "list[RecipeRow]", width: int) -> Iterator[str]:
+    """A line for each recipe, truncated to the width of the terminal."""
+    lines = [("recipe", "min", "result", "what")]
+    for row in rows:
+        minutes = "" if row.minutes is None else f"{max(1, round(row.minutes))}"
+        lines.append((row.short_name, minutes, row.headline(), row.title))
+    name, result = (max(len(line[column]) for line in lines) for column in (0, 2))
+    for line in lines:
+        text = f"{line[0]:<{name}}  {line[1]:>3}  {line[2]:<{result}}  {line[3]}"
+        yield text if len(text) <= width else text[: width - 1].rstrip() + "…"
+    yield "kit recipes NAME shows all about a recipe, kit train NAME runs it"
 
 
 def copy(
-    name: Annotated[str, typer.Argument(help="Name of a shipped recipe.")],
+    name: Annotated[str, typer.Argument(help="Name of a shipped recipe.", autocompletion=recipe_names)],
     destination: Annotated[Path, typer.Argument(help="File or folder to copy the recipe to.")] = Path(),
 ) -> None:
     """Copy a shipped recipe, to edit it."""

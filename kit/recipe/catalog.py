@@ -1,6 +1,7 @@
 """The recipes and model card templates that ship with kit, in a wheel or a source tree."""
 
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from kit.errors import KitError, RecipeError, did_you_mean
@@ -96,47 +97,84 @@ class RecipeRow:
 
     name: str
     path: Path
-    title: str
+    header: list[str]
+    """The comment at the top: a title, then commands and remarks."""
     task: str
+    needs_download: bool
+    """Whether it trains on data, or starts from a model, that does not come with kit."""
     measured: dict[str, Figure]
     """Results of a real run; empty if there are none."""
     reason: str
     """Why there are no results; empty if there are some."""
 
+    @property
+    def short_name(self) -> str:
+        return self.name.rpartition("/")[2]
+
+    @property
+    def title(self) -> str:
+        return next(iter(self.header), "")
+
+    @property
+    def minutes(self) -> float | None:
+        """Duration of the measured run, including evaluation."""
+        value = self.measured.get("minutes")
+        return float(value) if isinstance(value, int | float) else None
+
     def headline(self) -> str:
-        """The most important results: metrics on the test split, duration and hardware."""
-        parts = [
-            f"{name} {value}"
-            for name, value in self.measured.items()
-            if name.startswith("test_") and name.removeprefix("test_") not in ("loss", "perplexity", "examples")
-        ]
-        if "minutes" in self.measured:
-            parts.append(f"{self.measured['minutes']} minutes")
-        if "hardware" in self.measured:
-            parts.append(str(self.measured["hardware"]))
-        return ", ".join(parts)
+        """The most important result: the first metric, of the test split if there is one, or else the loss."""
+        names = [name for split in ("test_", "validation_") for name in self.measured if name.startswith(split)]
+        # only if there is nothing else
+        last = ("loss", "perplexity", "examples", "size", "tokens", "words_without_tokens", "null_threshold")
+        name = min(names, key=lambda name: last.count(name.partition("_")[2]), default="")
+        return f"{name.partition('_')[2].replace('_', ' ')} {self.measured[name]}" if name else ""
+
+    def details(self) -> str:
+        """All about the recipe, as text."""
+        width = max(map(len, self.measured), default=0)
+        measured = [f"  {name:<{width}}  {value}" for name, value in self.measured.items()] or [f"  {self.reason}"]
+        return "\n".join([self.name, *(f"  {line}".rstrip() for line in self.header), "", "measured:", *measured])
+
+    def as_json(self) -> dict[str, object]:
+        """The same as values."""
+        return {
+            "name": self.name,
+            "task": self.task,
+            "title": self.title,
+            "needs_download": self.needs_download,
+            "measured": self.measured or None,
+        }
 
 
 def list_recipes() -> list[RecipeRow]:
     """The shipped recipes, sorted by name."""
-    rows = []
-    for name, path in shipped_recipes().items():
-        text = read_text(path)
-        value = read_yaml(text, str(path)).value
-        recipe = value if isinstance(value, dict) else {}
-        comments = (line.strip("# \t") for line in text.splitlines() if line.startswith("#"))
-        measured = recipe.get("measured") or {"none": "not measured yet"}
-        rows.append(
-            RecipeRow(
-                name=name,
-                path=path,
-                title=next((comment for comment in comments if comment), ""),
-                task=str(recipe.get("task", "")),
-                measured={} if "none" in measured else measured,
-                reason=str(measured.get("none", "")),
-            )
-        )
-    return rows
+    return [_row(name, path) for name, path in shipped_recipes().items()]
+
+
+def recipe_row(path_or_name: str) -> RecipeRow:
+    """What `kit recipes` shows of one recipe. Raises RecipeError if there is none."""
+    path = find_recipe(path_or_name)
+    names = {path: name for name, path in shipped_recipes().items()}
+    return _row(names.get(path, printable(path_or_name)), path)
+
+
+def _row(name: str, path: Path) -> RecipeRow:
+    text = read_text(path)
+    value = read_yaml(text, str(path)).value
+    recipe = value if isinstance(value, dict) else {}
+    comments = takewhile(lambda line: line.startswith("#"), text.split("\n"))
+    measured = recipe.get("measured") or {"none": "not measured yet"}
+    pretrained = [(recipe.get(section) or {}).get("pretrained") for section in ("model", "tokenizer")]
+    data = str((recipe.get("data") or {}).get("path", ""))
+    return RecipeRow(
+        name=name,
+        path=path,
+        header=[line.removeprefix("#").removeprefix(" ").rstrip() for line in comments],
+        task=str(recipe.get("task", "")),
+        needs_download=any(pretrained) or not data.startswith("builtin:"),
+        measured={} if "none" in measured else measured,
+        reason=str(measured.get("none", "")),
+    )
 
 
 def copy_recipe(name: str, destination: str | Path) -> Path:

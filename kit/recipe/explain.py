@@ -6,7 +6,7 @@ from pydantic.fields import FieldInfo
 
 from kit.errors import RecipeError, did_you_mean
 from kit.models import MODELS
-from kit.recipe.keys import Recipes, key_variants, name_tasks, recipe_fields
+from kit.recipe.keys import Recipes, key_variants, known_as, name_tasks, recipe_fields
 from kit.recipe.messages import describe, show
 from kit.recipe.model_settings import SET_BY_KIT, model_fields
 
@@ -97,4 +97,6 @@ def _nearest_key(key: str, recipes: Recipes) -> str:
     same_name = [name for name in known if name.rpartition(".")[2] == key.rpartition(".")[2]]
     if same_name:
         return f" Did you mean {' or '.join(same_name)}?"
+    if other := known_as(key, *recipes.values()):
+        return f" kit calls it {other}: `kit explain {other}`."
     return did_you_mean(key, known) or " `kit explain` lists the sections."

@@ -7,10 +7,12 @@ from functools import partial
 import pytest
 
 from kit.errors import RecipeError
+from kit.models import MODELS
 from kit.recipe import catalog as shipped
 from kit.recipe.base import Recipe, sections_of
 from kit.recipe.catalog import copy_recipe, list_recipes
 from kit.recipe.explain import explain as explain_key
+from kit.recipe.keys import OTHER_NAMES, key_variants
 from kit.recipe.model_settings import model_fields
 from kit.recipe.schema import recipe_schema
 from kit.tasks.registry import recipe_classes
@@ -134,3 +136,67 @@ def test_the_schema_knows_every_key_and_the_settings_of_the_model():
     assert properties["cell"]["enum"] == ["rnn", "lstm", "gru"]
     assert "recurrent cell" in properties["cell"]["description"]
     assert condition["then"]["additionalProperties"] is False
+
+
+# ---- kit recipes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("columns", [80, 40, 200])
+def test_each_recipe_is_one_line_of_the_terminal(kit_here, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    header, *lines, hint = kit_here("recipes").stdout.splitlines()
+    assert header.split()[:2] == ["recipe", "min"]
+    assert [line.split()[0].rstrip("…") for line in lines] == [
+        name.rpartition("/")[2] for name in shipped.shipped_recipes()
+    ]
+    assert max(len(line) for line in [header, *lines]) <= columns
+    assert "kit recipes NAME" in hint
+
+
+def test_filters_narrow_the_list(kit_here):
+    rows = json.loads(kit_here("recipes", "--json").stdout)
+    assert {row["name"] for row in rows} == set(shipped.shipped_recipes())
+    some = json.loads(kit_here("recipes", "--task", "translation", "--offline", "--minutes", "5", "--json").stdout)
+    assert some == [
+        row
+        for row in rows
+        if row["task"] == "translation"
+        and not row["needs_download"]
+        and row["measured"]
+        and row["measured"].get("minutes", 99) <= 5
+    ]
+    assert "translation/dates_rnn" in {row["name"] for row in some}
+    failed = kit_here("recipes", "--task", "translate")
+    assert failed.returncode == 2
+    assert 'Did you mean "translation"' in failed.stderr
+    assert kit_here("recipes", "dates_rnn", "--offline").returncode == 2
+
+
+def test_a_recipe_is_shown_with_all_its_figures(kit_here):
+    shown = kit_here("recipes", "dates_rnn").stdout
+    row = next(row for row in list_recipes() if row.short_name == "dates_rnn")
+    assert all(f"{name} " in shown and str(value) in shown for name, value in row.measured.items())
+    assert row.title in shown
+
+
+@pytest.mark.parametrize(
+    ("wrong", "right"), [("train.lr", "train.learning_rate"), ("beam_size", "eval.num_beams"), ("lora", "peft.method")]
+)
+def test_names_of_other_libraries_lead_to_the_key(kit_here, wrong, right):
+    failed = kit_here("explain", wrong)
+    assert failed.returncode == 2
+    assert f"kit calls it {right}" in failed.stderr
+
+
+def test_a_recipe_with_a_name_of_another_library_gets_the_key(kit_here):
+    failed = kit_here("train", "dates_rnn", "train.gradient_accumulation_steps=2")
+    assert failed.returncode == 2
+    assert "kit calls it train.micro_batches" in failed.stderr
+
+
+def test_every_other_name_leads_to_a_key_and_is_none_itself():
+    variants = key_variants(recipe_classes())
+    keys = {f"{section}.{name}" for section, names in variants.items() for name in names}
+    keys |= {f"model.{name}" for model_type in MODELS for name in model_fields(model_type)}
+    assert set(OTHER_NAMES.values()) <= keys
+    assert not {key.rpartition(".")[2] for key in keys} & set(OTHER_NAMES)
