@@ -70,6 +70,34 @@ def test_known_words_keep_all_their_spaces(words):
     assert tokenizers.decode(tokenizers.encode_target([joined])) == [joined.strip()]
 
 
+@settings(deadline=None)
+@given(text=st.text(LETTERS, max_size=30), kind=st.sampled_from(["word", "bpe", "byte_bpe", "unigram"]))
+def test_offsets_leave_out_the_space_before_a_word(text, kind):
+    """The text of a token is what its offsets cut out, so an entity starts at its first letter."""
+    encoding = trained(kind, "none").source.backend_tokenizer.encode(text)
+    covered = set()
+    for token, (start, end) in zip(encoding.tokens[:-1], encoding.offsets[:-1], strict=True):
+        part = text[start:end]
+        covered.update(range(start, end))
+        if token == "▁":  # a further space, or a word that continues in the next token
+            assert len(part) == 1
+        elif kind == "byte_bpe":
+            assert part == part.strip(" ")
+        else:
+            assert part.replace("▁", "_") == token.removeprefix("▁") or token == "<unk>"
+    assert all(place in covered or letter.isspace() for place, letter in enumerate(text))
+
+
+def test_offsets_of_wordpiece_are_as_long_as_its_tokens():
+    """transformers tells words from their parts by it: there, the space before a word counts."""
+    encoding = trained("wordpiece", "none").source.backend_tokenizer.encode("the cat, sat")
+    spans = ["the cat, sat"[start:end] for start, end in encoding.offsets[:-1]]
+    assert "".join(spans) == "the cat, sat"
+    assert [len(span) for span in spans[1:]] == [
+        len(token.removeprefix("##")) for token in encoding.tokens[1:-1]
+    ]  # nothing precedes the first
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_ids_of_the_special_tokens(kind):
     tokenizer = trained(kind).source

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.labeling_runs import recipe, write_rows
-from transformers import pipeline
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import PreTrainedTokenizerFast, pipeline
 
 from kit import train
 from kit.data.batching.ragged import IGNORE_INDEX
@@ -124,6 +125,48 @@ def test_words_are_judged_the_same_whatever_the_sub_words(
         assert [row["prediction"] for row in found.rows] == expected
         if not examples.without_tokens:
             assert compute_metrics(["entity_f1"], expected, right)["entity_f1"] == 1.0
+
+
+SENTENCE = "Anna Li lives in Oslo"
+
+
+def tagger(ready: Prepared) -> Any:
+    return pipeline(
+        "token-classification", model=ready.model, tokenizer=ready.state.tokenizers.source, ignore_labels=[]
+    )
+
+
+@pytest.mark.parametrize("kind", ["word", "bpe", "byte_bpe", "unigram", "char"])
+def test_the_stock_pipeline_finds_where_a_word_starts(tmp_path: Path, kind: str) -> None:
+    ready = prepared(tmp_path, tokenizer={"train": kind, "vocab_size": 2000})
+    ready.state.tokenizers.source.save_pretrained(tmp_path / "saved")
+    found = tagger(ready)(SENTENCE)
+    starts = {one["start"] for one in found if SENTENCE[one["start"] : one["end"]].strip()}
+    assert starts >= {place for place in range(len(SENTENCE)) if f" {SENTENCE}"[place] == " "}
+    assert all(SENTENCE[one["start"]] != " " for one in found if one["end"] - one["start"] > 1)
+
+
+def test_the_stock_pipeline_groups_the_word_pieces_of_a_word(tmp_path: Path) -> None:
+    ready = prepared(tmp_path, tokenizer={"train": "wordpiece", "vocab_size": 40, "min_frequency": 1})
+    use = tagger(ready)
+    assert len(use(SENTENCE)) > 5
+    ready.model.config.id2label = dict(enumerate(f"B-{n}" for n in range(ready.model.config.num_labels)))
+    found = use(SENTENCE, aggregation_strategy="first")
+    assert [SENTENCE[one["start"] : one["end"]].strip() for one in found] == SENTENCE.split()
+
+
+def test_byte_level_tokenizers_of_others_find_where_a_word_starts(tmp_path: Path) -> None:
+    """Like that of RoBERTa, whose post-processor trims the space before a word."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({token: n for n, token in enumerate(["<s>", "</s>", "<unk>", *letters])}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), add_prefix_space=False)
+    PreTrainedTokenizerFast(
+        tokenizer_object=backend, pad_token="</s>", sep_token="</s>", cls_token="<s>", unk_token="<unk>"
+    ).save_pretrained(tmp_path / "tokenizer")
+    found = tagger(prepared(tmp_path, tokenizer={"pretrained": str(tmp_path / "tokenizer")}))(SENTENCE)
+    shown = "".join(SENTENCE[one["start"] : one["end"]] for one in found)
+    assert shown == SENTENCE.replace(" ", "")
 
 
 def test_words_without_tokens_are_outside_and_told(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from kit.system.files import read_json
 from kit.system.redaction import redact
 
 if TYPE_CHECKING:
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerBase
 
     from kit.recipe.model import Seq2SeqTokenizerSection, TokenizerSection
@@ -219,16 +220,11 @@ class Chained:
 def build_tokenizer(
     section: "TokenizerSection", texts: Iterable[str], side: str, ends: bool, start: str = BOS
 ) -> "PreTrainedTokenizerBase":
-    from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     backend = train_vocabulary(section, texts, side)
     end = f" {EOS}" if ends else ""
-    backend.post_processor = TemplateProcessing(
-        single=f"$A{end}",
-        pair=f"$A{end} $B{end}",
-        special_tokens=[(EOS, backend.token_to_id(EOS))],
-    )
+    set_template(backend, f"$A{end}", f"$A{end} $B{end}", [EOS])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         bos_token=start,
@@ -242,11 +238,21 @@ def build_tokenizer(
     )
 
 
+def set_template(backend: "Tokenizer", single: str, pair: str, special: Sequence[str]) -> None:
+    """Let a tokenizer add special tokens to a text and to a pair, after it has trimmed offsets."""
+    from tokenizers.processors import Sequence as Processors
+    from tokenizers.processors import TemplateProcessing
+
+    ids = [(token, backend.token_to_id(token)) for token in special]
+    template = TemplateProcessing(single=single, pair=pair, special_tokens=ids)
+    trimming = backend.post_processor
+    backend.post_processor = template if trimming is None else Processors([trimming, template])
+
+
 def train_tokenizer(
     section: "TokenizerSection", texts: Iterable[str], kind: Literal["masked", "causal"]
 ) -> "PreTrainedTokenizerBase":
     """Train the tokenizer of a language model: a causal one adds no tokens, a masked one [CLS] A [SEP] B [SEP]."""
-    from tokenizers.processors import TemplateProcessing
     from transformers import PreTrainedTokenizerFast
 
     texts = reusable(texts)
@@ -255,11 +261,7 @@ def train_tokenizer(
         return build_tokenizer(section, texts, "training", ends=False, start=EOS)
     backend = train_vocabulary(section, texts, "training", BERT_SPECIAL_TOKENS)
     first, pad, separator, unknown, mask = BERT_SPECIAL_TOKENS
-    backend.post_processor = TemplateProcessing(
-        single=f"{first} $A {separator}",
-        pair=f"{first} $A {separator} $B:1 {separator}:1",
-        special_tokens=[(token, backend.token_to_id(token)) for token in (first, separator)],
-    )
+    set_template(backend, f"{first} $A {separator}", f"{first} $A {separator} $B:1 {separator}:1", [first, separator])
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         cls_token=first,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from kit.errors import DataError, RecipeError
 
@@ -25,6 +25,8 @@ BERT_SPECIAL_TOKENS = ("[CLS]", "[PAD]", "[SEP]", "[UNK]", "[MASK]")
 WORD_START = "▁"
 CONTINUATION = "##"
 SYMBOL = rf"{WORD_START}?[[\p{{P}}\p{{S}}\s]&&[^{WORD_START}]]"
+# The space that a mark stands for is removed before the words are marked, so that their offsets start after it.
+SPACE_BEFORE_WORD = " (?! )"
 # Longest word that WordPiece splits (in quadratic time); a longer one is unknown. Its default of 100 is shorter than a
 # Thai or Chinese clause, which is written without spaces.
 MAX_WORD_LENGTH = 1000
@@ -74,17 +76,19 @@ def normalizer(section: "TokenizerSection", word_marks: bool) -> normalizers.Nor
     return normalizers.Sequence(steps)
 
 
-def word_tokenizer(
-    model: models.Model, section: "TokenizerSection", decoder: decoders.Decoder | None = None
-) -> Tokenizer:
+def word_tokenizer(model: models.Model, section: "TokenizerSection") -> Tokenizer:
     """A tokenizer that splits text into words, which start with the mark, and single symbols."""
     tokenizer = Tokenizer(model)
     tokenizer.normalizer = normalizer(section, word_marks=True)
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Metaspace(WORD_START, "always"), pre_tokenizers.Split(Regex(SYMBOL), "isolated")]
+        [pre_tokenizers.Split(Regex(SPACE_BEFORE_WORD), "removed"), *mark_words()]
     )
-    tokenizer.decoder = decoder or decoders.Metaspace(WORD_START, "always")
+    tokenizer.decoder = decoders.Metaspace(WORD_START, "always")
     return tokenizer
+
+
+def mark_words() -> list[pre_tokenizers.PreTokenizer]:
+    return [pre_tokenizers.Metaspace(WORD_START, "always"), pre_tokenizers.Split(Regex(SYMBOL), "isolated")]
 
 
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
@@ -137,6 +141,7 @@ def train_byte_bpe(section: "TokenizerSection", texts: Iterable[str], special: l
     tokenizer.normalizer = normalizer(section, word_marks=False)
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(add_prefix_space=False, trim_offsets=True)
     return learn(tokenizer, trainers.BpeTrainer, section, texts, special_tokens=special, initial_alphabet=alphabet)
 
 
@@ -169,7 +174,12 @@ def train_wordpiece(section: "TokenizerSection", texts: Iterable[str], special: 
     )
     # "#" is a symbol and thus a token by itself, so no token of the text starts with two of them.
     joined = [decoders.Replace(Regex(f"^{CONTINUATION}"), ""), decoders.Metaspace(WORD_START, "always")]
-    return word_tokenizer(model, section, decoders.Sequence(joined))
+    tokenizer = word_tokenizer(model, section)
+    tokenizer.decoder = decoders.Sequence(joined)
+    # The space stays in the offsets of a word: the token-classification pipeline of transformers takes a token of
+    # WordPiece for a part of the word before it if it is longer than its text, as it would be by its mark.
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(mark_words())
+    return tokenizer
 
 
 def train_unigram(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from datasets import Dataset
 from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.processors import Sequence as Processors
 from torch import Tensor
 from transformers import (
     AutoModelForTokenClassification,
@@ -113,11 +114,18 @@ class Tagging(LabelingTask[TaggedSentences]):
 
     def configure_tokenizer(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
         super().configure_tokenizer(tokenizer, config)
-        pre_tokenizer = tokenizer.backend_tokenizer.pre_tokenizer
+        backend = tokenizer.backend_tokenizer
+        pre_tokenizer = backend.pre_tokenizer
         if isinstance(pre_tokenizer, ByteLevel) and not pre_tokenizer.add_prefix_space:
             # byte-level tokenizers know a word by the space before it, which the words of a list do not have
             pre_tokenizer.add_prefix_space = True
             tokenizer.init_kwargs["add_prefix_space"] = True
+            # what trims the offsets would trim a letter in place of the space that is not in the text
+            processor: Any = backend.post_processor
+            parts: Any = processor if isinstance(processor, Processors) else [processor]
+            for part in parts:
+                if hasattr(part, "add_prefix_space"):
+                    part.add_prefix_space = True
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
