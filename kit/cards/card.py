@@ -9,10 +9,21 @@ from urllib.parse import quote
 
 from kit.cards.markdown import code_block, escape, quoted
 from kit.cards.metadata import metadata
-from kit.cards.provenance import data_notes, data_sentence, data_table, shared_recipe, short_path, summary, training
+from kit.cards.provenance import (
+    base_on_hub,
+    data_notes,
+    data_sentence,
+    data_table,
+    shared_recipe,
+    short_path,
+    summary,
+    training,
+)
 from kit.cards.tables import figure_titles, figures_of, figures_table, group_tables, results_table
-from kit.hub.names import RepoRef, parse_repo_id
+from kit.hub.names import RepoRef
+from kit.models import MODELS
 from kit.recipe.catalog import model_cards_folder
+from kit.system.files import read_json
 
 if TYPE_CHECKING:
     import jinja2
@@ -44,7 +55,7 @@ def write_card(
     adapter = recipe.peft.method is not None and not merged
     titles = figure_titles(recipe.eval.metrics)
     name = repo_id.rpartition("/")[2] if repo_id else run_folder.resolve().name
-    base, base_on_hub = _base_model(recipe.model.pretrained)
+    base = base_on_hub(recipe)
     config_file = "adapter_config.json" if adapter else "config.json"
     values = {
         "card_data": metadata(name, recipe, results, adapter).to_yaml(),
@@ -59,11 +70,11 @@ def write_card(
         "on_hub": repo_id is not None,
         "pipeline": recipe.pipeline_tag,
         "custom_pipeline": False,
-        "custom_code": recipe.model.type in type(recipe).kit_types,
+        "custom_code": _model_type(run_folder, recipe) in MODELS,
         "adapter": adapter,
         "auto_class": recipe.auto_class,
-        "base": base,
-        "base_on_hub": base_on_hub,
+        "base": base or RepoRef(short_path(recipe.model.pretrained or "")),
+        "base_on_hub": base is not None,
         "data_sentence": data_sentence(recipe),
         "data_table": data_table(recipe, results),
         "data_notes": data_notes(results),
@@ -91,10 +102,13 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _base_model(pretrained: str | None) -> tuple[RepoRef, bool]:
-    """The model that training started from, and whether it is on the Hub; of a local folder only the name."""
-    ref = parse_repo_id(pretrained or "")
-    return (RepoRef(short_path(pretrained or "")), False) if ref is None else (ref, True)
+def _model_type(run_folder: Path, recipe: Recipe) -> str | None:
+    """The type of the model, which a recipe does not name if it starts from a pretrained one."""
+    for file in ("config.json", "model_config.json"):
+        for folder in (run_folder / "model", run_folder):
+            if (folder / file).is_file():
+                return read_json(folder / file, "a model configuration").get("model_type")
+    return recipe.model.type
 
 
 def _pictures(run_folder: Path) -> list[dict[str, str]]:

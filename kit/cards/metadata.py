@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kit.cards.provenance import short_path
+from kit.cards.provenance import base_on_hub, short_path
 from kit.cards.tables import SPLITS, figure_titles, figures_of, metric_names
 from kit.evaluation.metrics import ACCURACIES, MODEL_METRICS
 from kit.hub.names import parse_repo_id
@@ -31,7 +31,7 @@ def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: boo
         pipeline_tag=recipe.pipeline_tag,
         tags=_tags(recipe),
         datasets=recipe.hub.datasets or ([data] if data else None),
-        base_model=hub_id(recipe.model.pretrained),
+        base_model=base.repo if (base := base_on_hub(recipe)) is not None else None,
         metrics=measured or None,
         model_name=name,
         eval_results=_eval_results(recipe, results) or None,

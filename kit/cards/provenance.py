@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kit.cards.markdown import code, escape, table
 from kit.cards.tables import figures_of
+from kit.hub.names import RepoRef, parse_foreign_repo_id, parse_repo_id
 
 if TYPE_CHECKING:
     from kit.recipe.base import Recipe
@@ -22,7 +23,7 @@ def summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
     if recipe.model.type:
         origin = f"{article} {recipe.pipeline_tag} model of type `{recipe.model.type}`, trained from scratch"
     else:
-        base = escape(short_path(recipe.model.pretrained or ""))
+        base = escape(recipe.hub.base_model or short_path(recipe.model.pretrained or ""))
         origin = f"{article} {recipe.pipeline_tag} model, fine-tuned from {base}"
     sentences = [f"{origin} with kit on {escape(short_path(recipe.data.path))}."]
     size, trained = results.get("parameters"), results.get("trained_parameters")
@@ -33,6 +34,12 @@ def summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
             share = f"{trained:,} parameters ({trained / size:.2%})"
             sentences.append(f"{share} were trained{method}; the rest are frozen.")
     return " ".join(sentences)
+
+
+def base_on_hub(recipe: Recipe) -> RepoRef | None:
+    """The model on the Hub that training started from; None for a new model, or one in a folder."""
+    named = recipe.hub.base_model
+    return parse_repo_id(recipe.model.pretrained or "") if named is None else parse_foreign_repo_id(named)
 
 
 def data_sentence(recipe: Recipe) -> str:
@@ -86,9 +93,10 @@ def shared_recipe(recipe: Recipe) -> str:
         "data": recipe.data.model_copy(update={"path": short_path(recipe.data.path)}),
         "measured": None,
     }
+    named = {"model": recipe.hub.base_model, "tokenizer": None}
     for name, section in (("model", recipe.model), ("tokenizer", recipe.tokenizer)):
         if section.pretrained:
-            sections[name] = section.model_copy(update={"pretrained": short_path(section.pretrained)})
+            sections[name] = section.model_copy(update={"pretrained": named[name] or short_path(section.pretrained)})
     return recipe.model_copy(update=sections).to_yaml()
 
 

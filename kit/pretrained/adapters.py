@@ -22,6 +22,7 @@ from transformers.pytorch_utils import Conv1D
 from transformers.utils.peft_utils import find_adapter_config_file
 
 from kit.errors import RecipeError, RunError, did_you_mean
+from kit.hub.names import RepoRef
 from kit.recipe.model import PeftSection
 from kit.system.files import read_json
 
@@ -50,12 +51,12 @@ def adapter_config_file(folder: str | Path) -> Path | None:
 
 
 def add_adapter(
-    model: PreTrainedModel, section: PeftSection, task_type: str, base: str, heads: Sequence[str]
+    model: PreTrainedModel, section: PeftSection, task_type: str, base: RepoRef | str, heads: Sequence[str]
 ) -> PreTrainedModel:
     """Add a new adapter to a model; only its weights and the modules named `heads` are trainable.
 
-    `base` is the name of the base model. Raises RecipeError if a name in the recipe matches no module that can be
-    adapted.
+    `base` is the base model: a repository on the Hub, or a folder. Raises RecipeError if a name in the recipe matches
+    no module that can be adapted.
     """
     saved = modules_to_save(model, section, task_type, heads)
     targets = target_modules(model, section, saved)
@@ -67,7 +68,10 @@ def add_adapter(
         "fan_in_fan_out": any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
     }
     model.add_adapter(peft_config(section, model, arguments))
-    model.peft_config["default"].base_model_name_or_path = base
+    config = model.peft_config["default"]
+    # as peft stores them, so that whoever loads the adapter finds this base model
+    config.base_model_name_or_path = base.repo if isinstance(base, RepoRef) else base
+    config.revision = base.revision if isinstance(base, RepoRef) else None
     return model
 
 

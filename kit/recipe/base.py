@@ -101,6 +101,8 @@ class Recipe(Section):
                 "train.num_train_epochs",
                 "with data.streaming, the number of steps in an epoch is unknown. Set train.max_steps instead.",
             )
+        if self.hub.base_model is not None and self.model.pretrained is None:
+            yield "hub.base_model", "the model is new: it has no base model (model.pretrained). Leave it out."
         if self.measured and "none" in self.measured and len(self.measured) > 1:
             yield "measured.none", "there are figures in addition to the reason for having none. Keep one or the other."
 

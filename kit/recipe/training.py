@@ -1,5 +1,6 @@
 """The recipe sections that describe a run and its result: `train`, `eval` and `hub`, with their key groups."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
@@ -210,3 +211,11 @@ class HubSection(Section):
 
     datasets: list[str] = []  # noqa: RUF012
     """Hub ids of the datasets that the model was trained on."""
+
+    base_model: str | None = None
+    """Base model on the Hub, OWNER/NAME[@REVISION], if model.pretrained is a folder with the same model. An adapter
+    that was trained on a folder cannot be pushed without it."""
+
+    def contradictions(self) -> Iterator[tuple[str, str]]:
+        if self.base_model is not None and not re.fullmatch(r"[\w.-]+/[\w.-]+(@[\w./-]+)?", self.base_model):
+            yield "base_model", f'expected OWNER/NAME or OWNER/NAME@REVISION, got "{self.base_model}".'

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from kit.data.streaming.stream import START
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.evaluation.evaluator import Evaluator
+from kit.hub.names import parse_repo_id
 from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, describe_parameters
 from kit.pretrained.folder import weights_dir
@@ -162,4 +164,5 @@ def build_model(task: Task[Any, Any], state: TaskState) -> PreTrainedModel:
         )
     torch.manual_seed(task.recipe.train.seed)
     assert task.recipe.peft_task_type is not None  # the recipe rejects peft.method where there is none
-    return add_adapter(built.model, section, task.recipe.peft_task_type, weights_dir(pretrained), built.new_modules)
+    base = parse_repo_id(pretrained) or str(Path(weights_dir(pretrained)).resolve())
+    return add_adapter(built.model, section, task.recipe.peft_task_type, base, built.new_modules)

@@ -3,14 +3,15 @@
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from huggingface_hub import ModelCard
 
 from kit.cards.provenance import shared_recipe
 from kit.errors import HubError, RunError
-from kit.hub.names import parse_repo_id
+from kit.hub.download import resolve_commit
+from kit.hub.names import RepoRef, parse_foreign_repo_id, parse_repo_id
 from kit.recipe.base import Recipe
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
@@ -69,17 +70,18 @@ def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
     """Write all files to publish into the empty folder `target`; returns notes for the user."""
     notes = collect_files(source.model, target)
     notes += remove_foreign_code(target)
-    if source.is_adapter:
-        notes += record_base_model(target)
-    if source.recipe is not None:
-        (target / "recipe.yaml").write_text(shared_recipe(source.recipe), encoding="utf-8")
+    recipe = source.recipe
+    base = record_base_model(source, target) if source.is_adapter else None
+    if recipe is not None:
+        recipe = recipe if base is None else recipe.with_values("hub", base_model=str(base))
+        (target / "recipe.yaml").write_text(shared_recipe(recipe), encoding="utf-8")
         results = RunFolder(source.path).results()
-        card = create_task(source.recipe).write_card(source.path, results, repo_id=repo)
+        card = create_task(recipe).write_card(source.path, results, repo_id=repo)
         (target / "README.md").write_text(card, encoding="utf-8")
         plots = source.path / "plots"
         if plots.is_dir():
             notes += collect_files(plots, target / "plots", {"": ALLOWED["plots"]})
-        notes += missing_metadata(source.recipe)
+        notes += missing_metadata(recipe)
     if not any(target.rglob("*.safetensors")):
         raise HubError(f"{source.model} has no weights as safetensors, the only format that is published")
     check_card(target / "README.md", source.path)
@@ -87,27 +89,37 @@ def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
     return notes
 
 
-def record_base_model(folder: Path) -> list[str]:
-    """Store the base model of an adapter in its config and card, as peft does; returns a note if it is a folder."""
+def record_base_model(source: ShareSource, target: Path) -> RepoRef:
+    """Store the base model of an adapter in its config and card, as peft does, and return it.
+
+    Raises HubError if it is a folder of this machine, which nobody else could load.
+    """
     try:
-        settings = read_json(folder / "adapter_config.json", "the configuration of an adapter")
-        base = str(settings["base_model_name_or_path"] or "")
+        settings = read_json(target / "adapter_config.json", "the configuration of an adapter")
+        base, revision = str(settings["base_model_name_or_path"] or ""), settings.get("revision")
     except (RunError, KeyError) as error:
         raise HubError(f"adapter_config.json does not name its base model: {error}") from None
-    ref = parse_repo_id(base)
-    if ref is not None and ref.revision is not None:  # peft stores name and revision separately
-        settings |= {"base_model_name_or_path": ref.repo, "revision": ref.revision}
-        (folder / "adapter_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
-    card, notes = folder / "README.md", []
-    is_local = Path(base).exists() or Path(base).is_absolute()
-    if is_local or not base:
-        notes = [f"the base model of the adapter is the local folder {base}: to load it, others need its id on the Hub"]
+    named = source.recipe.hub.base_model if source.recipe is not None else None
+    ref = parse_foreign_repo_id(named) if named is not None else parse_repo_id(base)
+    if ref is None:
+        where = "base_model_name_or_path in adapter_config.json: " if source.recipe is None else "hub.base_model="
+        raise HubError(
+            f"the base model of the adapter is the folder {base!r}, which exists on this machine only. Push the base "
+            f"model and name its id ({where}OWNER/NAME), or make a plain model of both: `kit merge {source.path} "
+            "--output FOLDER`"
+        )
+    if ref.revision is None and isinstance(revision, str) and named is None:
+        ref = replace(ref, revision=revision)
+    if not ref.is_pinned:  # a later commit of the base model would change what the adapter computes
+        ref = replace(ref, revision=resolve_commit(ref, f"the base model of the adapter is {ref}"))
+    settings |= {"base_model_name_or_path": ref.repo, "revision": ref.revision}
+    (target / "adapter_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    card = target / "README.md"
     if not card.exists():
-        lines = ["library_name: peft", "tags: [seq2seq-kit]"]
-        lines += [] if is_local or not base else [f"base_model: {json.dumps(base.partition('@')[0])}"]
+        lines = ["library_name: peft", "tags: [seq2seq-kit]", f"base_model: {json.dumps(ref.repo)}"]
         text = "\n".join(["---", *lines, "---", "", "# Adapter", "", "Load it with `peft` on top of its base model."])
         card.write_text(text + "\n", encoding="utf-8")
-    return notes
+    return ref
 
 
 def missing_metadata(recipe: Recipe) -> list[str]:

@@ -2,10 +2,12 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -18,6 +20,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from kit.errors import HubError
+from kit.models import MODELS
 from kit.pipelines import question_answering
 from kit.pipelines.dialogue import reads_turns
 from kit.pipelines.text_to_text import TRANSLATION
@@ -26,7 +29,7 @@ from kit.pretrained.loading import load_model, open_base
 from kit.pretrained.pipelines import pipeline
 from kit.sharing import standalone
 from kit.sharing.folder import is_adapter
-from kit.sharing.published import check_base_code
+from kit.sharing.published import check_base_code, own_code
 from kit.system.files import read_json, read_json_lines
 
 MAX_EXAMPLES = 4
@@ -202,6 +205,20 @@ def pipeline_calls(config: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[
     return "", []
 
 
+@contextmanager
+def base_with_code(base: Path | None) -> Iterator[str]:
+    """The folder of an adapter's base model within the block, with kit's code, which is not downloaded."""
+    if base is None or read_json(base / "config.json", "a model configuration").get("model_type") not in MODELS:
+        yield str(base or "")
+        return
+    with tempfile.TemporaryDirectory(prefix="kit-base-") as temporary:
+        for file in (path for path in base.iterdir() if path.suffix != ".py"):
+            (Path(temporary) / file.name).symlink_to(file.resolve())
+        for name, source in own_code().items():
+            shutil.copyfile(source, Path(temporary) / name)
+        yield temporary
+
+
 def check_run(folder: Path, run: Path, model_folder: Path) -> str:
     """Compare the model of a run in this process with the folder to publish in a process without kit.
 
@@ -212,11 +229,11 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
     if is_adapter(folder):
         if not (folder / MODEL_CONFIG).is_file():
             return f"not checked without kit: an adapter of peft alone, without {MODEL_CONFIG}"
-        config, base = {}, str(open_base(model_folder).path)
-        check_base_code(Path(base))
+        config, base = {}, open_base(folder).path  # what the published folder names, not what the run was trained on
+        check_base_code(base)
         loader = adapted_class(model_folder)
     else:
-        config, base = read_json(folder / "config.json", "a model configuration"), ""
+        config, base = read_json(folder / "config.json", "a model configuration"), None
         loader = getattr(transformers, loader_of(config))
     model = load_model(loader, model_folder)
     tokens = None
@@ -229,7 +246,8 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
     inputs = example_inputs(model, tokens)
     probe = ProbeRequest(str(model_folder), loader.__name__, inputs, texts, task, calls)
     expected = run_in_process(probe, model, pipeline(task, model_folder, device="cpu") if calls else None)
-    (actual,) = run_standalone([replace(probe, model=str(folder), base=base)])
+    with base_with_code(base) as loadable:
+        (actual,) = run_standalone([replace(probe, model=str(folder), base=loadable)])
     if name := difference(expected, actual):
         raise HubError(
             f"nothing was published: loaded without kit, the model computes other {name} than in {run}. Were files in "

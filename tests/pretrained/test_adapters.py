@@ -13,7 +13,9 @@ import torch
 from conftest import RunKit
 from peft import AutoPeftModelForSequenceClassification, PeftModel
 from safetensors.torch import load_file, save_file
+from support.hub_server import HubServer
 from support.labeling_runs import TINY, recipe, write_rows
+from support.repositories import publish
 from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
 import kit as kit_package
@@ -148,9 +150,10 @@ def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: di
 
 @pytest.mark.parametrize("method", ["lora", "dora"])
 def test_before_it_is_shared_an_adapter_is_tried_without_kit(
-    runs: dict[str, Path], tmp_path: Path, method: str
+    hub: HubServer, world: Path, runs: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
-    notes = build_and_check(runs[method], tmp_path, Destination("tester/adapter"), [])
+    publish(hub, "tester/base", world / "base/model")
+    notes = build_and_check(runs[method], tmp_path, Destination("tester/adapter"), ["hub.base_model=tester/base"])
     assert notes[-1] == "loaded without kit, it computes what the run does (logits)"
 
 
@@ -269,7 +272,7 @@ def test_what_makes_no_sense_is_refused(tiny_recipe: Path, changes: list[str], m
 
 
 @pytest.mark.parametrize("kind", ["rnn_seq2seq", "transformer_seq2seq"])
-def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path, kind: str) -> None:
+def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path, tmp_path: Path, kind: str) -> None:
     size = "hidden_size: 16, num_attention_heads: 2, encoder_layers: 1, decoder_layers: 1"
     model = [] if kind == "rnn_seq2seq" else [f"model={{type: {kind}, {size}}}"]
     base = train(load_recipe(tiny_recipe, [*model, "train.max_steps=2"]), tmp_path / "base").folder
@@ -285,9 +288,13 @@ def test_encoder_decoders_of_kit_take_adapters(tiny_recipe: Path, tmp_path: Path
         assert [one.score for one in found] == pytest.approx([row["score"] for row in rows], abs=1e-4)
 
     (tmp_path / "ready").mkdir()
-    notes = build_and_check(run, tmp_path / "ready", Destination("tester/adapter"), [])
+    publish(hub, "tester/base", base / "model")
+    named = ["hub.base_model=tester/base"]
+    notes = build_and_check(run, tmp_path / "ready", Destination("tester/adapter"), named)
     assert notes[-1].startswith("loaded without kit, it computes what the run does (logits")
     assert "beams" in notes[-1]
+    card = (tmp_path / "ready" / "README.md").read_text()
+    assert card.count("trust_remote_code=True") == 2  # for the config, and for the base model
 
     # another task goes on with the whole model, and not with the adapter alone
     talk = tmp_path / "talk.yaml"

@@ -31,5 +31,10 @@ def repo_files(hub: HubServer, name: str = NAME, kind: str = "model") -> dict[st
     return {path: blob.content for path, blob in files.items() if path != ".gitattributes"}
 
 
+def publish(hub: HubServer, name: str, folder: Path) -> str:
+    """Put the model in a folder on the Hub, without its card's plots; returns the commit."""
+    return hub.put(name, {path: content for path, content in folder_files(folder).items() if "/" not in path})
+
+
 def folder_files(folder: Path) -> dict[str, bytes]:
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
