@@ -26,11 +26,21 @@ _TITLES = {
     "answer_majority": "Answer accuracy of a majority baseline",
     "persistence_mse": "Mean squared error of repeating the last value",
     "persistence_mae": "Mean absolute error of repeating the last value",
+    "seasonal_mse": "Mean squared error of the seasonal naive forecast",
+    "seasonal_mae": "Mean absolute error of the seasonal naive forecast",
     "linear_mse": "Mean squared error of a linear autoregression",
     "linear_mae": "Mean absolute error of a linear autoregression",
+    "regression_mse": "Mean squared error of a linear regression for each step ahead",
+    "regression_mae": "Mean absolute error of a linear regression for each step ahead",
+    "coverage_50": "Share of values in the central 50 % interval",
+    "coverage_90": "Share of values in the central 90 % interval",
 }
 """Titles of figures that are not metrics."""
-_BASELINES = ("persistence_mse", "persistence_mae", "linear_mse", "linear_mae")
+_BASELINES = tuple(
+    f"{baseline}_{error}"
+    for baseline in ("persistence", "seasonal", "linear", "regression")
+    for error in ("mse", "mae")
+)
 
 
 def figures_of(results: Mapping[str, Any], section: str) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """Forecast the series of a file."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,7 @@ from kit.prediction.engine import Encoded
 from kit.prediction.rows import PredictOptions, RowPredictor
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
+from kit.tasks.forecasting.dates import Step
 from kit.tasks.forecasting.recipe import ForecastingData
 from kit.tasks.forecasting.series import Array, Series, read_series
 
@@ -33,6 +34,7 @@ class Forecast:
 
     values: Array  # (horizon, value_size)
     scales: Array | None  # the same: standard deviations, of a model that has them
+    dates: list[str] | None = None  # (horizon,), of a series that has them
 
 
 class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
@@ -56,20 +58,43 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
         self.model: Any = load_for_inference(folder, AutoModelForTimeSeriesPrediction, device)
         self.history: int = self.settings["history"]
         self.names = value_names(self.settings["values"], folder.config.value_size)
+        self.irregular = 0
         self.empty = Forecast(np.empty((0, folder.config.value_size)), None)
 
     def read(self) -> list[Series]:
         assert self.settings is not None
-        keys = ("context", "series", "history", "missing")
+        keys = ("context", "series", "date", "history", "missing")
         file = str(self.options.file)
         data = ForecastingData(
             path=file,
             targets=self.settings["values"],
             horizon=self.model.config.horizon,
-            **{key: self.settings[key] for key in keys},
+            season=None,
+            **{key: self.settings[key] for key in keys if key in self.settings},
         )
         rows = to_dataset(plain_text(read_table(self.options.file, Layout()).table))
-        return read_series(rows, data, file, complete=False)
+        return [self.with_future(series) for series in read_series(rows, data, file, complete=False)]
+
+    def with_future(self, series: Series) -> Series:
+        """The series with dates for the steps to predict, as far as the file does not have them, and their calendar.
+        Raises DataError if the series has another step than the training data."""
+        assert self.settings is not None
+        if series.dates is None:
+            return series
+        step = Step.of(series.dates)
+        if step is None:
+            raise DataError(f'series "{series.name}" has a single date: the step between dates is unknown.')
+        expected = self.settings.get("step")
+        if expected is not None and str(step) != expected:
+            raise DataError(
+                f'series "{series.name}": its dates are {step} apart, but the model was trained on steps of {expected}.'
+            )
+        self.irregular += step.irregular
+        known, wanted = len(series.dates) - len(series), self.options.horizon or self.model.config.horizon
+        if known < wanted and not self.settings["context"]:
+            dates = np.concatenate([series.dates, step.after(series.dates, wanted - known)])
+            series = replace(series, dates=dates, context=np.zeros((len(dates), 0)))
+        return series.with_calendar(self.settings.get("calendar", []))
 
     def encode(self, items: list[Series]) -> list[Encoded[tuple[Series, int]]]:
         return [Encoded([(series, self.steps_of(series))]) for series in items]
@@ -84,9 +109,9 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
             )
         if not series.present[-self.history :].any():
             raise DataError(f'series "{series.name}" has no value in its last {self.history} steps to forecast from.')
-        if config.context_size == 0:
-            return horizon or config.horizon
         known = len(series.context) - len(series)
+        if config.context_size == 0:
+            return horizon or (config.horizon if series.dates is None else known)
         if known == 0 or (horizon or 0) > known:
             wanted = f"{horizon} steps" if horizon else "the steps to predict"
             raise DataError(
@@ -119,24 +144,34 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
         inputs = {name: tensor.to(self.model.device) for name, tensor in inputs.items()}
         output = self.model.predict(**inputs, horizon=steps)
         predictions = output.predictions.cpu().double().numpy()
-        if output.scales is None:
-            return [Forecast(values, None) for values in predictions]
-        return [Forecast(*pair) for pair in zip(predictions, output.scales.cpu().double().numpy(), strict=True)]
+        scales = [None] * len(units) if output.scales is None else list(output.scales.cpu().double().numpy())
+        dates = [series.date_texts(len(series), len(series) + steps) for series, _ in units]
+        return [Forecast(*parts) for parts in zip(predictions, scales, dates, strict=True)]
 
     def columns(self) -> list[str]:
         scales = [f"{name} scale" for name in self.names] if self.model.config.loss == "gaussian" else []
-        return ["series", "step", *self.names, *scales]
+        assert self.settings is not None
+        dates = ["date"] if self.settings.get("date") is not None else []
+        return ["series", "step", *dates, *self.names, *scales]
 
     def json_row(self, item: Series, output: Forecast) -> dict[str, Any]:
-        row = {"series": item.name, "values": rounded(output.values)}
+        row: dict[str, Any] = {"series": item.name}
+        row |= {} if output.dates is None else {"dates": output.dates}
+        row["values"] = rounded(output.values)
         return row if output.scales is None else row | {"scales": rounded(output.scales)}
 
     def csv_rows(self, item: Series, output: Forecast) -> Iterable[dict[str, Any]]:
         """A row for each step, counted from 1, after the end of the series."""
         numbers = output.values if output.scales is None else np.hstack([output.values, output.scales])
         for step, row in enumerate(numbers, start=1):
+            date = [] if output.dates is None else [output.dates[step - 1]]
             texts = [f"{number:.7g}" for number in row]
-            yield dict(zip(self.columns(), [item.name, step, *texts], strict=True))
+            yield dict(zip(self.columns(), [item.name, step, *date, *texts], strict=True))
+
+    def notes(self) -> list[str]:
+        if not self.irregular:
+            return []
+        return [f"{self.irregular:,} steps between dates differ from the others: forecasts go on in equal steps"]
 
 
 def value_names(columns: list[str], size: int) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,10 +14,15 @@ from kit.plots.curves import save_figure
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LINES = {
+    from kit.tasks.forecasting.dates import Dates
+
+LineStyle = str | tuple[int, tuple[int, ...]]
+LINES: dict[str, tuple[str, str, LineStyle]] = {
     "": ("model", "#4477aa", "-"),
     "persistence": ("last value", "#999999", "--"),
-    "linear": ("linear", "#cc6633", "-."),
+    "seasonal": ("last season", "#228833", ":"),
+    "linear": ("linear autoregression", "#cc6633", "-."),
+    "regression": ("linear regression by step", "#aa3377", (0, (3, 1, 1, 1, 1, 1))),
 }
 """Name, color and style of each kind of forecast; colors are told apart by all kinds of color sight."""
 MOST_VALUES = 4
@@ -34,7 +39,7 @@ def draw_errors(by_horizon: Mapping[str, Sequence[float]], metric: str, path: Pa
     return draw_lines(named, METRICS[metric].title, path)
 
 
-def draw_lines(lines: Mapping[str, tuple[Sequence[float], str, str]], title: str, path: Path) -> Path:
+def draw_lines(lines: Mapping[str, tuple[Sequence[float], str, LineStyle]], title: str, path: Path) -> Path:
     """Errors over the horizon: numbers, color and style of each line, by its name."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -43,7 +48,7 @@ def draw_lines(lines: Mapping[str, tuple[Sequence[float], str, str]], title: str
     axes = figure.add_subplot()
     for name, (errors, color, style) in lines.items():
         steps = np.arange(1, len(errors) + 1)
-        axes.plot(steps, errors, style, color=color, label=name, marker="o" if len(errors) == 1 else None)
+        axes.plot(steps, errors, linestyle=style, color=color, label=name, marker="o" if len(errors) == 1 else None)
     axes.set_xlabel("steps ahead")
     axes.set_ylabel(title)
     axes.set_ylim(bottom=0)
@@ -59,30 +64,37 @@ def draw_forecast(
     predicted: NDArray[np.floating],
     scales: NDArray[np.floating] | None,
     names: Sequence[str],
+    dates: Dates | None,
     path: Path,
 ) -> Path:
     """What was read and what came true, values (history + horizon, value_size), and what was predicted of the latter;
-    with scales, the band of two standard deviations."""
+    with scales, the band of two standard deviations. Steps have their dates, or else numbers."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     shown = list(names)[:MOST_VALUES]
     figure = Figure(figsize=(7, 1 + 2.2 * len(shown)), dpi=120)
     history = len(values) - len(predicted)
-    steps = np.arange(history, len(values))
+    steps: Any = np.arange(len(values)) if dates is None else dates
+    present = steps[history - 1] + (steps[history] - steps[history - 1]) / 2
     for place, (name, axes) in enumerate(
         zip(shown, np.atleast_1d(figure.subplots(len(shown), sharex=True)), strict=True)
     ):
-        axes.plot(values[:, place], color="#999999", label="measured")
-        axes.plot(steps, predicted[:, place], color="#4477aa", label="predicted")
+        axes.plot(steps, values[:, place], color="#999999", label="measured")
+        axes.plot(steps[history:], predicted[:, place], color="#4477aa", label="predicted")
         if scales is not None:
             low, high = (predicted[:, place] + sign * 2 * scales[:, place] for sign in (-1, 1))
-            axes.fill_between(steps, low, high, color="#4477aa", alpha=0.2, linewidth=0)
-        axes.axvline(history - 0.5, color="black", linewidth=0.8, linestyle=":")
+            axes.fill_between(steps[history:], low, high, color="#4477aa", alpha=0.2, linewidth=0)
+        axes.axvline(present, color="black", linewidth=0.8, linestyle=":")
         axes.set_ylabel(name, parse_math=False)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
         if place == 0:
             axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
         if place == len(shown) - 1:
-            axes.set_xlabel("step")
+            axes.set_xlabel("step" if dates is None else "")
+            if dates is not None:
+                locator = AutoDateLocator(maxticks=8)
+                axes.xaxis.set_major_locator(locator)
+                axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
     return save_figure(figure, path)

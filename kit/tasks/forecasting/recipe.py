@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import MinLen
+from annotated_types import Ge, MinLen
 from pydantic import PositiveInt
 
 from kit.recipe.base import Recipe
@@ -12,6 +12,8 @@ from kit.recipe.section import at_most_one
 from kit.recipe.training import EvalSection, ScheduledSamplingKeys, TrainSection
 
 ErrorMetric = Literal["mse", "mae"]
+Feature = Literal["hour", "weekday", "month"]
+"""A feature of the calendar."""
 
 
 class ForecastingData(DataSection):
@@ -22,8 +24,17 @@ class ForecastingData(DataSection):
     is a whole series, it holds a list of numbers, or of lists of numbers."""
 
     context: list[str] = []  # noqa: RUF012
-    """Columns of covariates that are known for every step, including future ones, such as a control signal or the
-    calendar."""
+    """Columns of covariates that are known for every step, including future ones, such as a control signal or
+    holidays."""
+
+    date: str | None = None
+    """Column of the date or time of each step: dates, timestamps or ISO 8601 text (2024-12-31T18:00); times with a UTC
+    offset are converted to UTC. The model reads its calendar features, and forecasts carry dates."""
+
+    calendar: list[Feature] | None = None
+    """Calendar features of data.date that the model reads, for the past and for the steps to predict, each as sine and
+    cosine. By default, those that vary and whose cycle the training data covers: month needs a year. An empty list
+    gives forecasts dates only."""
 
     series: str | None = None
     """Column that names the series of each row. Without it, a table with one row per step is one series."""
@@ -35,7 +46,12 @@ class ForecastingData(DataSection):
     """Number of future steps that the model predicts."""
 
     stride: PositiveInt = 1
-    """Number of steps between training windows. Evaluation uses a window every data.horizon steps."""
+    """Number of steps between training windows."""
+
+    season: Annotated[int, Ge(2)] | Literal["auto"] | None = "auto"
+    """Number of steps in a season, such as 24 for hourly values with a daily pattern: the seasonal naive baseline
+    repeats the last season. auto looks in the training data for the season whose repetition forecasts better than the
+    last value; null means none. It does not affect training."""
 
     missing: Literal["refuse", "mask"] = "refuse"
     """How to treat missing values (empty, null or NaN): refuse stops with an error that names the first one, mask
@@ -51,18 +67,31 @@ class ForecastingData(DataSection):
     @property
     def value_columns(self) -> dict[str, str]:
         known = dict.fromkeys(self.targets, "targets") | dict.fromkeys(self.context, "context")
-        return known if self.series is None else {**known, self.series: "series"}
+        return known | {column: key for key, column in (("date", self.date), ("series", self.series)) if column}
 
     @property
     def roles(self) -> tuple[str, ...]:
         return ("values", "context")
 
+    def without_effect(self) -> dict[str, str]:
+        ineffective = super().without_effect()
+        return ineffective if self.date is not None else {**ineffective, "calendar": "without data.date"}
+
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        named = [*self.targets, *self.context, *([] if self.series is None else [self.series])]
+        named = [*self.targets, *self.context, *(name for name in (self.date, self.series) if name is not None)]
         for name in dict.fromkeys(named):
             if named.count(name) > 1:
-                yield "targets", f'"{name}" occurs twice among targets, context and series.'
+                yield "targets", f'"{name}" occurs twice among targets, context, date and series.'
+        for feature in dict.fromkeys(self.calendar or ()):
+            if self.calendar is not None and self.calendar.count(feature) > 1:
+                yield "calendar", f'"{feature}" occurs twice.'
+        if isinstance(self.season, int) and self.season > self.history:
+            yield (
+                "season",
+                f"the seasonal naive forecast repeats the last {self.season} steps, but data.history is "
+                f"{self.history}. Raise data.history, or set data.season: null.",
+            )
         for split in ("validation", "test"):
             yield from at_most_one(self, "data", f"{split}_size", f"{split}_steps")
 
@@ -72,7 +101,12 @@ class ForecastingTrain(ScheduledSamplingKeys, TrainSection):
 
 
 class ForecastingEval(EvalSection[ErrorMetric]):
-    """Frequency and error metrics of evaluation, over the whole horizon."""
+    """Frequency, windows and error metrics of evaluation, over the whole horizon."""
+
+    stride: PositiveInt | None = None
+    """Number of steps between evaluated windows. By default the largest number up to data.horizon without a common
+    divisor with the season, so that forecasts start at every time of the season: with a horizon and a season of 24
+    steps, 23."""
 
     metrics: Annotated[list[ErrorMetric], MinLen(1)] = ["mse", "mae"]  # noqa: RUF012
     """Mean squared error and mean absolute error over all steps of the horizon, in the units of the data."""
@@ -99,4 +133,4 @@ class ForecastingRecipe(Recipe):
     """Duration, batch size, optimizer and learning rate of training."""
 
     eval: ForecastingEval = ForecastingEval()
-    """Frequency and error metrics of evaluation."""
+    """Frequency, windows and error metrics of evaluation."""

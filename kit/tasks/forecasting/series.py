@@ -13,11 +13,12 @@ from torch import Tensor
 
 from kit.data.rows import to_dataset
 from kit.errors import DataError, did_you_mean
+from kit.tasks.forecasting.dates import Dates, calendar, date_texts, read_dates
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from kit.tasks.forecasting.recipe import ForecastingData
+    from kit.tasks.forecasting.recipe import Feature, ForecastingData
 
 Array = NDArray[np.float64]
 
@@ -25,6 +26,8 @@ SCHEMA = pa.schema(
     {"series": pa.string(), "values": pa.list_(pa.list_(pa.float64())), "context": pa.list_(pa.list_(pa.float64()))}
 )
 """The columns of a split, with a row for each series; a missing value is null."""
+DATES, UTC = "dates", "utc"
+"""Further columns where the series have dates: these, and whether they are in UTC."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,9 @@ class Series:
     name: str
     values: Array  # (steps, value_size), NaN where one is missing
     context: Array  # (steps or more, context_size)
+    dates: Dates | None = None  # (steps or more,)
+    utc: bool = False
+    """Whether the dates are in UTC, rather than local time without an offset."""
 
     def __len__(self) -> int:
         return len(self.values)
@@ -50,6 +56,21 @@ class Series:
     def present(self) -> NDArray[np.bool_]:
         """Whether each step has all its values, (steps,)."""
         return np.asarray(~np.isnan(self.values).any(1))
+
+    def part(self, start: int, end: int) -> "Series":
+        """The steps from `start` to before `end`."""
+        dates = None if self.dates is None else self.dates[start:end]
+        return replace(self, values=self.values[start:end], context=self.context[start:end], dates=dates)
+
+    def with_calendar(self, features: "Sequence[Feature]") -> "Series":
+        """The series with these features of its dates at the end of its context."""
+        if self.dates is None or not features:
+            return self
+        return replace(self, context=np.hstack([self.context, calendar(self.dates, features)]))
+
+    def date_texts(self, start: int, end: int) -> list[str] | None:
+        """The dates of the steps from `start` to before `end`; None if the series has none."""
+        return None if self.dates is None else date_texts(self.dates[start:end], self.utc)
 
 
 # ---- tables → series -------------------------------------------------------------------------------------------------
@@ -79,7 +100,14 @@ def _series_of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Ite
         here = f'{where}, series "{name}"'
         values = _concatenate([_matrix(row[column], column, here) for column in data.targets], data.targets, here)
         context = _concatenate([_matrix(row[column], column, here) for column in data.context], data.context, here)
-        yield Series(name, values, context if data.context else np.zeros((len(values), 0)))
+        dates, utc = None, False
+        if data.date is not None:
+            if not isinstance(row[data.date], list):
+                raise DataError(f'{here}: "{data.date}" holds no list of dates, one for each step.')
+            dates, utc = read_dates(row[data.date], here)
+        if not data.context:
+            context = np.zeros((len(values if dates is None else dates), 0))
+        yield Series(name, values, context, dates, utc)
 
 
 def _matrix(cell: Any, column: str, where: str) -> Array:
@@ -112,6 +140,7 @@ def _series_of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> It
         )
         for name in (*data.targets, *data.context)
     }
+    dates_of_rows = [] if data.date is None else table[data.date].to_pylist()
     names: list[str | None] = [where for _ in range(len(table))]
     if data.series is not None:
         names = [None if cell is None else str(cell) for cell in table[data.series].to_pylist()]
@@ -129,7 +158,11 @@ def _series_of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> It
             else np.zeros((len(rows_of_series), 0))
             for side in (data.targets, data.context)
         )
-        yield Series(name, values, context)
+        dates, utc = None, False
+        if data.date is not None:
+            cells = [dates_of_rows[row] for row in rows_of_series]
+            dates, utc = read_dates(cells, where if data.series is None else f'{where}, series "{name}"')
+        yield Series(name, values, context, dates, utc)
 
 
 def _number(cell: Any, where: str) -> float:
@@ -151,8 +184,10 @@ def _checked(series: Series, data: "ForecastingData", where: str, complete: bool
     if not complete:
         present = np.flatnonzero(~np.isnan(values).all(1))
         values = values[: present[-1] + 1 if len(present) else 0]
-    if len(context) < len(values) or (complete and len(context) > len(values)):
-        raise DataError(f"{where}: it has values of {len(values)} steps, but context of {len(context)}.")
+    known = {"context": len(context), **({} if series.dates is None else {"dates": len(series.dates)})}
+    for what, steps in known.items():
+        if steps < len(values) or (complete and steps > len(values)) or steps != len(context):
+            raise DataError(f"{where}: it has values of {len(values)} steps, but {what} of {steps}.")
     for what, numbers, names in (("value", values, data.targets), ("context", context, data.context)):
         missing = np.argwhere(np.isnan(numbers))
         if len(missing) and (what == "context" or data.missing == "refuse"):
@@ -173,16 +208,22 @@ def as_rows(series: Sequence[Series]) -> "Dataset":
         "values": [[[None if math.isnan(x) else x for x in step] for step in one.values.tolist()] for one in series],
         "context": [one.context.tolist() for one in series],
     }
-    return to_dataset(pa.table(columns, SCHEMA))
+    table = pa.table(columns, SCHEMA)
+    if series and series[0].dates is not None:
+        dates = [None if one.dates is None else one.dates.astype(np.int64).tolist() for one in series]
+        table = table.append_column(DATES, pa.array(dates, pa.list_(pa.int64())))
+        table = table.append_column(UTC, pa.array([one.utc for one in series]))
+    return to_dataset(table)
 
 
 def from_rows(rows: "Dataset") -> list[Series]:
     """The series of the rows that `as_rows` made."""
     series = []
-    for row in rows.select_columns(["series", "values", "context"]):
+    for row in rows:
         values = np.array(row["values"], dtype=np.float64)
         context = np.array(row["context"], dtype=np.float64).reshape(len(values), -1)
-        series.append(Series(row["series"], values, context))
+        dates = np.array(row[DATES], dtype="datetime64[us]") if row.get(DATES) is not None else None
+        series.append(Series(row["series"], values, context, dates, bool(row.get(UTC))))
     return series
 
 
@@ -213,6 +254,11 @@ class Windows:
     @property
     def context_size(self) -> int:
         return self.series[0].context_size
+
+    def dates(self, index: int) -> list[str] | None:
+        """The dates of the steps to predict of a window; None if the series has none."""
+        number, start = self.positions[index].tolist()
+        return self.series[number].date_texts(start + self.history, start + self.history + self.horizon)
 
     def arrays(self, indices: np.ndarray) -> tuple[Array, Array]:
         """Values and context (batch, history + horizon, …) of these windows."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from kit.data.builder import SplitBuilder
 from kit.data.report import SplitReport
 from kit.errors import DataError
-from kit.tasks.forecasting.series import Series, as_rows, from_rows
+from kit.tasks.forecasting.series import as_rows, from_rows
 
 if TYPE_CHECKING:
     from kit.tasks.forecasting.recipe import ForecastingData
@@ -24,15 +24,11 @@ def hold_out_series(builder: SplitBuilder, data: "ForecastingData") -> None:
             raise DataError(
                 f"data.{split}_steps: no training series has more than {steps} steps, the longest {longest}."
             )
-        builder.datasets["train"] = as_rows([_part(one, 0, len(one) - steps) for one in ends])
+        builder.datasets["train"] = as_rows([one.part(0, len(one) - steps) for one in ends])
         # what is before the steps to predict may be read
-        rows = as_rows([_part(one, max(0, len(one) - steps - data.history), len(one)) for one in ends])
+        rows = as_rows([one.part(max(0, len(one) - steps - data.history), len(one)) for one in ends])
         builder.add(split, rows, SplitReport(len(ends)))
         if len(ends) < len(series):
             dropped = builder.report.splits["train"].dropped
             dropped["no longer than what is held out of each"] += len(series) - len(ends)
     builder.hold_out_missing()
-
-
-def _part(series: Series, start: int, end: int) -> Series:
-    return Series(series.name, series.values[start:end], series.context[start:end])

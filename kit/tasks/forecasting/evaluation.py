@@ -1,0 +1,104 @@
+"""The figures of forecasts: errors beside those of baselines, by step and by value, and the coverage of intervals."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import norm
+
+from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
+from kit.tasks.forecasting.regression import HorizonRegression, best_regression
+from kit.tasks.forecasting.season import seasonal_naive
+from kit.tasks.forecasting.series import Array, Series, Windows
+
+ERRORS: dict[str, Callable[[Array], Array]] = {"mse": np.square, "mae": np.abs}
+INTERVALS = (50, 90)
+"""Central intervals of a predicted normal distribution, in percent."""
+
+
+@dataclass(frozen=True)
+class Baselines:
+    """What a forecast must beat, fitted on the training series."""
+
+    season: int | None
+    """None if there is none within the steps that a forecast reads."""
+    autoregression: LinearAutoregression
+    regression: HorizonRegression
+
+    @classmethod
+    def fit(cls, train: Sequence[Series], validation: Windows, season: int | None) -> "Baselines":
+        """Their settings are selected on validation."""
+        within = None if season is None or season > validation.history else season
+        return cls(within, best_autoregression(train, validation), best_regression(train, validation))
+
+    def forecasts(self, past: Array, context: Array, horizon: int) -> dict[str, Array]:
+        """A forecast (batch, horizon, value_size) of each, by the prefix of its figures."""
+        last = persistence(past, horizon)
+        found = {"persistence_": last}
+        if self.season is not None:
+            repeated = seasonal_naive(past, horizon, self.season)
+            found["seasonal_"] = np.where(np.isnan(repeated), last, repeated)
+        return found | {
+            "linear_": self.autoregression.predict(past, context, horizon),
+            "regression_": self.regression.predict(past, context, horizon),
+        }
+
+    def settings(self) -> dict[str, int]:
+        """What was selected."""
+        season = {} if self.season is None else {"season": self.season}
+        return {**season, "linear_order": self.autoregression.order, "regression_order": self.regression.order}
+
+
+def mean_errors(predictions: Array, future: Array, metrics: Sequence[str]) -> dict[str, float]:
+    """The mean of each error over all values that are not missing."""
+    return {metric: float(np.nanmean(ERRORS[metric](predictions - future))) for metric in metrics}
+
+
+def compared_errors(
+    predictions: Array, windows: Windows, metrics: Sequence[str], names: Sequence[str], baselines: Baselines
+) -> dict[str, Any]:
+    """The errors of the model and of the baselines on the same windows; by step, and those of the model by value."""
+    values, context = windows.arrays(np.arange(len(windows)))
+    past, future = values[:, : windows.history], values[:, windows.history :]
+    forecasts = {"": predictions, **baselines.forecasts(past, context, windows.horizon)}
+    errors = {  # (windows, horizon, value_size) each
+        f"{prefix}{metric}": ERRORS[metric](forecast - future)
+        for prefix, forecast in forecasts.items()
+        for metric in metrics
+    }
+    figures: dict[str, Any] = {name: float(np.nanmean(error)) for name, error in errors.items()}
+    figures |= baselines.settings()
+    figures["by_horizon"] = {name: rounded_means(error, (0, 2)) for name, error in errors.items()}
+    figures["by_value"] = {
+        name: {metric: float(np.nanmean(errors[metric][..., index])) for metric in metrics}
+        for index, name in enumerate(names)
+    }
+    return figures
+
+
+def coverage(predictions: Array, scales: Array, future: Array) -> dict[str, Array]:
+    """Whether each value lies in the central intervals of the predicted normal distributions, (windows, horizon,
+    value_size): 1 or 0, and NaN for a missing value. Of a calibrated model, 50 % of the values are in the first."""
+    distance = np.abs(predictions - future) / scales
+    return {
+        f"coverage_{percent}": np.where(np.isnan(distance), np.nan, distance <= norm.ppf(0.5 + percent / 200))
+        for percent in INTERVALS
+    }
+
+
+def rounded_means(numbers: Array, axes: tuple[int, ...]) -> list[float]:
+    """The mean of the numbers that are not missing; zero if all are."""
+    present = ~np.isnan(numbers)
+    means = np.nansum(numbers, axis=axes) / np.maximum(present.sum(axis=axes), 1)
+    return [round_to_single(mean) for mean in means]
+
+
+def as_lists(steps: Array) -> list[list[float | None]]:
+    """Values (steps, value_size) for JSON; a missing one is None."""
+    return [[None if np.isnan(value) else round_to_single(value) for value in step] for step in steps]
+
+
+def round_to_single(value: float) -> float:
+    """The value with as many digits as single precision has."""
+    return float(f"{value:.7g}")
