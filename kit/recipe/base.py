@@ -2,7 +2,9 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
+
+from pydantic import PrivateAttr
 
 from kit.recipe.data import DataSection
 from kit.recipe.document import write_yaml
@@ -77,6 +79,19 @@ class Recipe(Section):
     measured: dict[str, int | float | str] | None = None
     """Results of a real run of this recipe, or `none: reason` if there are none. The last section of a shipped
     recipe."""
+
+    _notes: tuple[str, ...] = PrivateAttr(())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What loading the recipe dropped of its file, because `key=value` arguments made it meaningless."""
+        return self._notes
+
+    def with_notes(self, notes: tuple[str, ...]) -> Self:
+        """The recipe with these notes."""
+        copied = self.model_copy()
+        copied._notes = notes
+        return copied
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.train.early_stopping_patience is not None and self.eval.steps == 0:

@@ -58,6 +58,19 @@ class Document:
         key = self._nearest(path)
         return (key in self.arguments, self.lines.get(key, 0)) if key is not None else (False, 0)
 
+    def has(self, key: Sequence[str]) -> bool:
+        """Whether the document sets a key of a section."""
+        section = self.value.get(key[0])
+        return isinstance(section, dict) and key[1] in section
+
+    def is_overridden(self, path: Sequence[str | int]) -> bool:
+        """Whether a `key=value` argument set the value at `path`, or a part of it."""
+        return any(f"{key}.".startswith(f"{_dotted(path)}.") for key in self.arguments)
+
+    def drop(self, key: Sequence[str]) -> None:
+        """Remove a key of a section."""
+        del self.value[key[0]][key[1]]
+
     def _nearest(self, path: Sequence[str | int]) -> str | None:
         keys = (_dotted(path[:length]) for length in range(len(path), 0, -1))
         return next((key for key in keys if key in self.arguments or key in self.lines), None)

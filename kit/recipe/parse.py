@@ -1,5 +1,6 @@
 """Load a recipe: from YAML and `key=value` overrides to a validated `Recipe`, or one error that lists every mistake."""
 
+import copy
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -10,20 +11,32 @@ from pydantic import ValidationError
 from kit.errors import RecipeError, did_you_mean
 from kit.recipe import model_settings
 from kit.recipe.base import Recipe, sections_of
-from kit.recipe.catalog import find_recipe
-from kit.recipe.document import parse_override, printable, read_text, read_yaml
+from kit.recipe.catalog import find_recipe, shipped_recipes
+from kit.recipe.document import Document, parse_override, printable, read_text, read_yaml
 from kit.recipe.keys import Recipes, unknown_key
 from kit.recipe.messages import Problem, field_problems, show
 from kit.recipe.model import ModelSection
 from kit.recipe.section import SAVED
+
+Key = tuple[str, str]
+"""Section and name of a key."""
+
+ALTERNATIVES: tuple[tuple[Key, Key], ...] = (
+    (("train", "max_steps"), ("train", "num_train_epochs")),
+    (("train", "tokens_per_batch"), ("train", "batch_size")),
+    (("model", "type"), ("model", "pretrained")),
+    (("tokenizer", "train"), ("tokenizer", "pretrained")),
+)
+"""Pairs of keys of which a recipe sets one: the one on the command line wins over the one in the file."""
 
 
 def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Recipes, saved: bool = False) -> Recipe:
     """Load a recipe file, or a shipped recipe by name, and apply `key=value` overrides, which take precedence.
 
     `recipes` maps each task to its recipe class. `saved` accepts names that are not registered in this process,
-    for the recipe of a run. Raises one RecipeError that lists every mistake, one per line. Checking the settings of a
-    model imports transformers.
+    for the recipe of a run. A key of the file that an override replaces, or of a shipped recipe that it makes
+    meaningless, is dropped with a note. Raises one RecipeError that lists every mistake, one per line. Checking the
+    settings of a model imports transformers.
     """
     path = find_recipe(path_or_name)
     document = read_yaml(read_text(path), printable(path))
@@ -35,6 +48,54 @@ def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Re
         )
     for argument in overrides:
         document.override(argument)
+    replaced = _drop_alternatives(document)
+    recipe, problems = _validate(document, recipes, saved)
+    if problems and overrides and path in shipped_recipes().values():
+        recipe, problems = _drop_meaningless(document, recipes, saved, problems, replaced)
+    if recipe is None or problems:
+        problems.sort(key=lambda problem: document.order(problem[0]))
+        raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
+    notes = [f"recipe: {'.'.join(key)} is dropped: {reason}" for key, reason in replaced.items()]
+    return recipe.with_notes(tuple(notes))
+
+
+def _drop_alternatives(document: Document) -> dict[Key, str]:
+    """Drop each key of the file that is an alternative to a key of the command line; returns why, by key."""
+    dropped = {}
+    for first, second in ALTERNATIVES:
+        for given, other in ((first, second), (second, first)):
+            if document.is_overridden(given) and document.has(other) and not document.is_overridden(other):
+                document.drop(other)
+                dropped[other] = f"{'.'.join(given)} replaces it"
+    return dropped
+
+
+def _drop_meaningless(
+    document: Document, recipes: Recipes, saved: bool, problems: list[Problem], dropped: dict[Key, str]
+) -> tuple[Recipe | None, list[Problem]]:
+    """Validate again without the keys of a shipped recipe that overrides make meaningless, and add them to `dropped`.
+
+    The user did not set these keys. Their mistakes remain if dropping the keys does not leave a valid recipe.
+    """
+    trial, reasons, remaining = copy.deepcopy(document), {}, problems
+    recipe = None
+    while remaining and all(len(path) >= 2 and not trial.is_overridden(path[:2]) for path, _ in remaining):
+        for path, message in remaining:
+            key = (str(path[0]), str(path[1]))
+            if not trial.has(key):
+                return None, problems
+            trial.drop(key)
+            reasons[key] = message.removeprefix(f"{'.'.join(key)}: ").removesuffix(" Leave it out.")
+        recipe, remaining = _validate(trial, recipes, saved)
+    if remaining or recipe is None:
+        return None, remaining
+    document.value = trial.value
+    dropped |= reasons
+    return recipe, []
+
+
+def _validate(document: Document, recipes: Recipes, saved: bool) -> tuple[Recipe | None, list[Problem]]:
+    """The recipe of a document, or all mistakes in it."""
     task, kind, problems = _recipe_class(document.value, recipes)
     # a section whose lines are all commented out is read as null
     sections = sections_of(kind)
@@ -54,10 +115,9 @@ def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Re
         message = model_settings.combination_problem(config, settings, recipe.tokenizer.shares_vocabulary)
         problems = [(("model",), f"model: {message}")] if message else []
     if recipe is None or problems:
-        problems.sort(key=lambda problem: document.order(problem[0]))
-        raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
+        return None, problems
     model = ModelSection.model_validate({**recipe.model.model_dump(), **settings})
-    return recipe.model_copy(update={"model": model})
+    return recipe.model_copy(update={"model": model}), []
 
 
 def check_sections(overrides: Sequence[str], *sections: str, example: str) -> None:

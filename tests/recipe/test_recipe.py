@@ -325,7 +325,6 @@ def test_several_mistakes_are_listed_in_the_order_of_the_file(write):
     ("argument", "message"),
     [
         ("train.max_step=5", 'on the command line (train.max_step=5): train.max_step is not a key of "train". Did you'),
-        ("train.num_train_epochs=1", "Remove one of them (on the command line: train.max_steps=null)"),
         (
             "max_steps=5",
             'on the command line (max_steps=5): max_steps is not a section of a recipe. There is a "max_steps"',
