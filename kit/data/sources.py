@@ -35,7 +35,7 @@ SplitRows = tuple["Dataset", SplitReport]
 
 
 def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, SplitRows]:
-    """Those of the splits train, validation and test that the data has."""
+    """The rows of train, validation and test, as far as the data has them."""
     path, kind = Path(data.path).expanduser(), source_kind(data)
     if kind == "built-in":
         sizes: dict[str, int] = dict((data.sizes or {}).items())
@@ -54,7 +54,10 @@ def all_rows(rows: "Dataset") -> SplitRows:
 
 
 def source_kind(data: "DataSection") -> str:
-    """Where the data is: built-in, local or Hub. Raises DataError for a key of the recipe that has no effect there."""
+    """Where the data is: "built-in", "local" or, if no such file exists, "Hub".
+
+    Raises DataError for a key of the recipe that has no effect there.
+    """
     path = Path(data.path).expanduser()
     kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
     for name in UNUSED[kind]:
@@ -106,7 +109,7 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
     try:
         return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
-    # the libraries below raise dozens of types; all mean that the data is unavailable
+    # datasets, fsspec and pyarrow raise dozens of types here; all mean that the data is unavailable
     except Exception as error:
         kind = NetworkError if is_transient(error) else DataError
         raise kind(

@@ -125,7 +125,7 @@ def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
 
 
 def unknown_table(splits: "dict[str, SplitFacts]") -> Table:
-    result = table(["split", "side", "tokens", "unknown", "share", "such as"], text_columns=("side", "such as"))
+    result = table(["split", "side", "tokens", "unknown", "share", "for example"], text_columns=("side", "for example"))
     for split, facts in splits.items():
         for name, side in facts.sides.items():
             unknown = side.unknown
@@ -137,7 +137,7 @@ def unknown_table(splits: "dict[str, SplitFacts]") -> Table:
 
 
 def repeated_table(inspection: "Inspection") -> Table:
-    result = table(["what", "count", "such as"], text_columns=("such as",))
+    result = table(["repetition", "count", "for example"], text_columns=("for example",))
     duplicates = inspection.duplicates
     result.add_row("duplicate of an earlier example in train", f"{duplicates.count:,}", shown_pair(duplicates.example))
     for split, overlap in inspection.overlaps.items():
@@ -152,6 +152,7 @@ def shown_pair(pair: "ExampleTexts | None") -> Text:
 
 
 def examples(inspection: "Inspection") -> Iterable[RenderableType]:
+    """The first examples, and for models with a decoder a line on what it reads."""
     for number, example in enumerate(inspection.examples):
         sides = Group(*(side_lines(name, side) for name, side in example.items()))
         yield Padding(sides, (min(number, 1), 0, 0, 0), expand=False)

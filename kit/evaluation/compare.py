@@ -265,7 +265,7 @@ def _short(value: Any) -> str:
 
 
 def _shared_metrics(folders: Sequence[Path], split: str) -> tuple[str, ...]:
-    """The metrics by which all runs were evaluated on this split, or the default ones if that is not known."""
+    """The additive metrics that the results.json of every run has for this split; DEFAULT_METRICS if there are none."""
     shared = {name for name, metric in METRICS.items() if metric.additive}
     for folder in folders:
         file = Path(folder) / "results.json"

@@ -47,10 +47,10 @@ def _groups(column: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Ma
 
 
 def _by_length(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
-    """Lengths are in words, or in characters if at most half of the sources have several words (some scripts, single
-    words).
+    """The rows by fixed ranges of the length of their source, from short to long; empty ranges are left out.
 
-    All rows share the unit, which is part of each group's name, since words and characters do not compare.
+    The unit is words, or characters if at most half of the sources have several words (some scripts, single words). All
+    rows share it, and it is part of each group's name, since words and characters do not compare.
     """
     sources = [row["source"].strip() for row in rows]
     in_words = 2 * sum(len(source.split()) > 1 for source in sources) > len(sources)

@@ -18,7 +18,8 @@ from kit.tasks.registry import create_task
 def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None = None) -> Evaluation:
     """Figures and predictions of a run's best model on a split of its data; `run` is a folder, or a run on the Hub.
 
-    `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`.
+    `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`. Nothing is written.
+    Raises KitError if the run has no model yet, the data has no such split, or an override is wrong.
     """
     folder = RunFolder.open(resolve_folder(run))
     changed = list(overrides or [])

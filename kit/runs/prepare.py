@@ -81,12 +81,12 @@ class Prepared:
         return Evaluator(self.recipe.eval.tokens_per_batch, accelerator)
 
     def first_buffer(self) -> "Prepared":
-        """The same run, with the first buffer of a stream as its only training data."""
+        """The same run, but with the first buffer of a stream as its only training data; unchanged without a stream."""
         stream, train = self.splits.stream, self.recipe.train
         if stream is None:
             return self
         rows, train_report = stream.first_buffer(train.seed, self.recipe.data.buffer_size, train.micro_batches)
-        notes = [*self.splits.report.notes, "train is streamed: all that is said of it is true of its first buffer"]
+        notes = [*self.splits.report.notes, "train is streamed: its figures are those of the first buffer"]
         report = DataReport({**self.splits.report.splits, "train": train_report}, notes)
         datasets = type(self.splits.datasets)({"train": rows, **self.splits.datasets})
         splits = replace(self.splits, datasets=datasets, report=report, stream=None)
@@ -95,9 +95,9 @@ class Prepared:
         return replace(self, splits=splits, encoded=encoded, plan=plan, stream_plan=None)
 
     def summary(self) -> list[str]:
-        """What the user should know before training begins."""
+        """Lines to print before training: examples, what was left out, the model and the batches."""
         examples = {split: encoded.examples for split, encoded in self.encoded.items()}
-        sizes = ", ".join(f"{len(of_split):,} {split}" for split, of_split in examples.items())
+        sizes = ", ".join(f"{len(rows):,} {split}" for split, rows in examples.items())
         return [
             f"data: {sizes} examples",
             *(f"  {line}" for line in self.report.lines()),
@@ -107,9 +107,9 @@ class Prepared:
                 if count
             ),
             *(
-                f"  {split}: {of_split.truncated:,} examples truncated to the positions of the model"
-                for split, of_split in examples.items()
-                if of_split.truncated
+                f"  {split}: {rows.truncated:,} examples truncated to the positions of the model"
+                for split, rows in examples.items()
+                if rows.truncated
             ),
             f"model: {self.model.config.model_type}, {describe_parameters(self.model)}",
             f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",

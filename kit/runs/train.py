@@ -38,7 +38,7 @@ class FinishedRun:
     folder: Path
     results: dict[str, Any]
     already_finished: bool = False
-    """Whether the run was finished before, so that nothing was trained."""
+    """Whether the run was finished already, so that nothing was trained."""
 
 
 def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Reporter | None = None) -> FinishedRun:
@@ -81,10 +81,10 @@ def resolve_recipe(
     """The recipe as it runs in this folder. Raises RunError if the folder is not available for it."""
     recipe = resolve_micro_batches(recipe, folder, resume, accelerator.num_processes, reporter)
     if folder.recipe_file.is_file():
-        before = folder.recipe()
-        recipe = pin_revisions(reuse_revisions(recipe, before))
+        saved = folder.recipe()
+        recipe = pin_revisions(reuse_revisions(recipe, saved))
         if recipe.data.fingerprints is None:  # loading other data is then an error
-            recipe = recipe.with_values("data", fingerprints=before.data.fingerprints)
+            recipe = recipe.with_values("data", fingerprints=saved.data.fingerprints)
     if sharding.is_requested():
         sharding.check(recipe, accelerator)
     folder.check_available(recipe, resume)
@@ -126,10 +126,10 @@ def resolve_micro_batches(
     requested = recipe.train.micro_batches
     number = requested + -requested % processes if sharding.is_requested() and requested > 1 else requested
     if resume and folder.recipe_file.is_file():
-        before = folder.recipe()
-        number = before.train.micro_batches
+        saved = folder.recipe()
+        number = saved.train.micro_batches
         if requested > number:
-            number = increase_micro_batches(before, requested, folder, reporter)
+            number = increase_micro_batches(saved, requested, folder, reporter)
         if number < processes:
             raise RunError(
                 f"{folder.path} splits each step into {number} micro-batch{'es' * (number > 1)} "
@@ -145,22 +145,22 @@ def resolve_micro_batches(
     return recipe.with_values("train", micro_batches=number)
 
 
-def increase_micro_batches(before: Recipe, number: int, folder: RunFolder, reporter: Reporter) -> int:
+def increase_micro_batches(saved: Recipe, number: int, folder: RunFolder, reporter: Reporter) -> int:
     """The number of micro-batches for the rest of a run. Raises RunError where it would change the batches."""
-    if key := before.data.fixes_micro_batches:
+    if key := saved.data.fixes_micro_batches:
         raise RunError(
-            f"{folder.path}: train.micro_batches was {before.train.micro_batches}, now {number}. With data.{key} "
+            f"{folder.path}: train.micro_batches was {saved.train.micro_batches}, now {number}. With data.{key} "
             "it cannot change within a run"
         )
     reporter.print(
-        f"Splitting each step into {number} micro-batches from here on, before into {before.train.micro_batches}. "
+        f"Splitting each step into {number} micro-batches from here on, instead of {saved.train.micro_batches}. "
         "Batches stay the same; dropout masks differ"
     )
     return number
 
 
 def describe_processes(accelerator: Accelerator) -> str:
-    """The number of processes that really run, their device and how they communicate."""
+    """A line on the processes that really run: their number, their device and how they communicate."""
     number = accelerator.num_processes
     if number == 1:
         return f"processes: 1, on {accelerator.device.type}"
@@ -208,7 +208,10 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
 
 
 def resume_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None:
-    """With `resume`, restore the newest intact checkpoint, which the main process chooses; report if there is none."""
+    """Remove partial checkpoints, start the trackers and, with `resume`, restore the newest intact checkpoint.
+
+    The main process chooses the checkpoint. If there is none, a line is printed and the run starts from step 0.
+    """
     on_main(loop.checkpoints.remove_partial)
     if loop.recipe.train.report_to:
         loop.accelerator.init_trackers("kit", config={key: str(value) for key, value in loop.recipe.flat().items()})
@@ -225,7 +228,7 @@ def resume_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None
 
 
 def newest_intact(loop: Loop, reporter: Reporter) -> int | None:
-    """The step of the newest intact checkpoint, or None if there is none."""
+    """The step of the newest intact checkpoint, or None if there is none; prints a line for each corrupt one."""
     for checkpoint, error in loop.checkpoints.newest_first():
         if error is None:
             return checkpoint.step

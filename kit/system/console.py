@@ -49,7 +49,7 @@ class Reporter:
 
     @contextmanager
     def training_progress(self, total: int, done: int) -> Iterator[TrainingBar]:
-        """A progress bar over training steps, `done` of which a resumed run has behind it."""
+        """Context manager: a progress bar over `total` training steps, of which a resumed run has completed `done`."""
         columns = (
             TextColumn("training"),
             BarColumn(),
@@ -62,7 +62,7 @@ class Reporter:
 
     @contextmanager
     def status(self, what: str) -> Iterator[None]:
-        """A spinner for work whose length is unknown."""
+        """Context manager: a spinner for work of unknown length."""
         if not self.shows_progress:
             yield
             return

@@ -299,7 +299,7 @@ class Task(ABC, Generic[E, S]):
 
     @abstractmethod
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
-        """Values of the card template that only this task has."""
+        """Values for the card template that depend on the task, such as an example call and a table of predictions."""
 
     def write_card(
         self, run_folder: Path, results: Mapping[str, Any], repo_id: str | None = None, merged: bool = False

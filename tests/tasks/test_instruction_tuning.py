@@ -144,7 +144,7 @@ def test_long_examples_are_left_out_or_cut_and_counted(tmp_path: Path) -> None:
 def test_mistakes_are_told(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"template: expected exactly one \{prompt\}"):
         asked(tmp_path, data={"template": "answer"})
-    with pytest.raises(RecipeError, match="48 leave no room for a prompt"):
+    with pytest.raises(RecipeError, match="48 leaves no room for a prompt"):
         prepare(asked(tmp_path, eval={"max_new_tokens": 48}))
     with pytest.raises(DataError, match="no training example is short enough"):
         prepare(asked(tmp_path, data={"max_length": 2}))

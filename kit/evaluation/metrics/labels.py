@@ -63,7 +63,10 @@ class LabelSets:
         return [labels[0] for labels in self.predictions], [labels[0] for labels in self.references]
 
     def positive_label(self, metric: str) -> str:
-        """The label that a binary metric is about: the one given, the second of the model's two, or 1."""
+        """The label that a binary metric is about: `positive` if given, the second of the model's two, or 1.
+
+        Raises KitError if there are more than two labels, or none of these applies.
+        """
         names = self.labels or self.names
         if len(names) > 2:
             raise KitError(
@@ -233,7 +236,7 @@ def _score_rows(predictions: Sequence[Any]) -> list[list[float]]:
 
 
 def _score_targets(references: list[list[str]], names: list[str]) -> np.ndarray:
-    """(examples, labels): true where an example has a label."""
+    """(examples, labels): true where an example has a label. Raises DataError for a label that is not in `names`."""
     columns = {name: column for column, name in enumerate(names)}
     targets = np.zeros((len(references), len(names)), dtype=bool)
     for index, labels in enumerate(references):

@@ -146,15 +146,17 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         """Training examples that are too long are dropped; other examples are truncated."""
         examples, limit = self.encode_rows(rows, state.tokenizers, split), position_limit(state.config)
         if split != "train":
-            return Encoded(self.truncate_prompts(examples, limit))
+            return Encoded(self.fit_to_positions(examples, limit))
         fits = examples.lengths + 1 <= (self.recipe.data.max_length or limit or np.inf)
         if not fits.any():
             raise DataError("data.max_length: no training example is short enough.")
         return Encoded(examples.select(np.flatnonzero(fits)), {"max_length": int((~fits).sum())})
 
     def encode_rows(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> PromptExamples:
-        """Prompts in the template, and answers with the end token. Both are tokenized separately, so that a prompt has
-        the same tokens whatever its answer, as in inference."""
+        """Prompts in the template, and answers with the end token.
+
+        They are tokenized separately, so that a prompt has the same tokens whatever its answer, as in inference.
+        """
         tokenizer, data = tokenizers.source, self.recipe.data
         prompts = tokenize_prompts(tokenizer, data.template, list(ColumnView(rows, "prompt")))
         for number, ids in enumerate(prompts, start=1):
@@ -166,15 +168,18 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
         return PromptExamples(RaggedTokens(prompts), ended, pad)
 
-    def truncate_prompts(self, examples: PromptExamples, limit: int | None) -> PromptExamples:
-        """The examples with room for their answers: prompts lose their beginning, and answers that alone are too long
-        their end."""
+    def fit_to_positions(self, examples: PromptExamples, limit: int | None) -> PromptExamples:
+        """The examples cut to `limit` positions, None for no limit, and how many had to be cut.
+
+        A prompt loses its beginning, so that its answer, or eval.max_new_tokens of output, fits after it. An answer
+        loses its end only if it fills the positions alone. Raises RecipeError if there is no room for a prompt.
+        """
         if limit is None:
             return examples
         max_new_tokens = self.recipe.eval.max_new_tokens
         if max_new_tokens >= limit:
             raise RecipeError(
-                f"eval.max_new_tokens: {max_new_tokens} leave no room for a prompt: the model has {limit} positions."
+                f"eval.max_new_tokens: {max_new_tokens} leaves no room for a prompt: the model has {limit} positions."
             )
         answers = [examples.answers[i][: limit - 1] for i in range(len(examples))]
         rooms = [limit - max(max_new_tokens, len(answer)) for answer in answers]

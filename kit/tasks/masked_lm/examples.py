@@ -79,8 +79,8 @@ class MaskedExamples:
 
 
 @dataclass(frozen=True)
-class MarkedTokens:
-    """Tokenizes documents; a class, so that worker processes can receive it."""
+class DocumentTokenizer:
+    """Tokenizes documents and marks where words begin; a class, so that worker processes can receive it."""
 
     tokenizer: PreTrainedTokenizerBase
 
@@ -90,8 +90,8 @@ class MarkedTokens:
 
 
 @dataclass(frozen=True)
-class MarkedSentences:
-    """Tokenizes the sentences of documents; a class, so that worker processes can receive it."""
+class SentenceTokenizer:
+    """Tokenizes the sentences of documents and marks where words begin; a class, as `DocumentTokenizer`."""
 
     tokenizer: PreTrainedTokenizerBase
     language: str
@@ -101,6 +101,7 @@ class MarkedSentences:
         return [marked_tokens(self.sentences(text), self.tokenizer) for text in texts]
 
     def sentences(self, text: str) -> list[str]:
+        """The sentences of a document, each on one line; none crosses the end of a paragraph."""
         return [
             one_line(sentence.text)
             for paragraph in text.split(PARAGRAPHS)
@@ -110,7 +111,7 @@ class MarkedSentences:
 
 
 def one_line(text: str) -> str:
-    """The text with single spaces and without line ends: the layout of a document says nothing about its words."""
+    """The text with single spaces and without line ends: the layout of a document is not part of its words."""
     return " ".join(text.split())
 
 

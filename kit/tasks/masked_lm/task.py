@@ -35,7 +35,7 @@ from kit.tasks.families.language_modeling.task import (
     LanguageModelState,
     perplexity,
 )
-from kit.tasks.masked_lm.examples import MarkedSentences, MarkedTokens, MaskedExamples
+from kit.tasks.masked_lm.examples import DocumentTokenizer, MaskedExamples, SentenceTokenizer
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.tasks.masked_lm.sentence_pairs import make_pairs
@@ -79,9 +79,9 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         masking, texts = self.masking_settings(tokenizer), ColumnView(rows, "text")
         first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
-            documents = RaggedTokens.concat(list(map_in_chunks(texts, MarkedTokens(tokenizer), workers, advance)))
+            documents = RaggedTokens.concat(list(map_in_chunks(texts, DocumentTokenizer(tokenizer), workers, advance)))
             return MaskedExamples(pack_masked_rows(documents, first, separator, data.block_size), None, None, **masking)
-        work = MarkedSentences(tokenizer, data.language)
+        work = SentenceTokenizer(tokenizer, data.language)
         documents_of_sentences = [
             document for portion in map_in_chunks(texts, work, workers, advance) for document in portion
         ]

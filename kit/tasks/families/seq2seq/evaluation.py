@@ -147,11 +147,11 @@ def by_language(
     tokens = {str(language): tokenizers.generation_tokens(language) for language in np.unique(examples.languages)}
     if not any(tokens.values()):
         return {None: settings}
-    return {language: replace(settings, **needed) for language, needed in tokens.items()}
+    return {language: replace(settings, **changes) for language, changes in tokens.items()}
 
 
 def search_settings(section: Seq2SeqEval, num_beams: int) -> GenerationSettings:
-    """The search settings of a recipe."""
+    """The search settings of a recipe, with `num_beams` beams."""
     return GenerationSettings(
         num_beams=num_beams,
         max_new_tokens=section.max_new_tokens,

@@ -97,9 +97,9 @@ class TextToTextTask(Seq2SeqTask[P]):
         else:
             with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
                 model = load_model(self.auto_class, folder, section.settings)
-            before = model.get_input_embeddings().num_embeddings
+            size = model.get_input_embeddings().num_embeddings
             fit_to_tokenizer(model, state.tokenizers)
-            if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != before:
+            if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != size:
                 raise RecipeError(
                     "peft.method: adapters have no vectors for the new language tags of the tokenizer. Train the model "
                     "itself first"
@@ -156,7 +156,7 @@ class TextToTextTask(Seq2SeqTask[P]):
 def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> TokenPairs:
     """Source and target of every row as token ids, in the languages of the row if the tokenizer needs to know them.
 
-    Texts with more than `limit` ids are truncated, and their examples counted.
+    Texts with more than `limit` ids are truncated, and the examples with a truncated text are counted.
     """
     sources, targets = (list(ColumnView(dataset, role)) for role in ("source", "target"))
     source_ids: list[list[int]] = [[] for _ in sources]
