@@ -17,7 +17,7 @@ ADDITIVE = ("eager", "sdpa")
 class BeamDecoder(Protocol):
     """What the search requires of a model."""
 
-    def first(self, prompts: Tensor) -> Tensor:
+    def prefill(self, prompts: Tensor) -> Tensor:
         """Logits (sentences, vocabulary) after the prompts (sentences, length), which all beams share."""
 
     def step(self, written: Tensor, parents: Tensor) -> Tensor:
@@ -51,13 +51,15 @@ def select(inputs: Any, rows: Tensor | slice) -> dict[str, Any]:
 
 
 class BeamsAsRows:
-    """Each beam is a row of the batch, with a separate row of the source unless the model can share it."""
+    """A `BeamDecoder` in which each beam is a row of the batch, with its own copy of the source unless the model can
+    share it."""
 
     def __init__(self, model: PreTrainedModel, beams: int, inputs: dict[str, Any], share_source: bool):
         self.model, self.beams, self.share_source = model, beams, share_source
         self.inputs = inputs
 
-    def first(self, prompts: Tensor) -> Tensor:
+    def prefill(self, prompts: Tensor) -> Tensor:
+        """As in `BeamDecoder`; a prompt is read once and its cache repeated for the beams."""
         expanded = self.inputs
         self.inputs = select(expanded, slice(None, None, self.beams))
         logits = self._logits(prompts, is_first_iteration=True)  # (sentences, vocabulary)
@@ -92,7 +94,8 @@ class BeamsAsRows:
 
 
 class BeamsAsPositions:
-    """All beams of a sentence share one row, at the same target position, and each attends only to its ancestors.
+    """A `BeamDecoder` in which all beams of a sentence share one row, at the same target position, and each attends
+    only to its ancestors.
 
     Keys and values of a token stay where they were first written: when beams branch, only the mask changes. Beams soon
     share most of their past, so few tokens are stored twice.
@@ -109,7 +112,7 @@ class BeamsAsPositions:
         self.self_attention_cache = Cache(layer_class_to_replicate=PreallocatedLayer)
         self.cache = EncoderDecoderCache(self.self_attention_cache, DynamicCache(config=model.config))
 
-    def first(self, prompts: Tensor) -> Tensor:
+    def prefill(self, prompts: Tensor) -> Tensor:
         # additive mask: 0 where a beam attends to a key, the lowest number elsewhere (sentences, beams, keys)
         self.mask_by_beam = torch.zeros(
             len(prompts), self.beams, prompts.shape[1], dtype=self.model.dtype, device=prompts.device

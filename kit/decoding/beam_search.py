@@ -167,7 +167,7 @@ class _Search:
             numbers, written, torch.full_like(scores, NEG_INF_SCORE), torch.zeros_like(scores, dtype=torch.long)
         )
         finished_sentences: list[_Hypotheses] = []
-        logits = self.decoder.first(prompts).unsqueeze(1)  # (sentences, 1, vocabulary)
+        logits = self.decoder.prefill(prompts).unsqueeze(1)  # (sentences, 1, vocabulary)
         for length in range(prompt + 1, self.max_length + 1):
             log_probs = self._log_probs(logits, written).expand(-1, self.beams, -1)
             totals, parents, tokens = best_continuations(log_probs, scores, self.candidates)  # (sentences, candidates)

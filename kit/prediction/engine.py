@@ -133,6 +133,7 @@ class Predictor(ABC, Generic[I, U, O]):
         return [Encoded([], self.failed, result) if isinstance(result, Exception) else result for _, result in results]
 
     def _raise_first(self, problems: list[dict[LineIssue, Exception | None]], first: int) -> None:
+        """Raise DataError for the first item with a problem, if there is one; items are numbered from `first`."""
         for number, causes in enumerate(problems, start=first):
             for issue, error in causes.items():
                 cause = f" ({describe_error(error)})" if error else ""

@@ -12,7 +12,7 @@ from kit.pretrained.folder import ModelFolder
 from kit.recipe.parse import check_sections
 from kit.runs.folder import RunFolder
 from kit.runs.revisions import check_foreign_paths
-from kit.tasks.registry import create_task
+from kit.tasks.registry import create_task, load_recipe
 
 
 def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None = None) -> Evaluation:
@@ -29,7 +29,9 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     if any(override.startswith("data.directions=") for override in changed):
         # these keys apply to training data only, and may name other directions
         changed[:0] = ["data.direction_sizes=null", "data.direction_repeats=null"]
-    recipe = folder.recipe(changed)
+    folder.recipe()  # raises RunError for a recipe that was edited
+    # not read as saved: a metric that is not registered here is reported before anything is computed
+    recipe = load_recipe(folder.recipe_file, changed)
     if is_downloaded(folder.path):
         check_foreign_paths(recipe, str(run), overrides or [])
     if not folder.model.is_dir():

@@ -144,7 +144,10 @@ def report_failure(message: str | None, code: int) -> bool:
 
 
 def exit_with_parent() -> None:
-    """Kill this process when its launcher has exited, so that a killed launcher leaves no orphans; else do nothing."""
+    """Start a thread that kills this process once its launcher has exited, so that a killed launcher leaves no orphans.
+
+    Does nothing in a process that kit did not launch.
+    """
     launcher = os.environ.get(LAUNCHER)
     if launcher is None or "RANK" not in os.environ:
         return

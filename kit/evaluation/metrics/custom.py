@@ -89,14 +89,17 @@ class RegisteredMetric:
             predictions = [_with_threshold(row, null_threshold) for row in predictions]
             references = [_squad_reference(row) for row in references]
         if not is_evaluate_module(self.metric):
-            return self._scored(self.metric(predictions, references, **options))
+            return self._as_figures(self.metric(predictions, references, **options))
         if self.kind in ("labels", "scores") and labels is not None and _has_integer_references(self.metric):
             references = _label_ids(references, labels)
             predictions = _label_ids(predictions, labels) if self.kind == "labels" else predictions
-        return self._scored(self.metric.compute(predictions=predictions, references=references, **options))
+        return self._as_figures(self.metric.compute(predictions=predictions, references=references, **options))
 
-    def _scored(self, result: Any) -> dict[str, Any]:
-        """The value as a finite "score", and the further figures. Raises KitError if there is no such value."""
+    def _as_figures(self, result: Any) -> dict[str, Any]:
+        """The value as a finite "score", and the other numbers and texts of a dict.
+
+        Raises KitError if a dict has several numbers, none of which is named "score" or like the metric.
+        """
         if not isinstance(result, Mapping):
             return {"score": self._finite(result)}
         numbers = [key for key, value in result.items() if isinstance(value, Real)]
@@ -107,12 +110,12 @@ class RegisteredMetric:
                 f'one under "score" or "{self.name}". Register a function that returns the one to use.'
             )
         key = (named or numbers)[0]
-        further = {
+        others = {
             name: value if isinstance(value, str) else float(value)
             for name, value in result.items()
             if name != key and isinstance(value, str | Real)
         }
-        return {**further, "score": self._finite(result[key])}
+        return {**others, "score": self._finite(result[key])}
 
     def _finite(self, value: Any) -> float:
         try:
