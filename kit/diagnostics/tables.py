@@ -9,6 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from kit.system.console import duration
+
 if TYPE_CHECKING:
     from kit.data.statistics import ExampleTexts
     from kit.diagnostics.cost import Cost
@@ -202,12 +204,3 @@ def cost_facts(cost: "Cost") -> Iterable[tuple[str, str]]:
     if memory.rest:
         parts.append(f"libraries and data {memory.rest:,.0f}")
     yield "memory", f"{memory.total:,.0f} MB of {memory.available:,.0f} while training ({', '.join(parts)})"
-
-
-def duration(seconds: float) -> str:
-    """A rough duration in a suitable unit."""
-    if seconds < 1:
-        return "less than a second"
-    if seconds < 100:
-        return f"{seconds:.0f} seconds"
-    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"

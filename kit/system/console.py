@@ -1,11 +1,25 @@
 """Messages and progress on the terminal, from the main process only."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import Any, Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+TIMED_STEPS = 10
+"""Number of steps after which the duration of a run is estimated."""
+
+
+def duration(seconds: float) -> str:
+    """A rough duration in a suitable unit."""
+    if seconds < 1:
+        return "less than a second"
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
 class StepWindow(Protocol):
@@ -17,16 +31,36 @@ class StepWindow(Protocol):
     seconds: float
 
 
-class TrainingBar:
-    """A progress bar with loss and speed. It is drawn on a terminal only, never into a log file."""
+class TrainingProgress:
+    """Progress of training: a bar on a terminal, a line for each log entry anywhere else."""
 
-    def __init__(self, progress: Progress, task: TaskID):
-        self._progress, self._task = progress, task
+    def __init__(self, reporter: "Reporter", progress: Progress, task: TaskID, total: int, done: int):
+        self._reporter, self._progress, self._task = reporter, progress, task
+        self._total, self._done, self._first = total, done, done
+        self._began = time.perf_counter()
 
     def advance(self, window: StepWindow) -> None:
+        """A step is done."""
+        self._done += 1
         loss = float(window.loss_sum) / max(1, window.steps)
         speed = window.tokens / max(window.seconds, 1e-9)
         self._progress.update(self._task, advance=1, figures=f"loss {loss:.3f} · {speed:,.0f} tokens/s")
+        if self._done - self._first == TIMED_STEPS < self._total - self._first:
+            left = duration(self._seconds_left())
+            self._reporter.print(f"expected duration, by the first {TIMED_STEPS} steps: {left}, and the evaluations")
+
+    def log(self, loss: float, learning_rate: float, tokens_per_second: float) -> None:
+        """Figures of the steps since the last entry."""
+        if self._reporter.shows_progress:
+            return
+        self._reporter.print(
+            f"{datetime.now():%Y-%m-%d %H:%M:%S}  step {self._done:,}/{self._total:,} · loss {loss:.3f} · "
+            f"learning rate {learning_rate:.2e} · {tokens_per_second:,.0f} tokens/s · "
+            f"{duration(self._seconds_left())} left"
+        )
+
+    def _seconds_left(self) -> float:
+        return (time.perf_counter() - self._began) / max(1, self._done - self._first) * (self._total - self._done)
 
 
 class Reporter:
@@ -48,8 +82,8 @@ class Reporter:
         return Progress(*columns, console=self.console, transient=True, disable=not self.shows_progress)
 
     @contextmanager
-    def training_progress(self, total: int, done: int) -> Iterator[TrainingBar]:
-        """Context manager: a progress bar over `total` training steps, of which a resumed run has completed `done`."""
+    def training_progress(self, total: int, done: int) -> Iterator[TrainingProgress]:
+        """Context manager: progress over `total` training steps, of which a resumed run has completed `done`."""
         columns = (
             TextColumn("training"),
             BarColumn(),
@@ -58,7 +92,8 @@ class Reporter:
             TimeRemainingColumn(),
         )
         with self._progress(*columns) as progress:
-            yield TrainingBar(progress, progress.add_task("training", total=total, completed=done, figures=""))
+            task = progress.add_task("training", total=total, completed=done, figures="")
+            yield TrainingProgress(self, progress, task, total, done)
 
     @contextmanager
     def status(self, what: str) -> Iterator[None]:

@@ -26,7 +26,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from kit.data.batching.plan import Plan, micro_batch_rng, seed_micro_batch
 from kit.errors import DataError, RunError
 from kit.recipe.base import Recipe
-from kit.system.console import Reporter
+from kit.system.console import Reporter, TrainingProgress
 from kit.training.averaging import MovingAverage, mean_weights
 from kit.training.checkpoint import (
     Checkpoint,
@@ -143,7 +143,7 @@ class Loop:
                 window.add(loss, token_counts, time.perf_counter() - began)
                 bar.advance(window)
                 if progress.step % train.logging_steps == 0 or progress.step == self.total_steps:
-                    self._log(window, norm)
+                    self._log(window, norm, bar)
                     window = LogWindow()
                 every = self.recipe.eval.steps
                 is_best = every > 0 and progress.step % every == 0 and self._evaluate()
@@ -260,16 +260,18 @@ class Loop:
     def _seconds(self) -> float:
         return self._seconds_before + time.perf_counter() - self._began
 
-    def _log(self, window: LogWindow, norm: float) -> None:
+    def _log(self, window: LogWindow, norm: float, bar: TrainingProgress) -> None:
         loss = self.accelerator.reduce(window.loss_sum.to(self.accelerator.device), reduction="sum") / window.steps
         epoch = self.plan.epochs(self.progress.step)
+        rate, speed = self.optimizer.param_groups[0]["lr"], window.tokens / max(window.seconds, 1e-9)
+        bar.log(float(loss), rate, speed)
         self.log.add(
             self.progress.step,
             epoch=round(epoch, 4),
             train_loss=float(loss),
-            learning_rate=self.optimizer.param_groups[0]["lr"],
+            learning_rate=rate,
             grad_norm=norm,
-            tokens_per_second=round(window.tokens / max(window.seconds, 1e-9), 1),
+            tokens_per_second=round(speed, 1),
             padding=round(1 - window.real_tokens / max(1, window.padded_tokens), 4),
         )
 

@@ -1,0 +1,54 @@
+"""Progress of training in a log file, where no bar is drawn."""
+
+import re
+from dataclasses import dataclass
+
+import pytest
+
+from kit.system.console import TIMED_STEPS, Reporter, duration
+
+
+@dataclass
+class Window:
+    loss_sum: float = 3.0
+    steps: int = 2
+    tokens: int = 100
+    seconds: float = 0.1
+
+
+def test_each_log_entry_is_a_line_with_a_time(capfd: pytest.CaptureFixture[str]) -> None:
+    reporter = Reporter()
+    with reporter.training_progress(total=1200, done=1000) as progress:
+        for _ in range(TIMED_STEPS):
+            progress.advance(Window())
+        progress.log(1.5, 1e-3, 12345.6)
+    expected, line = capfd.readouterr().err.splitlines()
+    assert expected.startswith(f"expected duration, by the first {TIMED_STEPS} steps: ")
+    assert re.fullmatch(
+        r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  step 1,010/1,200 · loss 1\.500 · learning rate 1\.00e-03 · 12,346 tokens/s · "
+        r".* left",
+        line,
+    )
+
+
+def test_a_quiet_reporter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    with Reporter(quiet=True).training_progress(total=100, done=0) as progress:
+        for _ in range(TIMED_STEPS):
+            progress.advance(Window())
+        progress.log(1.5, 1e-3, 12345.6)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_no_duration_is_expected_of_a_run_that_ends_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with Reporter().training_progress(total=TIMED_STEPS, done=0) as progress:
+        for _ in range(TIMED_STEPS):
+            progress.advance(Window())
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.2, "less than a second"), (61, "61 seconds"), (600, "10 minutes"), (9000, "2.5 hours")],
+)
+def test_durations_are_rounded(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
