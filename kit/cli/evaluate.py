@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from kit.cli.arguments import Overrides, RunOrHub
+from kit.errors import KitError
 
 
 def evaluate(
@@ -18,9 +19,12 @@ def evaluate(
     """Evaluate the model of a run. Overrides such as eval.num_beams=5 apply only to this evaluation."""
     from kit.prediction.writing import open_output, to_json
     from kit.runs.evaluate import evaluate as evaluate_run
+    from kit.system.console import Reporter
 
-    evaluation = evaluate_run(run, split, overrides)
+    evaluation = evaluate_run(run, split, overrides, Reporter().print)
     if predictions is not None:
+        if not evaluation.rows:
+            raise KitError("--predictions: this evaluation makes none. Set eval.metrics or eval.examples")
         with open_output(predictions) as file:
             file.writelines(to_json(row) + "\n" for row in evaluation.rows)
     print(json.dumps(evaluation.figures, indent=1, ensure_ascii=False))

@@ -19,7 +19,9 @@ def generate(
     num_beams: Annotated[
         int | None, typer.Option(min=1, help="Number of beams (default: as saved with the model).")
     ] = None,
-    n_best: Annotated[int, typer.Option(min=1, help="Number of outputs per line.")] = 1,
+    n_best: Annotated[
+        int, typer.Option(min=1, help="Number of outputs per line; a search has at least as many beams.")
+    ] = 1,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of output tokens.")] = None,
     length_penalty: Annotated[
         float | None, typer.Option(help="Exponent of the length by which scores are divided.")
@@ -75,6 +77,8 @@ def generate(
     reporter = Reporter()
     if file is not None and not file.is_file():
         raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit generate {run}`")
+    if scores and as_json:
+        raise KitError("--scores has no effect with --json, which always has them. Leave it out")
     details = scores or n_best > 1
     options = GenerateOptions(
         n_best=n_best,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from kit.errors import KitError
+
 
 def push(
     source: Annotated[Path, typer.Argument(metavar="RUN", help="Finished run, adapter or, with --data, data files.")],
@@ -30,6 +32,8 @@ def push(
     from kit.sharing.push import push as share
     from kit.system.console import Reporter
 
+    if dry_run and public:
+        raise KitError("--public has no effect with --dry-run, which uploads nothing. Leave it out")
     reporter = Reporter()
     to = Destination(repo, "dataset" if data else "model", public)
     done = share(source, to, overrides or [], dry_run, reporter.print)

@@ -50,6 +50,9 @@ def train(
     else:
         loaded = load_recipe(path / "recipe.yaml" if is_run else recipe, overrides or [])
     if dry_run:
+        given = {"--output": output is not None, "--resume": resume, "--processes": processes > 1, "--shard": shard}
+        for option in (option for option, is_given in given.items() if is_given):
+            raise KitError(f"{option} has no effect with --dry-run, which looks at one process. Leave it out")
         return _inspect(loaded)
     name = path.stem if on_hub is None else on_hub.repo.rpartition("/")[2]
     target = output or (path if is_run else Path("runs") / name)

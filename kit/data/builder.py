@@ -70,18 +70,11 @@ class SplitBuilder:
             raise DataError(f"data.{key}: {self.data.path} has a split for {split} of its own. Remove the key.")
 
     def held_out_sizes(self, sizes: Mapping[str, int | None]) -> dict[str, int]:
-        """The splits to hold out of train: those of `sizes` with a size.
-
-        Raises DataError if the data has one of them already, or if there would be no validation split.
-        """
+        """The splits to hold out of train: those of `sizes` with a size. Raises DataError if the data has one of them
+        already."""
         held_out = {split: size for split, size in sizes.items() if size is not None}
         for split in held_out:
             self.check_absent(split, f"{split}_size")
-        if "validation" not in self.datasets and "validation" not in held_out:
-            raise DataError(
-                f"{self.data.path} has no validation split, by which the best checkpoint is chosen. Name it "
-                "(data.validation), or hold rows out of train (data.validation_size: 1000)."
-            )
         return held_out
 
     def hold_out_missing(self) -> None:
@@ -118,17 +111,11 @@ class SplitBuilder:
     def _count_rows(self) -> None:
         """Add the counts of the rows that were kept to the report."""
         roles = self.data.roles
-        # a streamed train is not in memory: what it shares with the other splits is not counted
-        trained = row_digests(self.datasets["train"], roles[:1]) if "train" in self.datasets else np.empty(0)
         for split, rows in self.datasets.items():
             report = self.report.splits[split]
             report.rows = len(rows)
             for role in roles:
                 report.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(rows, role))})
-            if split != "train":
-                shared = int(np.isin(row_digests(rows, roles[:1]), trained).sum())
-                article = "an" if roles[0][0] in "aeiou" else "a"
-                report.flagged += Counter({f"{article} {roles[0]} that is in train": shared})
 
     def fingerprinted(self, stream: Stream | None = None) -> Splits:
         """The splits as they are, with their fingerprints. Raises DataError if they differ from `data.fingerprints`."""

@@ -10,11 +10,21 @@ from kit.data.columns import drop_missing, name_columns
 from kit.data.sources import read_splits
 from kit.data.steps import RowSteps
 from kit.data.streamed import load_streamed
+from kit.errors import DataError
 
 if TYPE_CHECKING:
     from kit.recipe.data import DataSection
 
-__all__ = ["Splits", "load_splits"]
+__all__ = ["Splits", "check_validation", "load_splits"]
+
+
+def check_validation(splits: Splits, data: "DataSection") -> None:
+    """Raise DataError for data that cannot be trained on, because it has no validation split."""
+    if "validation" not in splits.datasets:
+        raise DataError(
+            f"{data.path} has no validation split, by which the best checkpoint is chosen. Name it "
+            "(data.validation), or hold rows out of train (data.validation_size: 1000)."
+        )
 
 
 def load_splits(data: "DataSection", steps: RowSteps | None = None) -> Splits:

@@ -9,6 +9,7 @@ import numpy as np
 
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.rows import cell_text, first_occurrences, row_digests
+from kit.data.steps import ExampleColumns
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -18,6 +19,9 @@ MAX_TEXTS_SEARCHED = 1000
 """Texts with unknown tokens that are encoded again to find out what is unknown in them."""
 
 CHUNK_LISTS = 10_000
+
+MIXER = np.uint64(0x9E3779B97F4A7C15)
+"""An odd number with which two digests are joined to one."""
 
 ExampleTexts = tuple[str, ...]
 """The texts of an example."""
@@ -58,11 +62,31 @@ class UnknownTokens:
 class Overlap:
     """Examples of a split that also occur in the training data."""
 
+    columns: ExampleColumns
     examples: int  # of the split
-    sources: int
-    pairs: int
-    source_example: ExampleTexts | None  # an example of this split whose source is in train
-    pair_example: ExampleTexts | None
+    inputs: int
+    targets: int  # 0 without columns of targets
+    whole: int
+    input_example: ExampleTexts | None = None  # an example of this split whose input is in train
+    target_example: ExampleTexts | None = None
+    whole_example: ExampleTexts | None = None
+
+    @property
+    def input_name(self) -> str:
+        return named(self.columns.inputs)
+
+    @property
+    def target_name(self) -> str:
+        return named(self.columns.targets)
+
+    def describe(self, split: str) -> str | None:
+        """A note for the log and the model card; None if there is no overlap."""
+        same = [f"{self.inputs:,} of {self.examples:,} examples have the same {self.input_name} as one of train"]
+        if self.columns.targets:
+            same.append(f"{self.targets:,} the same {self.target_name}")
+        if self.columns.all != self.columns.inputs:
+            same.append(f"{self.whole:,} are equal to one")
+        return f"{split}: {', '.join(same)}" if self.inputs or self.targets else None
 
 
 @dataclass(frozen=True)
@@ -124,30 +148,64 @@ def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], a
     return [piece for piece in pieces if piece]
 
 
-def find_duplicates(
-    train: "Dataset", others: "dict[str, Dataset]", columns: Sequence[str] = ("source", "target")
-) -> tuple[Duplicates, dict[str, Overlap]]:
-    """Duplicates within the training data, and the examples of the other splits that training has seen.
+def named(columns: Sequence[str]) -> str:
+    """The columns in words; a direction is what its languages are."""
+    return " and ".join(name for name in columns if name != "direction")
 
-    Examples are duplicates if they are equal in `columns`, the first of which is the model's input.
-    """
-    sources, pairs = row_digests(train, columns[:1]), row_digests(train, columns)
-    repeated = np.flatnonzero(~first_occurrences(pairs))
-    overlaps = {}
-    for split, other in others.items():
-        same_source = np.flatnonzero(np.isin(row_digests(other, columns[:1]), sources))
-        same_pair = np.flatnonzero(np.isin(row_digests(other, columns), pairs))
-        # prefer a source that has another target in train: equal pairs have an example of their own
-        only_source = np.setdiff1d(same_source, same_pair)
-        candidates = only_source if len(only_source) else same_source
-        overlaps[split] = Overlap(
-            len(other),
-            len(same_source),
-            len(same_pair),
-            example_texts(other, candidates, columns),
-            example_texts(other, same_pair, columns),
+
+@dataclass(frozen=True)
+class ExampleDigests:
+    """Numbers of the examples of a split, equal where their columns are."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+    whole: np.ndarray
+
+    @classmethod
+    def of(cls, rows: "Dataset", columns: ExampleColumns, kept: np.ndarray | None = None) -> "ExampleDigests":
+        """Those of all rows, or of the kept ones. Each column is read once."""
+        parts = [row_digests(rows, names) for names in (columns.inputs, columns.targets, columns.others) if names]
+        whole = parts[0]
+        for part in parts[1:]:
+            whole = whole * MIXER + part  # modulo 2 ** 64
+        targets = parts[1] if columns.targets else np.empty(0, dtype=np.uint64)
+        select = slice(None) if kept is None else kept
+        return cls(parts[0][select], targets[select] if len(targets) else targets, whole[select])
+
+
+def find_duplicates(
+    train: "Dataset", kept: np.ndarray | None, others: "dict[str, Dataset]", columns: ExampleColumns
+) -> tuple[Duplicates, dict[str, Overlap]]:
+    """Duplicates within the training data, of which only the `kept` rows count, and the examples of the other splits
+    that training has seen."""
+    trained = ExampleDigests.of(train, columns, kept)
+    repeated = np.flatnonzero(~first_occurrences(trained.whole))
+    rows = repeated if kept is None else kept[repeated]
+    overlaps = {split: find_overlap(other, trained, columns) for split, other in others.items()}
+    return Duplicates(len(repeated), example_texts(train, rows, columns.all)), overlaps
+
+
+def find_overlap(rows: "Dataset", trained: ExampleDigests, columns: ExampleColumns) -> Overlap:
+    """The examples of a split that training has seen."""
+    own = ExampleDigests.of(rows, columns)
+    same_input, same_target, same = (
+        np.flatnonzero(np.isin(mine, known))
+        for mine, known in (
+            (own.inputs, trained.inputs), (own.targets, trained.targets), (own.whole, trained.whole),
         )
-    return Duplicates(len(repeated), example_texts(train, repeated, columns)), overlaps
+    )  # fmt: skip
+    # prefer an input that has another target in train: equal examples have an example of their own
+    only_input, only_target = np.setdiff1d(same_input, same), np.setdiff1d(same_target, same)
+    return Overlap(
+        columns,
+        len(rows),
+        len(same_input),
+        len(same_target),
+        len(same),
+        example_texts(rows, only_input if len(only_input) else same_input, columns.all),
+        example_texts(rows, only_target if len(only_target) else same_target, columns.all),
+        example_texts(rows, same, columns.all),
+    )
 
 
 def example_texts(dataset: "Dataset", indices: np.ndarray, columns: Sequence[str]) -> ExampleTexts | None:

@@ -1,6 +1,7 @@
 """What a task does to rows while its data is loaded, between reading the files and counting what is left."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -13,6 +14,22 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from kit.recipe.data import DataSection
+
+
+@dataclass(frozen=True)
+class ExampleColumns:
+    """The columns of an example by their role, in which examples are compared."""
+
+    inputs: tuple[str, ...]
+    """What the model reads."""
+    targets: tuple[str, ...] = ()
+    """What it learns to write; empty for labels and the like, which all splits share."""
+    others: tuple[str, ...] = ()
+    """What else makes two examples equal, such as the label."""
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return (*self.inputs, *self.targets, *self.others)
 
 
 class RowSteps:
@@ -31,8 +48,15 @@ class RowSteps:
 
     @property
     def identity(self) -> list[str]:
-        """The columns that make two examples equal; the first is what a model reads."""
-        return [*self.data.roles]
+        """The columns that make two rows equal."""
+        return [*self.data.identity_roles]
+
+    @property
+    def example_columns(self) -> ExampleColumns:
+        """The columns in which the loaded examples are compared with those of other splits."""
+        data = self.data
+        others = tuple(name for name in data.identity_roles if name not in (*data.input_roles, *data.target_roles))
+        return ExampleColumns(data.input_roles, data.target_roles, others)
 
     @property
     def examples_per_row(self) -> int:

@@ -1,6 +1,6 @@
 """What a run will see and need, before it starts: `kit data` and `kit train --dry-run`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 import torch
@@ -9,7 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.plan import micro_batch_rng
-from kit.data.statistics import LengthStats, Overlap, count_unknown, find_duplicates
+from kit.data.statistics import LengthStats, Overlap, count_unknown
 from kit.data.text.tokenizer import NoTokenizers
 from kit.diagnostics.cost import Cost, estimate
 from kit.diagnostics.report import Batches, Example, Inspection, Parameters, ShownSide, Side, SplitFacts
@@ -38,7 +38,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     others = {split: rows for split, rows in prepared.splits.datasets.items() if split != "train"}
     rows = {"train": train, **others}
     splits = {split: split_facts(prepared, split, rows[split]) for split in prepared.encoded}
-    duplicates, overlaps = find_duplicates(train, others, prepared.task.identity_columns)
+    duplicates, overlaps = prepared.duplicates
     try:
         cost = estimate(prepared, accelerator)
     except torch.OutOfMemoryError:
@@ -46,7 +46,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     return Inspection(
         splits=splits,
         duplicates=duplicates,
-        overlaps=overlaps,
+        overlaps=dict(overlaps),
         examples=first_examples(prepared),
         start_token=start_token(prepared),
         vocabularies=vocabularies(prepared),
@@ -59,7 +59,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         ),
         parameters=count_parameters(prepared.model),
         cost=cost,
-        notes=prepared.report.notes,
+        notes=prepared.notes,
         warnings=list(find_warnings(recipe, splits, overlaps, cost)),
     )
 
@@ -168,7 +168,7 @@ def count_parameters(model: PreTrainedModel) -> Parameters:
 
 
 def find_warnings(
-    recipe: Recipe, splits: dict[str, SplitFacts], overlaps: dict[str, Overlap], cost: Cost | None
+    recipe: Recipe, splits: dict[str, SplitFacts], overlaps: Mapping[str, Overlap], cost: Cost | None
 ) -> Iterator[str]:
     """Likely mistakes, each with its remedy."""
     for split, facts in splits.items():
@@ -193,10 +193,10 @@ def find_warnings(
             "original references. Lowercase the data, or remove the key"
         )
     for split, overlap in overlaps.items():
-        if overlap.sources:
+        if overlap.inputs:
             yield (
-                f"{split}: {overlap.sources:,} of {overlap.examples:,} examples have the same {recipe.data.roles[0]} "
-                "as one of train, so its metrics say little about new text"
+                f"{split}: {overlap.inputs:,} of {overlap.examples:,} examples have the same {overlap.input_name} as "
+                "one of train, so its metrics tell little about new examples"
             )
     minutes = recipe.train.max_minutes
     if cost is None:

@@ -143,9 +143,14 @@ def repeated_table(inspection: "Inspection") -> Table:
     duplicates = inspection.duplicates
     result.add_row("duplicate of an earlier example in train", f"{duplicates.count:,}", shown_pair(duplicates.example))
     for split, overlap in inspection.overlaps.items():
-        if inspection.start_token is not None:
-            result.add_row(f"{split}: source is in train", f"{overlap.sources:,}", shown_pair(overlap.source_example))
-        result.add_row(f"{split}: whole example is in train", f"{overlap.pairs:,}", shown_pair(overlap.pair_example))
+        columns = overlap.columns
+        if columns.all != columns.inputs:
+            shown = shown_pair(overlap.input_example)
+            result.add_row(f"{split}: {overlap.input_name} is in train", f"{overlap.inputs:,}", shown)
+        if columns.targets:
+            shown = shown_pair(overlap.target_example)
+            result.add_row(f"{split}: {overlap.target_name} is in train", f"{overlap.targets:,}", shown)
+        result.add_row(f"{split}: whole example is in train", f"{overlap.whole:,}", shown_pair(overlap.whole_example))
     return result
 
 

@@ -53,7 +53,7 @@ def _plot_curves(run: RunFolder, output: Path | None) -> list[Path]:
 
 
 def _plot_attention(run: str | Path, options: PlotOptions, folder: Path, file: Path | None) -> list[Path]:
-    """The attention as files in a folder, or the first figure as a file."""
+    """The attention as files in a folder, or as one file."""
     predictor = text_predictor(run, GenerateOptions())
     if predictor.plot_options:
         reject_unsupported(options, predictor.plot_options, f"{run}, {predictor.description}")
@@ -72,6 +72,8 @@ def _plot_attention(run: str | Path, options: PlotOptions, folder: Path, file: P
     if not figures:
         raise RunError(f"the model of {run} has no attention: its decoder sees the input through a fixed state only")
     if file is not None:
+        if len(figures) > 1:
+            raise KitError(f"--output {file} is one file, but there are {len(figures)} figures: name a folder")
         return [save_figure(next(iter(figures.values())), file)]
     return [save_figure(figure, folder / name) for name, figure in figures.items()]
 

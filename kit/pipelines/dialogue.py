@@ -39,7 +39,8 @@ class DialoguePipeline(TextToTextPipeline):
 
     The input is the list of turns so far, the most recent one last; a single text is a conversation of one turn.
     Messages with `role` and `content` work, too. A list of such lists returns a list of dicts for each. The options are
-    those of `text2text-generation`.
+    those of `text2text-generation`, except that there are no languages to choose, and that the oldest turns are dropped
+    from a dialogue that is longer than what the model can read. With `truncation=False`, it is an error.
     """
 
     return_name = "generated"
@@ -52,9 +53,16 @@ class DialoguePipeline(TextToTextPipeline):
             return outputs if isinstance(outputs, list) else [outputs]
         return super().__call__([{"turns": list(turns)} for turns in inputs], **kwargs)
 
-    def preprocess(
-        self, inputs: Any, truncation: bool | str = False, src_lang: str | None = None, tgt_lang: str | None = None
-    ) -> dict[str, torch.Tensor]:
+    def _sanitize_parameters(  # type: ignore[override]
+        self, truncation: bool | None = None, src_lang: str | None = None, tgt_lang: str | None = None, **kwargs: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        if src_lang or tgt_lang:
+            raise ValueError(f"{TASK}: src_lang and tgt_lang have no effect on a dialogue. Leave them out")
+        if truncation not in (None, True, False):
+            raise ValueError(f"{TASK}: truncation is True or False, not {truncation!r}: the oldest turns are dropped")
+        return super()._sanitize_parameters(truncation=truncation, **kwargs)
+
+    def preprocess(self, inputs: Any, truncation: bool = True) -> dict[str, torch.Tensor]:  # type: ignore[override]
         turns = [turn["content"] if isinstance(turn, dict) else turn for turn in inputs["turns"]]
         if not turns or not all(isinstance(turn, str) for turn in turns):
             raise ValueError(f"{self.task} takes the turns of a dialogue: a list of at least one text")
@@ -62,9 +70,14 @@ class DialoguePipeline(TextToTextPipeline):
         settings = getattr(config, SETTINGS, None) or {}
         limit = getattr(config, "max_position_embeddings", None)
         hierarchical = reads_turns(config)
-        recent, _ = recent_turns(
+        recent, is_truncated = recent_turns(
             self.tokenizer(turns)["input_ids"], settings.get("max_turns"), None if hierarchical else limit
         )
+        if is_truncated and not truncation:
+            raise ValueError(
+                f"{TASK}: the turns have more tokens than the model can read ({limit}); without truncation=False, the "
+                "oldest are dropped"
+            )
         input_ids = torch.tensor([[token for turn in recent for token in turn]], dtype=torch.long)
         batch = {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
         if hierarchical:  # still concatenated: transformers pads only (batch, tokens) into batches

@@ -310,6 +310,8 @@ class QuestionAnsweringPipeline(ChunkPipeline):
             "align_to_words": align_to_words,
             "null_threshold": null_threshold,
         }
+        if handle_impossible_answer is False and null_threshold is not None:
+            raise ValueError("null_threshold has no effect with handle_impossible_answer=False: leave one of them out")
         for name, value in (preprocess | {"top_k": top_k, "max_answer_len": max_answer_len}).items():
             minimum = 0 if name == "doc_stride" else 1
             if value is not None and value < minimum:

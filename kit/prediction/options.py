@@ -8,6 +8,8 @@ from typing import Any
 from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import KitError
 
+WITHOUT_BEAMS = "on greedy search (--num-beams 1)"
+
 
 @dataclass(frozen=True)
 class GenerateOptions:
@@ -38,10 +40,25 @@ class GenerateOptions:
         return {name: getattr(self, name) for name in names} | {"num_return_sequences": self.n_best}
 
     def seq2seq_settings(self, model: Any, **tokens: Any) -> GenerationSettings:
-        """The settings saved with an encoder-decoder, with these changes; as many beams as outputs, at least."""
-        saved_beams = model.generation_config.num_beams or 1
-        num_beams = max(self.num_beams or saved_beams, self.n_best)
-        return saved_settings(model, **{**self.search_changes(), "num_beams": num_beams, **tokens})
+        """The settings saved with an encoder-decoder, with these changes. Raises KitError for an option that would have
+        no effect."""
+        num_beams = self.beams(model.generation_config.num_beams or 1)
+        settings = saved_settings(model, **{**self.search_changes(), "num_beams": num_beams, **tokens})
+        if self.length_penalty is not None and num_beams == 1 and not self.scores:
+            raise KitError(f"--length-penalty has no effect {WITHOUT_BEAMS}, and without --scores or --json")
+        return settings
+
+    def beams(self, default: int) -> int:
+        """The number of beams; unless it was chosen, at least as many as outputs. Raises KitError if more outputs than
+        beams were chosen."""
+        if self.num_beams is None:
+            return max(default, self.n_best)
+        if self.n_best > self.num_beams:
+            raise KitError(
+                f"--n-best {self.n_best}: a search with --num-beams {self.num_beams} has at most {self.num_beams} "
+                f"output{'s' * (self.num_beams > 1)} for a line. Raise --num-beams, or leave it out"
+            )
+        return self.num_beams
 
 
 @dataclass(frozen=True)

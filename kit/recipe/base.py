@@ -121,6 +121,10 @@ class Recipe(Section):
         if self.measured and "none" in self.measured and len(self.measured) > 1:
             yield "measured.none", "there are figures in addition to the reason for having none. Keep one or the other."
 
+    def keys_after_training(self, kind: str) -> list[str]:
+        """The keys of this `kind`, such as `evaluation_keys`, in the sections that matter to a trained model."""
+        return [f"{name}.{key}" for name in ("data", "eval") for key in getattr(self, name).keys_of(kind)]
+
     def to_yaml(self) -> str:
         """The whole recipe, including defaults, as YAML that `load_recipe` reads back as an equal recipe."""
         sections = {name: getattr(self, name) for name in type(self).model_fields}

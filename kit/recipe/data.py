@@ -21,6 +21,8 @@ NOT_BUILTIN = "on data that is not built-in (data.path: builtin:NAME)"
 class SourceKeys(Section):
     """Location of the data, and the names of its splits."""
 
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("path", "name", "revision", "train", "validation", "test")
+
     path: str
     """Hub id, folder or file, or builtin:NAME for data that kit generates offline."""
 
@@ -52,6 +54,9 @@ class SourceKeys(Section):
 class FileKeys(SourceKeys):
     """Format of text files."""
 
+    evaluation_keys: ClassVar[tuple[str, ...]] = TEXT_FILE_KEYS
+    prediction_keys: ClassVar[tuple[str, ...]] = TEXT_FILE_KEYS
+
     columns: Annotated[list[str], MinLen(1)] | None = None
     """Column names, in order, of files without a header line."""
 
@@ -82,6 +87,8 @@ class FileKeys(SourceKeys):
 class BuiltinKeys(SourceKeys):
     """Amount of built-in data."""
 
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("sizes",)
+
     sizes: dict[Literal["train", "validation", "test"], PositiveInt] | None = None
     """Number of examples to generate for each split; built-in data only."""
 
@@ -92,6 +99,8 @@ class BuiltinKeys(SourceKeys):
 
 class LanguagesKey(SourceKeys):
     """Languages of built-in data, for tasks that have such data in several languages."""
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("languages",)
 
     languages: Annotated[list[str], MinLen(1)] | None = None
     """Languages to generate; built-in data only. By default all available languages."""
@@ -104,6 +113,8 @@ class LanguagesKey(SourceKeys):
 class HoldoutKeys(Section):
     """Training examples to hold out for splits that the data does not have."""
 
+    own_data_keys: ClassVar[tuple[str, ...]] = ("validation_size", "test_size")
+
     validation_size: PositiveInt | None = None
     """Number of training examples to hold out for validation if the data has no validation split. A dialogue or a time
     series counts as one example."""
@@ -114,6 +125,8 @@ class HoldoutKeys(Section):
 
 class HoldoutShareKeys(HoldoutKeys):
     """Hold-out sizes as fractions of the training data."""
+
+    own_data_keys: ClassVar[tuple[str, ...]] = ("validation_share", "test_share")
 
     validation_share: Share | None = None
     """Fraction of the training data to hold out for validation if the data has no validation split: of the text, from
@@ -133,6 +146,8 @@ class HoldoutShareKeys(HoldoutKeys):
 class FilterKeys(Section):
     """Limits on the training data."""
 
+    own_data_keys: ClassVar[tuple[str, ...]] = ("drop_duplicates", "max_examples")
+
     drop_duplicates: bool = False
     """Drop training examples that already occurred in the training data."""
 
@@ -146,6 +161,7 @@ class StreamingKeys(SourceKeys):
 
     in_memory_keys: ClassVar[tuple[str, ...]] = ("drop_duplicates",)
     """Keys that need all training data in memory."""
+    own_data_keys: ClassVar[tuple[str, ...]] = ("streaming",)
 
     streaming: bool = False
     """Stream the training data, one buffer at a time, for files or Hub datasets larger than memory and disk; several
@@ -171,6 +187,13 @@ class StreamingKeys(SourceKeys):
 
 class DataSection(FilterKeys, HoldoutKeys, BuiltinKeys, FileKeys):
     """Location, splits and filters of the data."""
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("seed", "fingerprints")
+    encoding_keys: ClassVar[tuple[str, ...]] = ()
+    """Further evaluation keys of this group: they change how a model reads the rows, and not which rows there are."""
+    own_data_keys: ClassVar[tuple[str, ...]] = ("fingerprints",)
+    """Keys of this group that select rows of the run's own data, and do not apply to other data that a trained model is
+    evaluated on."""
 
     languages: ClassVar[list[str] | None] = absent(None)
     streaming: ClassVar[bool] = absent(False)
@@ -207,6 +230,21 @@ class DataSection(FilterKeys, HoldoutKeys, BuiltinKeys, FileKeys):
         return (*self.text_columns.values(), *self.value_columns.values())
 
     @property
+    def input_roles(self) -> tuple[str, ...]:
+        """The internal names of the columns that a model reads."""
+        return self.roles[:1]
+
+    @property
+    def target_roles(self) -> tuple[str, ...]:
+        """The internal names of the columns with texts that a model learns to write."""
+        return ()
+
+    @property
+    def identity_roles(self) -> tuple[str, ...]:
+        """The internal names of the columns that make two examples equal."""
+        return self.roles
+
+    @property
     def language_directions(self) -> Sequence[str]:
         """The directions, such as "de-en"; each row is one example in each of them. Empty if a row is one example."""
         return ()
@@ -221,6 +259,21 @@ class DataSection(FilterKeys, HoldoutKeys, BuiltinKeys, FileKeys):
         """The key, if any, with which train.micro_batches decides what a step reads, so that it cannot change within a
         run."""
         return "streaming" if self.streaming else None
+
+    @classmethod
+    def keys_of(cls, kind: str) -> list[str]:
+        listed = {*super().keys_of(kind)}
+        if kind == "evaluation_keys":
+            listed |= {*cls.text_keys, *cls.value_keys, *super().keys_of("encoding_keys")}
+        return [name for name in cls.model_fields if name in listed]
+
+    def is_held_out(self, split: str) -> bool:
+        """Whether the content of the training data decides which of its rows are in this split."""
+        splits = ("validation", "test") if split == "train" else (split,)
+        return any(self.is_set(f"{name}_{unit}") for name in splits for unit in ("size", "share"))
+
+    def unused_in_evaluation(self) -> dict[str, str]:
+        return super().unused_in_evaluation() | ({} if self.is_builtin else {"seed": NOT_BUILTIN})
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

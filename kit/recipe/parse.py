@@ -120,15 +120,26 @@ def _validate(document: Document, recipes: Recipes, saved: bool) -> tuple[Recipe
     return recipe.model_copy(update={"model": model}), []
 
 
-def check_sections(overrides: Sequence[str], *sections: str, example: str) -> None:
-    """Reject overrides of any other section of a finished run's recipe, because they would have no effect."""
+def check_overrides(overrides: Sequence[str], recipe: Recipe, accepted: Sequence[str], use: str) -> set[str]:
+    """The keys that `overrides` change. Raises RecipeError for one that is not `accepted`, because it would have no
+    effect on `use`, such as "the evaluation of runs/first".
+
+    A key that the recipe does not have is left to `load_recipe`, which knows similar ones.
+    """
+    sections = sections_of(type(recipe))
+    changed = set()
     for argument in overrides:
-        key, _ = parse_override(argument)
-        if key.partition(".")[0] not in sections:
+        key = ".".join(parse_override(argument)[0].split(".")[:2])
+        section, _, name = key.partition(".")
+        has_keys_here = any(other.startswith(f"{section}.") for other in accepted)
+        is_unknown = has_keys_here and bool(name) and name not in sections[section].model_fields
+        if key not in accepted and not is_unknown:
             raise RecipeError(
-                f"on the command line: {key} has no effect on a finished run. Only {' and '.join(sections)} can be "
-                f"changed here, for example {example}."
+                f"on the command line: {key} has no effect on {use}. Keys that can be changed here: "
+                f"{', '.join(accepted)}."
             )
+        changed.add(key)
+    return changed
 
 
 def _recipe_class(value: dict[str, Any], recipes: Recipes) -> tuple[str | None, type[Recipe], list[Problem]]:

@@ -7,7 +7,7 @@ section declares the value of a key that a task does not have: `streaming: Class
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Any, Self, TypeVar, cast
+from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 
 from annotated_types import Ge, Gt, Lt
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
@@ -74,6 +74,23 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of this group that can be changed when a trained model is evaluated; the others have no effect then, or
+    describe another model."""
+
+    prediction_keys: ClassVar[tuple[str, ...]] = ()
+    """Keys of this group that can be changed when a trained model predicts the rows of a file."""
+
+    @classmethod
+    def keys_of(cls, kind: str) -> list[str]:
+        """The keys that any group of the section lists as `kind`, such as `evaluation_keys`, in their order."""
+        listed = {name for base in cls.__mro__ for name in vars(base).get(kind, ())}
+        return [name for name in cls.model_fields if name in listed]
+
+    def unused_in_evaluation(self) -> dict[str, str]:
+        """Those of `evaluation_keys` that have no effect given the other values, each with the reason."""
+        return {}
 
     def without_effect(self) -> dict[str, str]:
         """Fields that have no effect given the other values, each with the reason; they must keep their defaults."""

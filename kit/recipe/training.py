@@ -168,6 +168,11 @@ class TrainSection(Section):
 class EvalSection(Section, Generic[Metric]):
     """Frequency and metrics of evaluation; `Metric` is the type of the names of metrics."""
 
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("metrics", "tokens_per_batch")
+    prediction_keys: ClassVar[tuple[str, ...]] = ("tokens_per_batch",)
+    reports_all_metrics: ClassVar[bool] = False
+    """Whether every metric is always reported, so that eval.metrics has no effect on an evaluation."""
+
     steps: NonNegativeInt = 500
     """Number of steps between evaluations on the validation split; 0 evaluates only at the end."""
 
@@ -187,6 +192,10 @@ class EvalSection(Section, Generic[Metric]):
 
     examples: NonNegativeInt = 4
     """Number of decoded examples to print at each evaluation."""
+
+    @classmethod
+    def keys_of(cls, kind: str) -> list[str]:
+        return [name for name in super().keys_of(kind) if name != "metrics" or not cls.reports_all_metrics]
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -1,39 +1,46 @@
 """Evaluate a trained model again: on another split, on other data or with another search."""
 
+from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 from accelerate import Accelerator
 
-from kit.errors import DataError, RunError, did_you_mean
+from kit.data.report import DataReport
+from kit.errors import DataError, RecipeError, RunError, did_you_mean
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.hub.download import is_downloaded, resolve_folder
 from kit.pretrained.folder import ModelFolder
-from kit.recipe.parse import check_sections
+from kit.recipe.base import Recipe
+from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
 from kit.runs.revisions import check_foreign_paths
 from kit.tasks.registry import create_task, load_recipe
 
+NAMES_OTHER_DATA = ("data.path", "data.name", "data.revision", "data.train")
+OF_ONE_PATH = ("name", "revision", "languages", "sizes")
+"""Data keys that belong to a path: with another path they have their defaults."""
 
-def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None = None) -> Evaluation:
+
+def evaluate(
+    run: str | Path,
+    split: str = "test",
+    overrides: list[str] | None = None,
+    report: Callable[[str], object] = lambda line: None,
+) -> Evaluation:
     """Figures and predictions of a run's best model on a split of its data; `run` is a folder, or a run on the Hub.
 
-    `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`. Nothing is written.
-    Raises KitError if the run has no model yet, the data has no such split, or an override is wrong.
+    `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`. Of other data, every row
+    is evaluated: nothing is held out of it, and the filters for training data do not apply. `report` is called with the
+    notes on rows that are left out. Nothing is written. Raises KitError if the run has no model yet, the data has no
+    such split, or an override is wrong.
     """
     folder = RunFolder.open(resolve_folder(run))
-    changed = list(overrides or [])
-    check_sections(changed, "data", "eval", example="eval.tokens_per_batch=4096")
-    if any(override.startswith("data.") for override in changed):
-        changed.append("data.fingerprints=null")  # the user asked for other data
-    if any(override.startswith("data.directions=") for override in changed):
-        # these keys apply to training data only, and may name other directions
-        changed[:0] = ["data.direction_sizes=null", "data.direction_repeats=null"]
-    folder.recipe()  # raises RunError for a recipe that was edited
-    # not read as saved: a metric that is not registered here is reported before anything is computed
-    recipe = load_recipe(folder.recipe_file, changed)
+    overrides = list(overrides or [])
+    recipe = changed_recipe(folder, split, overrides)
     if is_downloaded(folder.path):
-        check_foreign_paths(recipe, str(run), overrides or [])
+        check_foreign_paths(recipe, str(run), overrides)
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
     task = create_task(recipe)
@@ -42,9 +49,63 @@ def evaluate(run: str | Path, split: str = "test", overrides: list[str] | None =
     splits = task.load_splits()
     if split not in splits.datasets:
         names = list(splits.datasets)
-        raise DataError(f"the data has no split {split!r}, only {', '.join(names)}.{did_you_mean(split, names)}")
+        raise DataError(
+            f"the data has no split {split!r}, only {', '.join(names)}.{did_you_mean(split, names)} Choose one of them "
+            "with --split."
+        )
     state, rows, accelerator = task.restore(model_folder, splits), splits.datasets[split], Accelerator()
     # not encoded as "train", whose filters would drop examples
     encoded = task.encode(rows, state, "evaluated" if split == "train" else split)
+    for line in [*DataReport({split: splits.report.splits[split]}).lines(), *encoded.notes]:
+        report(line)
     objective = task.objective(model.to(accelerator.device).eval(), state)
     return task.evaluate(Evaluator(recipe.eval.tokens_per_batch, accelerator), objective, rows, encoded, state)
+
+
+def changed_recipe(folder: RunFolder, split: str, overrides: list[str]) -> Recipe:
+    """The recipe of an evaluation. Raises RecipeError for an override that would have no effect on it."""
+    trained = folder.recipe()
+    changed = check_overrides(
+        overrides, trained, trained.keys_after_training("evaluation_keys"), f"the evaluation of {folder.path}"
+    )
+    # not read as saved: a metric that is not registered here is reported before anything is computed
+    recipe = load_recipe(folder.recipe_file, [*implied_overrides(trained, changed), *overrides])
+    unused: dict[str, str] = {}
+    for name in ("data", "eval"):
+        reasons = getattr(recipe, name).unused_in_evaluation()
+        unused |= {f"{name}.{key}": reason for key, reason in reasons.items()}
+    for key in sorted(changed & unused.keys()):
+        raise RecipeError(f"on the command line: {key} has no effect {unused[key]}. Leave it out.")
+    encoding = {f"data.{key}" for key in recipe.data.keys_of("encoding_keys")}
+    rows_changed = {key for key in changed - encoding if key.startswith("data.")} - {"data.fingerprints"}
+    if not rows_changed:
+        return recipe
+    if not rows_changed.isdisjoint(NAMES_OTHER_DATA):
+        keys = [key for key in recipe.data.keys_of("own_data_keys") if f"data.{key}" not in changed]
+        if split != "train":
+            keys = [key for key in keys if key != "streaming"]  # what is not evaluated need not fit into memory
+        return recipe.with_values("data", **defaults(recipe, keys))
+    if recipe.data.is_held_out(split):
+        raise RecipeError(
+            f"on the command line: {min(rows_changed)} would change which rows are held out of the training data, and "
+            f"with them the split {split}. Evaluate other data (data.path), or leave it out."
+        )
+    return recipe if "data.fingerprints" in changed else recipe.with_values("data", fingerprints=None)
+
+
+def implied_overrides(trained: Recipe, changed: Collection[str]) -> list[str]:
+    """Overrides of keys that would not match the changed ones; those of the user come after them."""
+    keys: list[str] = []
+    if "data.path" in changed:
+        keys += [f"data.{name}" for name in OF_ONE_PATH if name in type(trained.data).model_fields]
+    if "data.directions" in changed:  # these keys apply to training data only, and may name other directions
+        keys += ["data.direction_sizes", "data.direction_repeats"]
+    # an evaluation chooses no checkpoint
+    best = ["eval.metric_for_best_model=loss"] if "eval.metrics" in changed else []
+    return [*(f"{key}=null" for key in keys), *best]
+
+
+def defaults(recipe: Recipe, keys: Collection[str]) -> dict[str, Any]:
+    """The default of each of these keys of the section `data`."""
+    fields = type(recipe.data).model_fields
+    return {key: fields[key].get_default(call_default_factory=True) for key in keys}

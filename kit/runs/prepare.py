@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from kit.data.batching.plan import EpochPlan
 from kit.data.report import DataReport
 from kit.data.splits import Splits
+from kit.data.statistics import Duplicates, Overlap, find_duplicates
 from kit.data.streaming.plan import StreamPlan, buffer_seed
 from kit.data.streaming.stream import START
 from kit.data.text.tokenizer import Tokenizers
@@ -44,6 +45,8 @@ class Prepared:
     """By split; streamed training data is missing."""
     plan: EpochPlan | StreamPlan[Any]
     model: PreTrainedModel
+    duplicates: tuple[Duplicates, Mapping[str, Overlap]]
+    """Duplicates among the training examples, and what the other splits share with these."""
     stream_plan: StreamPlan[Any] | None = None
     """The plan, if the training data is streamed."""
 
@@ -59,12 +62,17 @@ class Prepared:
         return train.max_steps or max(1, round((train.num_train_epochs or 1) * (self.plan.steps_per_epoch or 1)))
 
     @property
+    def notes(self) -> list[str]:
+        """Notes on the data, from reading and encoding it."""
+        return [*self.splits.report.notes, *(note for encoded in self.encoded.values() for note in encoded.notes)]
+
+    @property
     def report(self) -> DataReport:
-        """What was dropped from the data; of a stream, as far as it has been read."""
+        """What was dropped from the data, and what its splits share; of a stream, as far as it has been read."""
         report = self.splits.report
         counted = {} if self.stream_plan is None else {"train": self.stream_plan.counts.report}
-        notes = [note for encoded in self.encoded.values() for note in encoded.notes]
-        return DataReport({**report.splits, **counted}, [*report.notes, *notes])
+        shared = (overlap.describe(split) for split, overlap in self.duplicates[1].items())
+        return DataReport({**report.splits, **counted}, [*self.notes, *filter(None, shared)])
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -92,7 +100,8 @@ class Prepared:
         splits = replace(self.splits, datasets=datasets, report=report, stream=None)
         encoded = {"train": self.task.encode(rows, self.state, "train"), **self.encoded}
         plan = self.task.plan(encoded["train"].examples, buffer_seed(train.seed, START))
-        return replace(self, splits=splits, encoded=encoded, plan=plan, stream_plan=None)
+        duplicates = duplicates_of(self.task, splits, encoded)
+        return replace(self, splits=splits, encoded=encoded, plan=plan, duplicates=duplicates, stream_plan=None)
 
     def summary(self) -> list[str]:
         """Lines to print before training: examples, what was left out, the model and the batches."""
@@ -124,18 +133,32 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     """
     register_models()
     recipe = on_main(lambda: pin_revisions(recipe))
-    splits = create_task(recipe).load_splits()
+    splits = create_task(recipe).load_training_splits()
     check_same_data(splits)
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
     task = create_task(recipe)
     state = task.fit(splits, on_main(lambda: task.build_tokenizers(splits) if tokenizers is None else tokenizers))
     encoded = {split: task.encode(rows, state, split) for split, rows in splits.datasets.items()}
+    duplicates = duplicates_of(task, splits, encoded)
     if splits.stream is None:
         plan = task.plan(encoded["train"].examples)
-        return Prepared(recipe, task, splits, state, encoded, plan, build_model(task, state))
+        return Prepared(recipe, task, splits, state, encoded, plan, build_model(task, state), duplicates)
     process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
     stream_plan = task.stream_plan(splits, state, process, processes)
-    return Prepared(recipe, task, splits, state, encoded, stream_plan, build_model(task, state), stream_plan)
+    model = build_model(task, state)
+    return Prepared(recipe, task, splits, state, encoded, stream_plan, model, duplicates, stream_plan)
+
+
+def duplicates_of(
+    task: Task[Any, Any], splits: Splits, encoded: Mapping[str, Encoded[Any]]
+) -> tuple[Duplicates, Mapping[str, Overlap]]:
+    """Duplicates among the training examples, and what the other splits share with these; of a stream, which is not in
+    memory, nothing."""
+    others = dict(splits.datasets)
+    train = others.pop("train", None)
+    if train is None:
+        return Duplicates(0, None), {}
+    return find_duplicates(train, encoded["train"].kept, others, task.example_columns)
 
 
 def check_same_data(splits: Splits) -> None:

@@ -13,7 +13,7 @@ from kit.errors import HubError, RunError
 from kit.hub.download import resolve_commit
 from kit.hub.names import RepoRef, parse_foreign_repo_id, parse_repo_id
 from kit.recipe.base import Recipe
-from kit.recipe.parse import check_sections
+from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
 from kit.sharing.published import ALLOWED, collect_files, remove_foreign_code
 from kit.system.files import read_json
@@ -49,12 +49,14 @@ def find_source(path: Path, overrides: Sequence[str] = ()) -> ShareSource:
 
     Raises RunError if the folder has neither, or if the run is not finished.
     """
-    check_sections(overrides, "hub", example="hub.license=apache-2.0")
     if (path / "recipe.yaml").is_file():
         run = RunFolder.open(path)
         run.results()  # raises if the run is not finished
         if not (run.model / "config.json").is_file() and not is_adapter(run.model):
             raise RunError(f"{path} has no model yet: finish the run with `kit train {path} --resume`")
+        recipe = run.recipe()
+        accepted = [f"hub.{key}" for key in type(recipe.hub).model_fields]
+        check_overrides(overrides, recipe, accepted, f"the card of {path}")
         return ShareSource(path, run.model, run.recipe(overrides))
     if is_adapter(path):
         if overrides:

@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from kit.errors import HubError
 from kit.hub.upload import Destination, Published, Report, upload
 from kit.sharing import proof
 from kit.sharing.dataset import build_data_folder
@@ -43,6 +44,10 @@ def push(
 def build_and_check(path: Path, folder: Path, to: Destination, overrides: Sequence[str]) -> list[str]:
     """Fill the folder and check it in a process without kit; returns notes for the user."""
     if to.kind == "dataset":
+        if overrides:
+            raise HubError(
+                f"{overrides[0]} has no effect with --data, as data has no recipe: write it into a README.md"
+            )
         return build_data_folder(path, folder, to.repo)
     source = find_source(path, overrides)
     notes = build_folder(source, folder, to.repo)

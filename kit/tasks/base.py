@@ -19,8 +19,8 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from kit.cards.card import write_card
 from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.batching.ragged import RaggedTokens
-from kit.data.splits import Splits, load_splits
-from kit.data.steps import RowSteps
+from kit.data.splits import Splits, check_validation, load_splits
+from kit.data.steps import ExampleColumns, RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError, RunError
@@ -155,10 +155,16 @@ class Task(ABC, Generic[E, S]):
         """Load the data of the recipe. Raises DataError if it is missing or does not match the recipe."""
         return load_splits(self.recipe.data, self.row_steps())
 
+    def load_training_splits(self) -> Splits:
+        """The splits of a run, which needs one for validation, unlike the evaluation of a trained model."""
+        splits = self.load_splits()
+        check_validation(splits, self.recipe.data)
+        return splits
+
     @property
-    def identity_columns(self) -> list[str]:
-        """Columns of the loaded data in which equal examples are duplicates; the first one is the model's input."""
-        return self.row_steps().identity
+    def example_columns(self) -> ExampleColumns:
+        """The columns of the loaded data in which examples are compared."""
+        return self.row_steps().example_columns
 
     @abstractmethod
     def build_tokenizers(self, splits: Splits) -> Tokenizers:

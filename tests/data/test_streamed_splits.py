@@ -43,8 +43,7 @@ def test_the_head_is_held_out_and_never_trained_on(tmp_path: Path) -> None:
     assert len(set(prints)) == 3
     with pytest.raises(DataError, match=r"data\.validation_size: 300 rows .* leave any to train on"):
         streamed(corpus, validation_size=300)
-    with pytest.raises(DataError, match="has no validation split"):
-        streamed(corpus)
+    assert "validation" not in streamed(corpus).datasets
 
 
 def test_quoted_cells_are_flagged_in_streams_as_well(tmp_path: Path) -> None:

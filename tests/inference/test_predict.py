@@ -134,9 +134,12 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
         (("empty.txt",), "empty.txt is empty"),
         (("other.jsonl", "data.columns=[word,label]"), "data.columns has no effect on other.jsonl"),
         (("other.jsonl", "data.txt=words"), "data.txt"),
-        (("other.jsonl", "data.path=taken.jsonl"), "data.path has no effect, as the rows are those of other.jsonl"),
+        (("other.jsonl", "data.path=taken.jsonl"), "data.path has no effect on the predictions for other.jsonl"),
         (("two.tsv", "data.columns=[word]"), "two.tsv, line 1"),
-        (("other.jsonl", "train.seed=1"), "train.seed has no effect on a finished run. Only data and eval can be"),
+        (
+            ("other.jsonl", "train.seed=1"),
+            "train.seed has no effect on the predictions for other.jsonl. Keys that can be changed here",
+        ),
         (("other.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
         (("other.jsonl", "--horizon", "3"), "--horizon has no effect on"),
     ):

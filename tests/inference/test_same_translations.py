@@ -106,7 +106,7 @@ def test_eval_gives_the_figures_of_the_run(trained: Path, kit_here: RunKit) -> N
     assert 'Did you mean "test"?' in done.stderr
     done = kit_here("eval", trained, "model.hidden_size=8")
     assert done.returncode == 2
-    assert "model.hidden_size has no effect on a finished run" in done.stderr
+    assert "model.hidden_size has no effect on the evaluation of " in done.stderr
 
 
 def test_a_run_goes_on_from_a_pretrained_one(trained: Path, make_recipe: Any, tmp_path: Path) -> None:

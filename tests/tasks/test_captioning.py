@@ -195,6 +195,10 @@ def test_plots_of_a_captioner(kit_here, run: Path, folder: Path, tmp_path: Path)
     done = kit_here("plot", run, "--image", folder / "3.png", "--output", "map.png", "--head", "2")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
+    done = kit_here("plot", run, "--output", "maps.png")
+    assert done.returncode == 2
+    assert "--output maps.png is one file, but there are 3 figures: name a folder" in done.stderr
+    assert not (tmp_path / "maps.png").exists()
     done = kit_here("plot", run, "--output", "all")
     assert done.returncode == 0, done.stderr
     assert {"loss.png", "attention_1.png"} <= {path.name for path in (tmp_path / "all").iterdir()}

@@ -128,7 +128,7 @@ def test_what_training_has_seen_is_counted_in_replies(tmp_path: Path) -> None:
         (tmp_path / "data" / f"{split}.jsonl").write_text(lines, encoding="utf-8")
     found = inspect_recipe(recipe(tmp_path, data={"path": str(tmp_path / "data")}))
     seen = found.overlaps["validation"]
-    assert (seen.examples, seen.sources, seen.pairs) == (4, 4, 3)
+    assert (seen.examples, seen.inputs, seen.whole) == (4, 4, 3)
     assert any(warning.startswith("validation: 4 of 4 examples have the same") for warning in found.warnings)
 
 
@@ -243,8 +243,17 @@ def test_flat_models_read_the_turns_as_one_text(model: str, tmp_path: Path) -> N
     kept, cut = responder.tokenize(turns * 3)
     assert cut == (model == "transformer")  # it has 24 positions
     assert sum(map(len, kept)) <= 24 if cut else len(kept) == 9
-    expected = pipeline("dialogue", run)(turns)[0]["generated_text"]
+    pipe = pipeline("dialogue", run)
+    expected = pipe(turns)[0]["generated_text"]
     assert responder.reply(turns) == expected
+    assert pipe(turns, truncation=False)[0]["generated_text"] == expected  # there is nothing to truncate
+    assert pipe(turns * 3, truncation=True) == pipe(turns * 3)
+    if model == "transformer":
+        with pytest.raises(ValueError, match=r"more tokens than the model can read \(24\)"):
+            pipe(turns * 3, truncation=False)
+    for options in ({"truncation": "only_first"}, {"src_lang": "de"}, {"tgt_lang": "de"}):
+        with pytest.raises(ValueError, match=next(iter(options))):
+            pipe(turns, **options)
 
 
 # ---- replies ---------------------------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ def test_the_end_of_each_series_can_be_held_out(tmp_path: Path) -> None:
     assert (ends["validation"][0], ends["validation"][-1]) == (31, 40)  # four steps to read, and six of its own
     assert (ends["test"][0], ends["test"][-1]) == (37, 49)
     with pytest.raises(DataError, match="no validation split"):
-        create_task(recipe(tmp_path, data)).load_splits()
+        create_task(recipe(tmp_path, data)).load_training_splits()
 
 
 def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
@@ -322,7 +322,7 @@ def test_predict_goes_on_with_the_series_of_a_file(run: Path, tmp_path: Path, ki
         (("new.jsonl", "--horizon", "6"), "its context is known for 4 steps after the last value"),
         (("missing.csv",), "missing.csv does not exist"),
         (("new.jsonl", "--output", "out.xlsx"), "predictions are written as .csv or .jsonl"),
-        (("new.jsonl", "data.history=3"), "data.history=3: forecasts use the columns"),
+        (("new.jsonl", "data.history=3"), "data.history=3 has no effect: forecasts use the columns"),
     ):
         refused = kit_here("predict", run, *arguments)
         assert refused.returncode == 2

@@ -31,6 +31,10 @@ class CausalData(TextData):
 class CausalEval(EvalSection[Literal["bits_per_byte"]]):
     """Frequency and samples of evaluation. Loss and perplexity are always reported."""
 
+    sampling_keys: ClassVar[tuple[str, ...]] = ("prompt_tokens", "max_new_tokens", "temperature", "top_p")
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("examples", *sampling_keys)
+    reports_all_metrics: ClassVar[bool] = True
+
     metrics: list[Literal["bits_per_byte"]] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""
 
@@ -46,6 +50,10 @@ class CausalEval(EvalSection[Literal["bits_per_byte"]]):
 
     top_p: Annotated[float, Gt(0), Le(1)] = 0.95
     """Nucleus sampling: keep only the most probable tokens, up to this total probability."""
+
+    def unused_in_evaluation(self) -> dict[str, str]:
+        idle = () if self.examples else self.sampling_keys
+        return super().unused_in_evaluation() | dict.fromkeys(idle, "with eval.examples: 0")
 
 
 class CausalLMRecipe(SupportsAdapters, LanguageModelRecipe):

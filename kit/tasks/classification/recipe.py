@@ -29,6 +29,8 @@ class ClassificationData(TruncationKey, LabelingData):
 
     text_keys: ClassVar[tuple[str, ...]] = ("text", "text_pair")
     value_keys: ClassVar[tuple[str, ...]] = ("label",)
+    encoding_keys: ClassVar[tuple[str, ...]] = ("label_names", "label_separator")
+    prediction_keys: ClassVar[tuple[str, ...]] = text_keys
 
     text: str = "text"
     """Column of the text."""
@@ -81,6 +83,8 @@ class ClassificationData(TruncationKey, LabelingData):
 
 class ClassificationEval(EvalSection[LabelMetric]):
     """Frequency and metrics of evaluation."""
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("positive_label",)
 
     metrics: list[LabelMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the predicted labels, in addition to the loss."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from kit.data.batching.ragged import TokenPairs
 from kit.decoding.search import search
-from kit.errors import RunError
+from kit.errors import KitError, RunError
 from kit.pipelines.dialogue import SETTINGS, reads_turns, recent_turns
 from kit.plots.attention import attention_figure
 from kit.prediction.engine import Encoded
@@ -67,6 +67,8 @@ class Responder(Seq2SeqPredictor):
         return self.turns_figure(turns_in(line))
 
     def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
+        if options.kind not in (None, "cross"):
+            raise KitError(f"--kind {options.kind}: `kit plot` shows the cross-attention of dialogue models only")
         line = options.sentence if options.sentence is not None else examples()[0].sentence
         figure = self.line_figure(line)
         return {} if figure is None else {"attention.png": figure}

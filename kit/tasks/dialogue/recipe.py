@@ -20,6 +20,8 @@ class DialogueData(DataSection):
 
     text_keys: ClassVar[tuple[str, ...]] = ("target", "answer")
     value_keys: ClassVar[tuple[str, ...]] = ("turns",)
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("turn_text", "turn_speaker", "speaker")
+    encoding_keys: ClassVar[tuple[str, ...]] = ("max_turns",)
 
     turns: str = "turns"
     """Column of the turns of a dialogue: a list of texts, of [speaker, text] pairs, or of objects that hold both."""
@@ -52,6 +54,10 @@ class DialogueData(DataSection):
     @property
     def roles(self) -> tuple[str, ...]:
         return ("turns", *self.text_columns.values())
+
+    @property
+    def target_roles(self) -> tuple[str, ...]:
+        return ("target",)
 
     def without_effect(self) -> dict[str, str]:
         ineffective = super().without_effect()

@@ -20,6 +20,7 @@ from kit.cards.tables import predicted_rows
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits, load_splits
+from kit.data.steps import ExampleColumns
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
 from kit.evaluation.evaluation import Evaluation
@@ -72,9 +73,9 @@ class Dialogue(TextToTextTask[Conversations]):
         return replace(splits, datasets=DatasetDict(replies))
 
     @property
-    def identity_columns(self) -> list[str]:
+    def example_columns(self) -> ExampleColumns:
         """Those of replies: the loaded rows have turns and a target, whatever the columns of the data are."""
-        return list(dict.fromkeys(["turns", "target", *super().identity_columns]))
+        return ExampleColumns(("turns",), ("target",), () if self.recipe.data.answer is None else ("answer",))
 
     def vocabulary_texts(self, rows: Dataset) -> list[str]:
         if self.recipe.data.target is None:  # every turn is a reply, or the last turn before one

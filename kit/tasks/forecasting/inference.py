@@ -52,7 +52,8 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
             raise RunError(f"{folder.name} was not trained by a recipe with task: forecasting")
         if options.overrides:
             raise KitError(
-                f"{options.overrides[0]}: forecasts use the columns that {folder.name} was trained on. Leave it out"
+                f"{options.overrides[0]} has no effect: forecasts use the columns that {folder.name} was trained on, "
+                "and no key can be changed here. Leave it out"
             )
         self.options = options
         self.model: Any = load_for_inference(folder, AutoModelForTimeSeriesPrediction, device)

@@ -19,6 +19,10 @@ Feature = Literal["hour", "weekday", "month"]
 class ForecastingData(DataSection):
     """Location, columns, history and horizon of the time series."""
 
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("targets", "context", "date", "series", "history", "missing")
+    encoding_keys: ClassVar[tuple[str, ...]] = ("horizon", "season")
+    own_data_keys: ClassVar[tuple[str, ...]] = ("validation_steps", "test_steps")
+
     targets: Annotated[list[str], MinLen(1)] = ["values"]  # noqa: RUF012 (pydantic copies it)
     """Columns of the values to predict. In a table with one row per step, a column holds one number per step; if a row
     is a whole series, it holds a list of numbers, or of lists of numbers."""
@@ -102,6 +106,8 @@ class ForecastingTrain(ScheduledSamplingKeys, TrainSection):
 
 class ForecastingEval(EvalSection[ErrorMetric]):
     """Frequency, windows and error metrics of evaluation, over the whole horizon."""
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("stride",)
 
     stride: PositiveInt | None = None
     """Number of steps between evaluated windows. By default the largest number up to data.horizon without a common

@@ -185,8 +185,9 @@ class Forecasting(Task[Windows, ForecastingState]):
             raise RecipeError(f"data.calendar: the model reads {state.features}, not {data.calendar}.")
         if splits is None:
             return state
-        series = {split: self.series(splits.datasets[split], state) for split in ("train", "validation")}
-        validation = self.windows(series["validation"], "validation", season)
+        series = {split: self.series(rows, state) for split, rows in splits.datasets.items()}
+        # other data that the model is evaluated on may be a single split
+        validation = self.windows(series.get("validation", series["train"]), "validation", season)
         return replace(state, train=series["train"], validation=validation)
 
     def series(self, rows: Dataset, state: ForecastingState) -> list[Series]:
@@ -370,7 +371,7 @@ class Forecasting(Task[Windows, ForecastingState]):
         return self.recipe.model.settings.get("loss") == "gaussian"
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        splits = self.load_splits()
+        splits = self.load_training_splits()
         model, state = self.open_model(model_folder, splits)
         windows = self.encode(splits.datasets["validation"], state, "validation").examples
         indices = torch.arange(max(MICRO_BATCHES, min(MAX_EXAMPLES, len(windows)))) % len(windows)

@@ -22,6 +22,7 @@ class InstructionData(LanguagesKey, DataSection):
     """Location, columns and prompt template of the data."""
 
     text_keys: ClassVar[tuple[str, ...]] = ("prompt", "answer")
+    encoding_keys: ClassVar[tuple[str, ...]] = ("template",)
 
     prompt: str = "prompt"
     """Column of the prompt."""
@@ -37,6 +38,10 @@ class InstructionData(LanguagesKey, DataSection):
     """Drop training examples with more tokens than this, prompt and answer together; they are counted. By default the
     number of positions of the model. In evaluation, prompts that are too long lose their beginning."""
 
+    @property
+    def target_roles(self) -> tuple[str, ...]:
+        return ("answer",)
+
     def written(self, prompt: str) -> str:
         """The prompt in the template, as the model reads it."""
         return self.template.replace(PLACEHOLDER, prompt)
@@ -50,12 +55,18 @@ class InstructionData(LanguagesKey, DataSection):
 class InstructionEval(EvalSection[AnswerMetric]):
     """Frequency and metrics of evaluation, and length of the answers."""
 
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("examples", "max_new_tokens")
+
     metrics: list[AnswerMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on generated answers, in addition to the loss; rouge1 is their unigram F1. Without metrics, only
     a few answers are generated, to be printed."""
 
     max_new_tokens: PositiveInt = 64
     """Maximum number of tokens in a generated answer."""
+
+    def unused_in_evaluation(self) -> dict[str, str]:
+        idle = ("examples",) if self.metrics else ()
+        return super().unused_in_evaluation() | dict.fromkeys(idle, "with eval.metrics, which need all answers")
 
 
 class InstructionTuningRecipe(UsesTokenizer, SupportsAdapters, Recipe):

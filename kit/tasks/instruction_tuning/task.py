@@ -293,7 +293,7 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         }
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        splits = self.load_splits()
+        splits = self.load_training_splits()
         model, state = self.open_model(model_folder, splits)
         rows = splits.datasets["validation"]
         rows = rows.select(range(min(MAX_EXAMPLES, len(rows))))

@@ -14,6 +14,8 @@ MaskedMetric = Literal["masked_accuracy", "pair_accuracy"]
 class MaskedData(TextData):
     """Location, documents, segmentation and masking of the text."""
 
+    encoding_keys: ClassVar[tuple[str, ...]] = ("language", "mlm_probability", "whole_word_mask")
+
     pairs: Literal["none", "next_sentence", "sentence_order"] = "none"
     """Whether examples are pairs of segments: the second follows the first or comes from another document
     (next_sentence, as in BERT), or the two are in order or swapped (sentence_order, as in ALBERT). With none, blocks
@@ -41,6 +43,9 @@ class MaskedData(TextData):
 
 class MaskedEval(EvalSection[MaskedMetric]):
     """Frequency of evaluation. Loss, perplexity and accuracy are always reported."""
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("examples",)
+    reports_all_metrics: ClassVar[bool] = True
 
     metrics: list[MaskedMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics, besides the loss, that can select the best checkpoint; they are always reported."""

@@ -18,6 +18,10 @@ class QuestionAnsweringData(LabelingData):
 
     text_keys: ClassVar[tuple[str, ...]] = ("context", "question")
     value_keys: ClassVar[tuple[str, ...]] = ("answers", "id")
+    window_keys: ClassVar[tuple[str, ...]] = ("doc_stride", "max_question_length")
+    encoding_keys: ClassVar[tuple[str, ...]] = window_keys
+    prediction_keys: ClassVar[tuple[str, ...]] = (*text_keys, *window_keys)
+    own_data_keys: ClassVar[tuple[str, ...]] = ("held_out_together",)
 
     question: str = "question"
     """Column of the question."""
@@ -51,6 +55,10 @@ class QuestionAnsweringData(LabelingData):
     def held_out_by(self) -> tuple[str, ...]:
         return super().held_out_by if self.held_out_together is None else (self.held_out_together,)
 
+    @property
+    def identity_roles(self) -> tuple[str, ...]:
+        return tuple(role for role in self.roles if role != "id")
+
     def without_effect(self) -> dict[str, str]:
         ineffective = super().without_effect()
         if self.validation_size is None and self.test_size is None:
@@ -65,6 +73,9 @@ class QuestionAnsweringData(LabelingData):
 
 class QuestionAnsweringEval(EvalSection[AnswerMetric]):
     """Frequency and metrics of evaluation, and choice of answers."""
+
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("max_answer_length", "null_threshold")
+    prediction_keys: ClassVar[tuple[str, ...]] = evaluation_keys
 
     metrics: list[AnswerMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the answers, in addition to the loss. If some questions have no answer, those with and

@@ -16,6 +16,8 @@ class TaggingData(TruncationKey, LabelingData):
     """Location, columns and tagging scheme of the data."""
 
     value_keys: ClassVar[tuple[str, ...]] = ("tokens", "tags")
+    encoding_keys: ClassVar[tuple[str, ...]] = ("label_names",)
+    prediction_keys: ClassVar[tuple[str, ...]] = ("tokens",)
 
     tokens: str = "tokens"
     """Column of the words: a list per sentence."""

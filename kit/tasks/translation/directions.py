@@ -1,6 +1,7 @@
 """Several translation directions in one model: a row with a text per language becomes an example per direction."""
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
@@ -9,7 +10,7 @@ import pyarrow.compute as pc
 
 from kit.data.report import SplitReport
 from kit.data.rows import ColumnView, filter_rows, row_digests, to_dataset
-from kit.data.steps import RowSteps
+from kit.data.steps import ExampleColumns, RowSteps
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -37,6 +38,11 @@ class DirectionSteps(RowSteps):
     @property
     def identity(self) -> list[str]:
         return [*self.data.roles, "direction"]
+
+    @property
+    def example_columns(self) -> ExampleColumns:
+        columns = super().example_columns
+        return replace(columns, inputs=(*columns.inputs, "direction"))
 
     @property
     def examples_per_row(self) -> int:

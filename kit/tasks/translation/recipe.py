@@ -18,9 +18,9 @@ class TranslationData(StreamingKeys, LanguagesKey, DataSection):
     """Location, columns, splits and filters of the text."""
 
     text_keys: ClassVar[tuple[str, ...]] = ("source", "target")
-    in_memory_keys: ClassVar[tuple[str, ...]] = (
-        *StreamingKeys.in_memory_keys, "direction_sizes", "direction_repeats",
-    )  # fmt: skip
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("directions",)
+    own_data_keys: ClassVar[tuple[str, ...]] = ("direction_sizes", "direction_repeats")
+    in_memory_keys: ClassVar[tuple[str, ...]] = (*StreamingKeys.in_memory_keys, *own_data_keys)
 
     source: str = "source"
     """Column of the input text, or file suffix of parallel text (de for train.de)."""
@@ -65,6 +65,10 @@ class TranslationData(StreamingKeys, LanguagesKey, DataSection):
     @property
     def roles(self) -> tuple[str, ...]:
         return ("source", "target")
+
+    @property
+    def target_roles(self) -> tuple[str, ...]:
+        return ("target",)
 
     @property
     def language_directions(self) -> Sequence[str]:

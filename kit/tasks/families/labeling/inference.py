@@ -15,14 +15,14 @@ from kit.data.formats.tables import FileTable
 from kit.data.report import DataReport
 from kit.data.rows import to_dataset
 from kit.data.sources import layout_of
-from kit.errors import DataError, RecipeError, RunError
+from kit.errors import DataError, RunError
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
 from kit.prediction.options import reject_unsupported
 from kit.prediction.rows import PredictOptions, RowPredictor
 from kit.pretrained.folder import ModelFolder
 from kit.recipe.document import parse_override, write_override
-from kit.recipe.parse import check_sections
+from kit.recipe.parse import check_overrides
 from kit.system.device import default_device
 from kit.tasks.families.labeling.recipe import LabelingData
 from kit.tasks.registry import create_task, load_recipe
@@ -46,11 +46,10 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
                 "under runs/"
             )
         overrides = list(options.overrides)
-        check_sections(overrides, "data", "eval", example="data.text=review")
-        self.file, self.changed = options.file, dict(map(parse_override, overrides))
-        if "data.path" in self.changed:
-            raise RecipeError(f"on the command line: data.path has no effect, as the rows are those of {self.file}.")
         trained: Any = load_recipe(folder.recipe_file, saved=True)
+        self.file, self.changed = options.file, dict(map(parse_override, overrides))
+        accepted = trained.keys_after_training("prediction_keys")
+        check_overrides(overrides, trained, accepted, f"the predictions for {self.file}")
         recipe = load_recipe(folder.recipe_file, [*overrides, *self._file_overrides(trained.data)], saved=True)
         self.data: Any = recipe.data
         self.task = cast(Any, create_task(recipe))  # a LabelingTask, whose module imports this one
@@ -91,7 +90,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
             if name not in table.column_names:
                 table = table.append_column(name, pa.nulls(len(table)))
         self.rows = name_columns(to_dataset(table), self.data, "only", DataReport())
-        self.has_text = ~np.any([missing(self.rows, role) for role in self.data.read_roles], axis=0)
+        self.has_text = ~np.any([missing(self.rows, role) for role in self.data.input_roles], axis=0)
         self._notes = [f"{count:,} rows left out ({reason})" for reason, count in read.dropped.items()]
         self._notes += [f"{count:,} rows with {what}" for what, count in read.flagged.items()]
         return range(len(self.table))

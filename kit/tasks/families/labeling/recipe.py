@@ -1,6 +1,6 @@
 """Recipe keys shared by classification, tagging and question answering."""
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt
 
@@ -13,6 +13,9 @@ from kit.recipe.training import LabelSmoothingKey, LayerwiseKeys, TrainSection
 class TruncationKey(Section):
     """Truncation of long examples, for tasks that read each example in one piece."""
 
+    encoding_keys: ClassVar[tuple[str, ...]] = ("truncation",)
+    prediction_keys: ClassVar[tuple[str, ...]] = ("truncation",)
+
     truncation: Literal["longest_first", "only_first", "only_second", "do_not_truncate"] = "longest_first"
     """How to truncate examples that are too long: cut the end of the longer text of a pair (longest_first), of the
     first, or of the second. do_not_truncate drops them from the training data instead; evaluation keeps every example,
@@ -21,6 +24,9 @@ class TruncationKey(Section):
 
 class LabelingData(LanguagesKey, DataSection):
     """Location and columns of the data."""
+
+    encoding_keys: ClassVar[tuple[str, ...]] = ("max_length",)
+    prediction_keys: ClassVar[tuple[str, ...]] = ("max_length",)
 
     max_length: Annotated[int, Gt(7)] | None = None
     """Maximum number of tokens per example, including special tokens; by default the number of positions of the model.
@@ -37,10 +43,9 @@ class LabelingData(LanguagesKey, DataSection):
         return []
 
     @property
-    def read_roles(self) -> list[str]:
-        """The internal names of the columns that a model reads."""
+    def input_roles(self) -> tuple[str, ...]:
         columns = self.text_columns | self.value_columns
-        return [role for name, role in columns.items() if name not in self.learned_columns]
+        return tuple(role for name, role in columns.items() if name not in self.learned_columns)
 
 
 class LabelingTrain(LayerwiseKeys, LabelSmoothingKey, TrainSection):

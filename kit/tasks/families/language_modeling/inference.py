@@ -12,7 +12,7 @@ from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import longer_than
-from kit.prediction.options import GenerateOptions
+from kit.prediction.options import WITHOUT_BEAMS, GenerateOptions
 from kit.prediction.text import CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, Output, TextPredictor
 
 INSTRUCTIONS = "instructions"
@@ -55,7 +55,10 @@ class Completer(TextPredictor[Prompt]):
                 f"at most {self.positions - 1}"
             )
         if not settings.do_sample:
-            settings = replace(settings, num_beams=max(settings.num_beams, settings.num_return_sequences))
+            settings = replace(settings, num_beams=options.beams(1))
+        if options.length_penalty is not None and settings.num_beams == 1:
+            where = "with --sample" if settings.do_sample else WITHOUT_BEAMS
+            raise KitError(f"--length-penalty has no effect {where}. Leave it out")
         self.settings = settings
         self.tokens_per_batch = max(1, options.tokens_per_batch // max(settings.num_beams, options.n_best))
         self.max_source_tokens = (

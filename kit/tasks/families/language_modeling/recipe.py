@@ -15,6 +15,8 @@ class TextData(StreamingKeys, HoldoutShareKeys, LanguagesKey, DataSection):
     """Location, documents and blocks of the text."""
 
     text_keys: ClassVar[tuple[str, ...]] = ("text",)
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("documents",)
+    encoding_keys: ClassVar[tuple[str, ...]] = ("block_size", "num_proc")
     joins_paragraphs: ClassVar[bool] = True
     in_memory_keys: ClassVar[tuple[str, ...]] = (
         *StreamingKeys.in_memory_keys, "documents", "validation_share", "test_share",

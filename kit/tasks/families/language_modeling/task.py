@@ -104,14 +104,19 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         config = new_config(self.recipe, tokenizers.source)
         if hasattr(config, INSTRUCTIONS):  # the model no longer expects the template of its instruction tuning
             delattr(config, INSTRUCTIONS)
+        self.check_block_size(config)
+        return LanguageModelState(tokenizers, config, splits.fingerprints)
+
+    def check_block_size(self, config: PreTrainedConfig) -> None:
+        """Raise RecipeError if the model has too few positions for a block."""
         limit, block_size = position_limit(config), self.recipe.data.block_size
         if limit is not None and block_size > limit:
             raise RecipeError(
                 f"data.block_size: {block_size} tokens are more than the model has positions for ({limit})."
             )
-        return LanguageModelState(tokenizers, config, splits.fingerprints)
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LanguageModelState:
+        self.check_block_size(folder.config)
         return LanguageModelState(Tokenizers.load(folder.path), folder.config)
 
     # ---- documents → examples ----------------------------------------------------------------------------------------
@@ -183,7 +188,7 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
     # ---- proofs ------------------------------------------------------------------------------------------------------
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        splits = self.load_splits()
+        splits = self.load_training_splits()
         model, state = self.open_model(model_folder, splits)
         examples = self.encode_documents(splits.datasets["validation"], state.tokenizers, "validation")
         indices = np.arange(min(MAX_EXAMPLES, len(examples)))

@@ -28,6 +28,11 @@ class Seq2SeqTrain(ScheduledSamplingKeys, NormalizationKey, LabelSmoothingKey, T
 class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
     """Frequency and metrics of evaluation, and beam search."""
 
+    search_keys: ClassVar[tuple[str, ...]] = (
+        "num_beams", "length_penalty", "max_new_tokens", "early_stopping", "no_repeat_ngram_size",
+    )  # fmt: skip
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("examples", "group_by", *search_keys)
+
     num_beams: PositiveInt = 1
     """Number of beams in the final evaluation and in the saved model; 1 is greedy search."""
 
@@ -50,6 +55,16 @@ class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
 
     group_by: list[str] = []  # noqa: RUF012
     """Also report metrics by group: by a column of the data, such as language, or by "length" (of the source)."""
+
+    def unused_in_evaluation(self) -> dict[str, str]:
+        unused = super().unused_in_evaluation()
+        if self.metrics:
+            unused["examples"] = "with eval.metrics, which need all outputs"
+        elif not self.examples:
+            unused |= dict.fromkeys(self.search_keys, "without eval.metrics and with eval.examples: 0")
+        if self.num_beams == 1:
+            unused["early_stopping"] = "with eval.num_beams: 1"
+        return unused
 
 
 class Seq2SeqRecipe(UsesTokenizer, Recipe):

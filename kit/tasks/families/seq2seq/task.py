@@ -93,14 +93,14 @@ class Seq2SeqTask(Task[E, TaskState]):
         """The model with a few examples of validation; a trained model whose data is missing gets random inputs."""
         seed = self.recipe.train.seed
         if model_folder is None:
-            splits = self.load_splits()
+            splits = self.load_training_splits()
             model, state = self.open_model(None, splits)
             batch, origin = self.proof_batch(splits, state)
         else:
             folder = ModelFolder.open(model_folder)
             model, state = self.load_model(folder), self.restore(folder)
             try:
-                batch, origin = self.proof_batch(self.load_splits(), state)
+                batch, origin = self.proof_batch(self.load_training_splits(), state)
             except KitError as error:
                 batch, origin = random_batch(model, seed), f"random {self.input_name}, because {error}"
         return Subject(model, small_batch(batch, position_limit(model.config)), seed, state.tokenizers), origin

@@ -1,0 +1,152 @@
+"""Every option of a command acts, or is refused with one message: none is accepted and ignored."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunKit
+from support.recipes import make_recipe
+
+import kit
+from kit.cli import COMMANDS
+from kit.inference.generate import text_predictor
+from kit.prediction.options import GenerateOptions, PlotOptions
+from kit.prediction.rows import PredictOptions
+from kit.pretrained.pipeline_files import PIPELINES
+
+
+@pytest.fixture(scope="module")
+def models(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Runs of models that write text."""
+    folder = tmp_path_factory.mktemp("models")
+    runs = {"translation": trained}
+    for task in ("causal_lm", "dialogue"):
+        recipe = make_recipe(folder, task, overrides=["train.max_steps=1", "eval.metrics=[]"])
+        runs[task] = kit.train(recipe, folder / task).folder
+    return runs
+
+
+@pytest.fixture
+def refuses(kit_here: RunKit, tmp_path: Path) -> Any:
+    """Run a command with options, and expect one message and no output."""
+    (tmp_path / "in.txt").write_text("a b\n", encoding="utf-8")
+
+    def check(message: str, *arguments: object) -> None:
+        done = kit_here(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert message in done.stderr
+        assert "Traceback" not in done.stderr
+
+    return check
+
+
+def test_more_outputs_than_beams(models: dict[str, Path], refuses: Any) -> None:
+    for run in models.values():
+        refuses("--n-best 8: a search with --num-beams 2 has at most 2 outputs", "generate", run, "in.txt",
+                "--num-beams", 2, "--n-best", 8)  # fmt: skip
+
+
+def test_as_many_beams_as_outputs_unless_the_user_chooses(models: dict[str, Path]) -> None:
+    for task, saved in (("translation", 3), ("causal_lm", 1), ("dialogue", 1)):
+        predictor = text_predictor(models[task], GenerateOptions())
+        for options, beams in (({}, saved), ({"n_best": 5}, 5), ({"n_best": 2, "num_beams": 4}, 4)):
+            assert predictor.with_options(**options).settings.num_beams == beams, (task, options)
+
+
+def test_a_length_penalty_without_anything_that_it_changes(
+    models: dict[str, Path], refuses: Any, kit_here: RunKit
+) -> None:
+    for task, greedy in (("translation", ("--num-beams", 1)), ("causal_lm", ()), ("dialogue", ())):
+        command = ("generate", models[task], "in.txt", "--length-penalty", 2)
+        refuses("--length-penalty has no effect on greedy search", *command, *greedy)
+        assert kit_here(*command, "--num-beams", 2).returncode == 0
+    scores = [
+        kit_here("generate", models["translation"], "in.txt", "--num-beams", 1, "--scores", "--length-penalty", penalty)
+        for penalty in (0, 2)
+    ]
+    assert scores[0].stdout != scores[1].stdout
+    sampled = ("generate", models["causal_lm"], "in.txt", "--sample", "--length-penalty", 2)
+    refuses("--length-penalty has no effect with --sample", *sampled)
+
+
+def test_options_that_others_imply(models: dict[str, Path], refuses: Any, tiny_recipe: Path) -> None:
+    run = models["translation"]
+    refuses("--scores has no effect with --json", "generate", run, "in.txt", "--scores", "--json")
+    for option in (("--output", "x"), ("--resume",), ("--processes", 2), ("--processes", 2, "--shard")):
+        refuses(f"{option[0]} has no effect with --dry-run", "train", tiny_recipe, "--dry-run", *option)
+    refuses("--public has no effect with --dry-run", "push", run, "owner/name", "--dry-run", "--public")
+    refuses("hub.license=mit has no effect with --data", "push", ".", "owner/name", "hub.license=mit", "--data")
+
+
+def test_options_of_other_kinds_of_models(models: dict[str, Path], refuses: Any) -> None:
+    for task, options in {
+        "translation": [
+            ("--sample",), ("--temperature", 0.5), ("--top-p", 0.5), ("--seed", 1), ("--source-language", "de"),
+        ],
+        "causal_lm": [("--temperature", 0.5), ("--seed", 1), ("--target-language", "de"), ("--split-sentences", "de")],
+        "dialogue": [("--sample",), ("--source-language", "de"), ("--split-sentences", "de")],
+    }.items():  # fmt: skip
+        for option in options:
+            refuses("", "generate", models[task], "in.txt", *option)
+    for task, plot_options in {
+        "translation": [("--image", "a.png"), ("--target", "x"), ("--target-language", "de", "--sentence", "x")],
+        "dialogue": [
+            ("--layer", 1), ("--head", 1), ("--target", "x"), ("--kind", "encoder"), ("--kind", "decoder"),
+            ("--kind", "all"),
+        ],
+    }.items():  # fmt: skip
+        for option in plot_options:
+            refuses("", "plot", models[task], *option)
+
+
+# ---- none is forgotten on its way ------------------------------------------------------------------------------------
+
+
+def names_read(function: Callable[..., Any]) -> set[str]:
+    """The variables and the texts that the body of a function uses."""
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
+    variables = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    return variables | {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_reads_each_of_its_options(name: str) -> None:
+    command = COMMANDS[name]
+    assert set(inspect.signature(command).parameters) <= names_read(command)
+
+
+@pytest.mark.parametrize("options", [GenerateOptions, PlotOptions, PredictOptions])
+def test_each_option_is_read_behind_the_commands(options: type) -> None:
+    folder = Path(kit.__file__).parent
+    files = [file for file in folder.rglob("*.py") if file.parent.name != "cli"]
+    nodes = [node for file in files for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    by_name = names_read(GenerateOptions.search_changes)  # reads them by `getattr`
+    assert {field.name for field in fields(options)} <= read | by_name
+
+
+@pytest.mark.parametrize("task", PIPELINES)
+def test_a_pipeline_reads_each_of_its_parameters(task: str) -> None:
+    """What `_sanitize_parameters` accepts goes to a stage, and the stage uses it or passes all it gets on."""
+    pipeline = PIPELINES[task]
+    stages = [pipeline.preprocess, pipeline._forward, pipeline.postprocess]
+    bare = object.__new__(pipeline)
+    bare.__dict__ |= {"task": task, "assistant_model": None, "assistant_tokenizer": None}
+    bare.tokenizer = type("Tokenizer", (), {"init_kwargs": {"target_languages": ["de"]}})()
+    for base in pipeline.__mro__:  # a subclass may name some of the parameters only
+        own = vars(base).get("_sanitize_parameters")
+        for name in inspect.signature(own).parameters if own and base.__module__.startswith("kit.") else ():
+            if name in ("self", "kwargs", "generate_kwargs"):
+                continue
+            refusal = ""
+            try:
+                parts = bare._sanitize_parameters(**{name: 1})
+            except ValueError as error:
+                refusal, parts = str(error), ({}, {}, {})
+            readers = [names_read(stage) for stage, part in zip(stages, parts, strict=True) if name in part]
+            assert name in refusal or any({name, "settings"} & read for read in readers), name
