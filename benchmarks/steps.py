@@ -10,7 +10,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from kit.diagnostics.cost import PeakMemory
+from kit.diagnostics.memory import PeakMemory
 from kit.system.machine import keep_freed_memory
 
 

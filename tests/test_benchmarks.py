@@ -126,3 +126,14 @@ def test_the_memory_of_generating_is_measured(monkeypatch, capsys) -> None:
     assert ended.value.code in (0, False)
     output = capsys.readouterr().out
     assert re.search(r"^one line: peak [\d,]+ MB, [\d,]+ s\n20 lines: peak [\d,]+ MB", output)
+
+
+def test_the_estimate_of_memory_is_compared(tmp_path: Path, monkeypatch, capsys) -> None:
+    benchmark = script("estimated_memory")
+    monkeypatch.setattr(benchmark.subprocess, "Popen", ForkedKit)
+    recipe = write_recipe(tmp_path, "classification")
+    with pytest.raises(SystemExit):
+        run_main(benchmark, recipe, "--steps", 2, "--set", "train.batch_size=8", "data.sizes={train: 40}")
+    assert re.search(
+        r"^\| classification \| ([\d,]+ MB \| ){3}[\d.]+ \| -?[\d.]+ \|$", capsys.readouterr().out, re.MULTILINE
+    )

@@ -1,23 +1,24 @@
 """Time and memory of a run, estimated from a few real steps on a copy of the model."""
 
 import copy
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import psutil
 import torch
 from accelerate import Accelerator
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kit.data.batching.plan import micro_batch_rng
 from kit.data.streaming.plan import StreamPlan
+from kit.diagnostics.memory import Memory, PeakMemory, load_libraries
 from kit.runs.prepare import Prepared
 from kit.tasks.base import Task
+from kit.training.averaging import MovingAverage
 from kit.training.layer_swaps import swap_layers
 from kit.training.objective import Batch, Objective
 from kit.training.optim import build_optimizer
@@ -33,22 +34,8 @@ TRIAL_ROWS = 4
 """Rows of the first part that is evaluated; the next parts have GROWTH times as many."""
 GROWTH = 4
 
-MEGABYTE = 2**20
-
-
-@dataclass(frozen=True)
-class Memory:
-    """Megabytes at the peak of training, by purpose."""
-
-    parameters: float
-    optimizer: float
-    step: float  # gradients and activations of the longest micro-batch
-    rest: float  # libraries and data; 0 on a GPU
-    available: float  # for the whole process
-
-    @property
-    def total(self) -> float:
-        return self.parameters + self.optimizer + self.step + self.rest
+FEW_TOKENS = 2
+"""Length of the outputs where only memory counts."""
 
 
 @dataclass(frozen=True)
@@ -68,76 +55,45 @@ class Cost:
         return self.seconds_per_step * self.total_steps
 
 
-class PeakMemory:
-    """Peak memory of a `with` block, of this process or its GPU, relative to the start of the block."""
-
-    def __init__(self, device: torch.device):
-        self.on_gpu = device.type == "cuda"
-        self.growth = 0  # bytes
-
-    def __enter__(self) -> "PeakMemory":
-        if self.on_gpu:
-            torch.cuda.reset_peak_memory_stats()
-            self._before = torch.cuda.memory_allocated()
-        else:
-            self._process = psutil.Process()
-            self._before = self._process.memory_info().rss
-            self._ended = threading.Event()
-            self._watcher = threading.Thread(target=self._watch, daemon=True)
-            self._watcher.start()
-        return self
-
-    def _watch(self) -> None:
-        while not self._ended.wait(0.002):
-            self._look()
-
-    def _look(self) -> None:
-        self.growth = max(self.growth, self._process.memory_info().rss - self._before)
-
-    def __exit__(self, *error: object) -> None:
-        if self.on_gpu:
-            self.growth = torch.cuda.max_memory_allocated() - self._before
-        else:
-            self._ended.set()
-            self._watcher.join()
-            self._look()
-
-
 def estimate(prepared: Prepared, accelerator: Accelerator) -> Cost:
     """Time a few steps and part of an evaluation, and extrapolate. The prepared model does not change.
 
     Raises `torch.OutOfMemoryError` if the longest micro-batch does not fit on the GPU.
     """
-    device = accelerator.device
-    resident = psutil.Process().memory_info().rss
-    task, train = prepared.task, prepared.recipe.train
-    model = copy.deepcopy(prepared.model)
-    swap_layers(model, device, accelerator.mixed_precision != "no")
-    objective = task.objective(model, prepared.state).to(device)
-    optimizer = build_optimizer(objective, train)
-    trial = _Trial(objective, optimizer, prepared.make_batch, train.max_grad_norm, accelerator)
-    longest, strata = representative_micro_batches(prepared)
-
-    # first: memory that an earlier step freed, but the process kept, would not be counted
+    device, train = accelerator.device, prepared.recipe.train
+    load_libraries(prepared.recipe.eval.metrics)
     with PeakMemory(device) as peak:
-        trial.forward_and_backward(longest)
-    trial.update()
-    parts = trial.seconds(strata, SECONDS_OF_STEPS)
+        model = copy.deepcopy(prepared.model)
+        swap_layers(model, device, accelerator.mixed_precision != "no")
+        objective = prepared.task.objective(model, prepared.state).to(device)
+        optimizer = build_optimizer(objective, train)
+        average = None if train.ema_decay is None else MovingAverage(objective.model, train.ema_decay)
+        trial = _Trial(objective, optimizer, prepared.make_batch, train.max_grad_norm, accelerator)
+        longest, strata = representative_micro_batches(prepared)
+        for _ in range(2):  # in the second step, the optimizer has its state
+            trial.forward_and_backward(longest)
+            trial.update()
+        with nullcontext() if average is None else average.in_place(objective.model):
+            evaluate_longest(prepared, objective, accelerator)
+        copy_for_checkpoint(objective.model, optimizer)
+        parts = trial.seconds(strata, SECONDS_OF_STEPS)
+        evaluations, seconds = estimate_evaluations(prepared, objective, accelerator)
     seconds_per_step = parts * train.micro_batches + trial.seconds_of_update
-
-    evaluations, seconds = estimate_evaluations(prepared, objective, accelerator)
-    weights = sum(tensor.nbytes for tensor in (*objective.parameters(), *objective.buffers()))
-    memory = Memory(
-        parameters=weights / MEGABYTE,
-        optimizer=trial.optimizer_bytes() / MEGABYTE,
-        step=peak.growth / MEGABYTE,
-        rest=0.0 if peak.on_gpu else max(0, resident - weights) / MEGABYTE,
-        available=(
-            torch.cuda.mem_get_info()[1] if peak.on_gpu else psutil.virtual_memory().available + resident
-        ) / MEGABYTE,
-    )  # fmt: skip
+    memory = peak.memory(weights_of(objective), trial.optimizer_bytes())
     steps = prepared.total_steps
     return Cost(str(device), seconds_per_step, steps, seconds, evaluations, memory, train.torch_compile)
+
+
+def weights_of(objective: Objective) -> int:
+    """The bytes of the weights and buffers of an objective."""
+    return sum(tensor.nbytes for tensor in (*objective.parameters(), *objective.buffers()))
+
+
+def copy_for_checkpoint(model: nn.Module, optimizer: Optimizer) -> None:
+    """Hold the copies of all tensors for a moment that writing a checkpoint makes, file by file."""
+    for tensors in (model.state_dict().values(), tensors_of(optimizer)):
+        copies = [tensor.cpu().clone() for tensor in tensors]
+        del copies
 
 
 def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -204,8 +160,13 @@ class _Trial:
         return float(np.mean([np.median(times) for times in measured if times]))
 
     def optimizer_bytes(self) -> int:
-        tensors = (value for state in self.optimizer.state.values() for value in state.values())
-        return sum(value.nbytes for value in tensors if isinstance(value, torch.Tensor))
+        return sum(tensor.nbytes for tensor in tensors_of(self.optimizer))
+
+
+def tensors_of(optimizer: Optimizer) -> list[Tensor]:
+    """The tensors of the state of an optimizer."""
+    values = (value for state in optimizer.state.values() for value in state.values())
+    return [value for value in values if isinstance(value, Tensor)]
 
 
 @contextmanager
@@ -251,10 +212,37 @@ def time_evaluation(
         size = min(GROWTH * size, len(rows))
 
 
-def trial_task(prepared: Prepared) -> Task[Any, Any]:
+def evaluate_longest(prepared: Prepared, objective: Objective, accelerator: Accelerator) -> None:
+    """Evaluate as many of the longest rows of the validation split as fill a batch, whose memory is the largest.
+
+    Outputs have a few tokens only: generating needs less memory than the loss over whole references.
+    """
+    rows = prepared.splits.datasets["validation"]
+    lengths, tokens = example_lengths(prepared, "validation"), prepared.recipe.eval.tokens_per_batch
+    if len(lengths) == len(rows):
+        longest = np.argsort(-lengths, kind="stable")
+        chosen = np.sort(longest[: max(1, tokens // int(lengths[longest[0]]))])
+    else:  # a row is several examples, or a part of some
+        chosen = np.arange(min(len(rows), -(-len(rows) * tokens // int(lengths.sum()))))
+    part = rows.select(chosen)
+    encoded = prepared.task.encode(part, prepared.state, "validation")
+    task, evaluator = trial_task(prepared, FEW_TOKENS), prepared.evaluator(accelerator)
+    task.evaluate(evaluator, objective, part, encoded, prepared.state)
+
+
+def example_lengths(prepared: Prepared, split: str) -> np.ndarray:
+    """The length of each example of a split, of a pair that of its longer side."""
+    examples: Any = prepared.encoded[split].examples
+    texts = prepared.task.token_lists(examples, prepared.state).values()
+    sides = [examples.lengths] if hasattr(examples, "lengths") else [text.lists.lengths for text in texts]
+    return np.maximum(np.maximum.reduce(sides), 1)
+
+
+def trial_task(prepared: Prepared, max_new_tokens: int | None = None) -> Task[Any, Any]:
     """The task with an evaluation that suits a part of the data and an untrained model.
 
-    Such a model never writes an end token, so its outputs are limited to the longest reference. Metrics of models that
+    Such a model never writes an end token, so its outputs are limited, by default to the longest reference. Metrics of
+    models that
     do not generate cost next to nothing, but some are undefined on a few rows.
     """
     recipe = prepared.recipe
@@ -265,7 +253,7 @@ def trial_task(prepared: Prepared) -> Task[Any, Any]:
     texts = prepared.task.token_lists(prepared.encoded["validation"].examples, prepared.state).values()
     targets = [text for text in texts if text.as_target] or texts
     longest = max(int(text.lists.lengths.max(initial=1)) for text in targets)
-    changes: dict[str, Any] = {"max_new_tokens": min(longest, section.max_new_tokens)}
+    changes: dict[str, Any] = {"max_new_tokens": min(max_new_tokens or longest, section.max_new_tokens)}
     if "group_by" in fields:
         changes["group_by"] = []
     return type(prepared.task)(recipe.with_values("eval", **changes))

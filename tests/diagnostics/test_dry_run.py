@@ -21,9 +21,11 @@ from rich.console import Console
 
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown, unknown_id
+from kit.data.steps import ExampleColumns
 from kit.diagnostics import dry_run as dry_run
-from kit.diagnostics.cost import Cost, Memory, PeakMemory, estimate, extrapolate, representative_micro_batches
+from kit.diagnostics.cost import Cost, estimate, extrapolate, representative_micro_batches
 from kit.diagnostics.dry_run import count_parameters, find_warnings, inspect_recipe
+from kit.diagnostics.memory import Memory, PeakMemory
 from kit.diagnostics.report import Inspection
 from kit.diagnostics.tables import render, visible
 from kit.errors import DataError
@@ -164,9 +166,10 @@ def test_a_tokenizer_over_bytes_knows_everything(inspection: Inspection) -> None
 
 def test_duplicates_and_overlap_of_what_training_sees(inspection: Inspection) -> None:
     assert inspection.duplicates == Duplicates(2, ("ab", "baa"))
+    columns = ExampleColumns(("source",), ("target",))
     assert inspection.overlaps == {
-        "validation": Overlap(5, 2, 1, ("cd", "c"), ("ab", "baa")),
-        "test": Overlap(1, 0, 0, None, None),
+        "validation": Overlap(columns, 5, 2, 1, 1, ("cd", "c"), ("ab", "baa"), ("ab", "baa")),
+        "test": Overlap(columns, 1, 0, 0, 0),
     }
 
 
