@@ -53,6 +53,7 @@ def wait_before_retry(error: BaseException, attempt: int, report: Callable[[str]
 
 
 def _retry_after(error: BaseException) -> int | None:
+    """The seconds in the Retry-After header of an error or of one of its causes; None if there are none."""
     for cause in cause_chain(error):
         seconds = getattr(getattr(cause, "response", None), "headers", {}).get("Retry-After", "")
         if seconds.isdigit():

@@ -149,7 +149,10 @@ def loader_of(config: dict[str, Any]) -> str:
 
 
 def example_inputs(model: PreTrainedModel, tokens: dict[str, Tensor] | None) -> dict[str, Tensor]:
-    """Inputs for a model: tokens if it reads text, otherwise random numbers with a fixed seed."""
+    """Inputs for a model: `tokens` if it reads text, otherwise random images or series, and random decoder inputs.
+
+    Tokens are truncated to at most 64 and to the positions of the model; the seed is fixed.
+    """
     random = torch.Generator().manual_seed(0)
     config = model.config
     if tokens is not None:

@@ -143,7 +143,10 @@ def end_markers(model: PreTrainedModel) -> list[int]:
 def random_batch(
     model: PreTrainedModel, seed: int, examples: int = MAX_EXAMPLES, longest_source: int = 9, longest_target: int = 7
 ) -> Batch:
-    """Random tokens from a model's vocabularies in sequences of many lengths; each target ends with the end token."""
+    """A random batch for a model: sources (tokens, turns of tokens, or images) and `labels` of many lengths.
+
+    Special tokens occur only as padding and at the end of each target. The same seed gives the same batch.
+    """
     random = torch.Generator().manual_seed(seed)
     own, ends = model.generation_config, end_markers(model)
     special = {own.bos_token_id, own.pad_token_id, own.decoder_start_token_id, *ends}

@@ -30,7 +30,7 @@ class LinearAutoregression:
 
     @classmethod
     def fit(cls, series: Sequence[Series], order: int) -> "LinearAutoregression":
-        """Least squares over all steps that have `order` steps before them, without missing values."""
+        """Fit by least squares, with a tiny ridge, to the steps after `order` others in which no value is missing."""
         products: list[tuple[Array, Array]] = []
         for item in series:
             steps = np.arange(order, len(item))

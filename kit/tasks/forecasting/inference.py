@@ -127,6 +127,7 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
         return [np.flatnonzero(steps == count) for count in dict.fromkeys(steps.tolist())]
 
     def predict(self, units: list[tuple[Series, int]]) -> list[Forecast]:
+        """The forecasts of a batch, whose units all have the same number of steps to predict."""
         steps = units[0][1]
         sizes = self.model.config.value_size, self.model.config.context_size
         values, context = (np.zeros((len(units), self.history, size)) for size in sizes)
