@@ -115,7 +115,9 @@ def check_kit(arguments: list[str], names: Names) -> None:
         return
     given = CLI.commands[name].make_context(name, list(rest)).params
     if name == "copy":
-        names.recipes[str(given["destination"])] = names.recipe_of(given["name"]) or given["name"]
+        recipe = names.recipe_of(given["name"]) or given["name"]
+        names.recipes[str(given["destination"])] = recipe
+        check_overrides(name, recipe, list(given["overrides"] or []))
     elif name == "explain" and given["key"]:
         explain(given["key"], recipe_classes())
     elif name == "compare":
@@ -126,8 +128,9 @@ def check_kit(arguments: list[str], names: Names) -> None:
     is_data = bool(given.get("data"))
     recipe = None if is_data else names.recipe_of(str(target))
     check_overrides(name, recipe, list(given.get("overrides") or []))
-    if given.get("output") is not None and recipe is not None:
-        names.recipes[str(given["output"])] = recipe
+    output = given.get("output") or (f"runs/{Path(str(target)).stem}" if name == "train" else None)
+    if output is not None and recipe is not None:
+        names.recipes[str(output)] = recipe
 
 
 def check_overrides(command: str, recipe: str | None, overrides: list[str]) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kit.cli.arguments import recipe_names
+from kit.cli.arguments import Overrides, recipe_names
 from kit.errors import KitError, did_you_mean
 
 if TYPE_CHECKING:
@@ -76,11 +76,13 @@ def _list_recipes(rows: "list[RecipeRow]", width: int) -> Iterator[str]:
 def copy(
     name: Annotated[str, typer.Argument(help="Name of a shipped recipe.", autocompletion=recipe_names)],
     destination: Annotated[Path, typer.Argument(help="File or folder to copy the recipe to.")] = Path(),
+    overrides: Overrides = None,
 ) -> None:
-    """Copy a shipped recipe, to edit it."""
-    from kit.recipe.catalog import copy_recipe
+    """Copy a shipped recipe to make it yours, with your values instead of those that belong to its data."""
+    from kit.recipe.copying import copy_recipe
+    from kit.tasks.registry import recipe_classes
 
-    print(copy_recipe(name, destination))
+    print(copy_recipe(name, destination, overrides or [], recipe_classes()))
 
 
 def explain(

@@ -80,17 +80,17 @@ class Recipe(Section):
     """Results of a real run of this recipe, or `none: reason` if there are none. The last section of a shipped
     recipe."""
 
-    _notes: tuple[str, ...] = PrivateAttr(())
+    _dropped: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """What loading the recipe dropped of its file, because `key=value` arguments made it meaningless."""
-        return self._notes
+    def dropped(self) -> Mapping[str, str]:
+        """Keys of the recipe file that `key=value` arguments made meaningless, and why."""
+        return self._dropped
 
-    def with_notes(self, notes: tuple[str, ...]) -> Self:
-        """The recipe with these notes."""
+    def with_dropped(self, dropped: Mapping[str, str]) -> Self:
+        """The recipe with these dropped keys."""
         copied = self.model_copy()
-        copied._notes = notes
+        copied._dropped = dropped
         return copied
 
     def contradictions(self) -> Iterator[tuple[str, str]]:

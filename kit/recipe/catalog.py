@@ -175,22 +175,3 @@ def _row(name: str, path: Path) -> RecipeRow:
         measured={} if "none" in measured else measured,
         reason=str(measured.get("none", "")),
     )
-
-
-def copy_recipe(name: str, destination: str | Path) -> Path:
-    """Copy a recipe to a file, or into a folder under its file name, and return the path of the copy.
-
-    Raises RecipeError if there is no such recipe, the file exists, or it cannot be written.
-    """
-    source = find_recipe(name)
-    target = Path(destination)
-    if target.is_dir():
-        target = target / source.name
-    try:
-        with open(target, "xb") as file:
-            file.write(source.read_bytes())
-    except FileExistsError:
-        raise RecipeError(f"{printable(target)} already exists: choose another name, or remove it first.") from None
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"{printable(target)} cannot be written: {error}") from None
-    return target

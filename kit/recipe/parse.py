@@ -35,7 +35,7 @@ def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Re
 
     `recipes` maps each task to its recipe class. `saved` accepts names that are not registered in this process,
     for the recipe of a run. A key of the file that an override replaces, or of a shipped recipe that it makes
-    meaningless, is dropped with a note. Raises one RecipeError that lists every mistake, one per line. Checking the
+    meaningless, is dropped. Raises one RecipeError that lists every mistake, one per line. Checking the
     settings of a model imports transformers.
     """
     path = find_recipe(path_or_name)
@@ -55,8 +55,7 @@ def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Re
     if recipe is None or problems:
         problems.sort(key=lambda problem: document.order(problem[0]))
         raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
-    notes = [f"recipe: {'.'.join(key)} is dropped: {reason}" for key, reason in replaced.items()]
-    return recipe.with_notes(tuple(notes))
+    return recipe.with_dropped({".".join(key): reason for key, reason in replaced.items()})
 
 
 def _drop_alternatives(document: Document) -> dict[Key, str]:

@@ -62,7 +62,8 @@ def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Re
         if accelerator.is_main_process:
             folder.start(prepared.recipe, prepared.tokenizers)
         wait_for_everyone()
-        for line in [*recipe.notes, *prepared.summary(), describe_processes(accelerator)]:
+        dropped = [f"recipe: {key} is dropped: {reason}" for key, reason in recipe.dropped.items()]
+        for line in [*dropped, *prepared.summary(), describe_processes(accelerator)]:
             reporter.print(line)
         loop = build_loop(prepared, folder, accelerator, reporter)
         try:

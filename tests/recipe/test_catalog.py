@@ -10,12 +10,13 @@ from kit.errors import RecipeError
 from kit.models import MODELS
 from kit.recipe import catalog as shipped
 from kit.recipe.base import Recipe, sections_of
-from kit.recipe.catalog import copy_recipe, list_recipes
+from kit.recipe.catalog import list_recipes
+from kit.recipe.copying import copy_recipe
 from kit.recipe.explain import explain as explain_key
 from kit.recipe.keys import OTHER_NAMES, key_variants
 from kit.recipe.model_settings import model_fields
 from kit.recipe.schema import recipe_schema
-from kit.tasks.registry import recipe_classes
+from kit.tasks.registry import load_recipe, recipe_classes
 
 HEAD = """\
 # Dates in many languages to ISO dates.
@@ -68,17 +69,18 @@ def test_every_line_of_a_shipped_recipe_is_explained(name):
         assert line.startswith("#") or re.fullmatch(r"\w+:|task: \w+|.*\S +# \S.*", line), line
 
 
-def test_copy_keeps_every_byte_and_overwrites_nothing(book, tmp_path):
-    mine = copy_recipe("measured", tmp_path / "mine.yaml")
-    assert mine.read_bytes() == (book / "measured.yaml").read_bytes()
-    assert copy_recipe("translation/measured", tmp_path) == tmp_path / "measured.yaml"
+def test_a_copy_overwrites_nothing(book, tmp_path):
+    classes = recipe_classes()
+    mine = copy_recipe("measured", tmp_path / "mine.yaml", [], classes)
+    assert load_recipe(mine).flat() == load_recipe(book / "measured.yaml").flat() | {"measured": None}
+    assert copy_recipe("translation/measured", tmp_path, [], classes) == tmp_path / "measured.yaml"
     mine.write_text("changed")
     for target in (mine, tmp_path):
         with pytest.raises(RecipeError, match="already exists"):
-            copy_recipe("measured", target)
+            copy_recipe("measured", target, [], classes)
     assert mine.read_text() == "changed"
     with pytest.raises(RecipeError, match="cannot be written"):
-        copy_recipe("measured", tmp_path / "missing" / "mine.yaml")
+        copy_recipe("measured", tmp_path / "missing" / "mine.yaml", [], classes)
 
 
 def test_every_key_can_be_explained_and_every_section_lists_its_keys():

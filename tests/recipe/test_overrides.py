@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from kit.errors import RecipeError
-from kit.recipe.catalog import find_recipe
-from kit.tasks.registry import load_recipe
+from kit.recipe.catalog import find_recipe, shipped_recipes
+from kit.recipe.copying import copy_recipe
+from kit.tasks.registry import load_recipe, recipe_classes
 
 
 def test_an_override_replaces_the_alternative_in_the_file(tmp_path: Path) -> None:
@@ -16,11 +17,11 @@ def test_an_override_replaces_the_alternative_in_the_file(tmp_path: Path) -> Non
         recipe = load_recipe(name, ["train.num_train_epochs=2", "train.batch_size=8"])
         assert (recipe.train.num_train_epochs, recipe.train.max_steps) == (2, None)
         assert (recipe.train.batch_size, recipe.train.tokens_per_batch) == (8, None)
-        assert recipe.notes == (
-            "recipe: train.max_steps is dropped: train.num_train_epochs replaces it",
-            "recipe: train.tokens_per_batch is dropped: train.batch_size replaces it",
-        )
-    assert load_recipe("dates_rnn").notes == ()
+        assert recipe.dropped == {
+            "train.max_steps": "train.num_train_epochs replaces it",
+            "train.tokens_per_batch": "train.batch_size replaces it",
+        }
+    assert load_recipe("dates_rnn").dropped == {}
 
 
 def test_two_alternatives_on_the_command_line_are_rejected() -> None:
@@ -41,7 +42,7 @@ def test_keys_of_a_shipped_recipe_that_lose_their_meaning_are_dropped_with_a_not
     name: str, override: str, dropped: str, tmp_path: Path
 ) -> None:
     recipe = load_recipe(name, [override])
-    assert any(f"recipe: {dropped} is dropped: " in note for note in recipe.notes)
+    assert dropped in recipe.dropped
     assert dropped not in recipe.flat() or recipe.flat()[dropped] != load_recipe(name).flat()[dropped]
     # the same key is a mistake in a recipe of the user's own, and on the command line
     mine = tmp_path / "mine.yaml"
@@ -58,3 +59,56 @@ def test_other_mistakes_are_reported_as_they_are() -> None:
         load_recipe("gpt_tiny", ["model.type=llama", "train.foo=1"])
     with pytest.raises(RecipeError, match=r"train\.foo"):
         load_recipe("dates_rnn", ["train.foo=1"])
+
+
+# ---- kit copy ----------------------------------------------------------------------------------------------------
+
+OWN_DATA = ["data.path=mine.csv", "train.learning_rate=1e-4", "train.max_steps=3"]
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_copy_with_overrides_is_the_recipe_with_these_values(name: str, tmp_path: Path) -> None:
+    copied = load_recipe(copy_recipe(name, tmp_path / "mine.yaml", OWN_DATA, recipe_classes())).flat()
+    expected = load_recipe(name, OWN_DATA).flat()
+    gone = ("hub.", "measured", "eval.group_by", "data.languages", "data.sizes", "data.name", "data.revision")
+    differing = {key for key in expected | copied if expected.get(key) != copied.get(key)}
+    assert all(key.startswith(gone) for key in differing), differing
+    assert not copied.get("eval.group_by")
+    assert not any(copied.get(f"hub.{key}") for key in ("license", "tags", "language"))
+
+
+def test_a_copy_keeps_comments_and_loses_the_figures_of_the_original(tmp_path: Path) -> None:
+    overrides = ["data.path=corpus", "model.encoder_layers=2"]
+    copy = copy_recipe("dates_rnn", tmp_path / "mine.yaml", overrides, recipe_classes())
+    text = copy.read_text(encoding="utf-8")
+    assert text.startswith(f"# A copy of the recipe dates_rnn.\n#   kit train {copy}\n")
+    assert "  path: corpus\n" in text
+    assert "  cell: gru                  # rnn | lstm | gru" in text
+    assert "  encoder_layers: 2\n" in text
+    for gone in ("measured", "hub:", "apache", "group_by", "32 languages → ISO"):
+        assert gone not in text
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.lr=1", "kit calls it train.learning_rate"),
+        ("data.sizes.train=3", "data.sizes as a whole"),
+        ("model.cell=x", "one of rnn, lstm, gru"),
+    ],
+)
+def test_an_invalid_copy_is_not_written(override: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=message):
+        copy_recipe("dates_rnn", tmp_path / "mine.yaml", [override], recipe_classes())
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_recipe_of_any_style_can_be_copied(tmp_path: Path) -> None:
+    source = tmp_path / "source.yaml"
+    source.write_text(
+        "task: translation\nmodel: {type: rnn_seq2seq}\ndata:\n  path: a.csv\n  source: x\n  target: y\n"
+        "train:\n  max_steps: 5\n  batch_size: 4\neval:\n  metrics:\n    - bleu\n    - chrf\n"
+    )
+    overrides = ["model.cell=lstm", "eval.metrics=[chrf]", "data.path=b.csv", "hub.license=mit"]
+    copied = load_recipe(copy_recipe(str(source), tmp_path / "mine.yaml", overrides, recipe_classes()))
+    assert copied.flat() == load_recipe(source, overrides).flat()

@@ -1,0 +1,129 @@
+"""Copies of recipes: the same lines and comments, with the user's values, and without what belongs to the original."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence, Set
+from pathlib import Path
+from typing import Any
+
+from kit.errors import RecipeError
+from kit.recipe.catalog import find_recipe
+from kit.recipe.document import parse_override, printable, read_text, read_yaml, write_yaml
+from kit.recipe.keys import Recipes
+from kit.recipe.parse import parse_recipe
+
+OF_THE_RUN = ("measured", "hub")
+"""Sections about the run and the model of the original: its figures, tags, languages and license."""
+
+GROUPS = "eval.group_by"
+OF_THE_DATA = ("data.languages", "data.sizes", "data.name", "data.revision")
+"""Keys about the data of the original, which other data does not have."""
+
+KEY = re.compile(r"  (?P<name>\w+):.*")
+
+
+def copy_recipe(name: str, destination: str | Path, overrides: Sequence[str], recipes: Recipes) -> Path:
+    """Write a recipe as the user's own to a file, or into a folder under its file name; never overwrites a file.
+
+    With overrides, the copy has their values, and loses what other data does not have. Raises RecipeError if it would
+    not be a valid recipe; nothing is written then.
+    """
+    source = find_recipe(name)
+    target = Path(destination)
+    if target.is_dir():
+        target = target / source.name
+    recipe = parse_recipe(source, overrides, recipes)
+    text = "".join(f"{line}\n" for line in _copied(source, target, overrides, set(recipe.dropped)))
+    try:
+        with target.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except FileExistsError:
+        raise RecipeError(f"{printable(target)} already exists: choose another name, or remove it first.") from None
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"{printable(target)} cannot be written: {error}") from None
+    return target
+
+
+def _copied(source: Path, target: Path, overrides: Sequence[str], dropped: Set[str]) -> Iterator[str]:
+    """The lines of the copy."""
+    text = read_text(source)
+    original = read_yaml(text, printable(source)).value
+    values = _values(overrides)
+    removed = {GROUPS, *dropped, *(OF_THE_DATA if "path" in values.get("data", {}) else ())}
+    yield f"# A copy of the recipe {source.stem}."
+    yield f"#   kit train {printable(target)}"
+    for section, heading, lines in _sections(text):
+        own = values.pop(section, {})
+        if section in OF_THE_RUN:
+            if own:
+                yield from _section(section, own)
+        elif not own and section != "eval" and not any(key.startswith(f"{section}.") for key in removed):
+            yield from [heading, *lines]
+        elif "" in own or not all(KEY.fullmatch(line) for line in lines) or not re.fullmatch(r"\w+:( +#.*)?", heading):
+            kept = {
+                name: value
+                for name, value in (original.get(section) or {}).items()
+                if f"{section}.{name}" not in removed
+            }
+            yield from _section(section, own if "" in own else kept | own)
+        else:
+            yield heading
+            yield from _edited(section, lines, own, removed)
+    for section, own in values.items():
+        yield from _section(section, own)
+
+
+def _values(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The values of `key=value` arguments by section and name; the name of a whole section is empty."""
+    values: dict[str, dict[str, Any]] = {}
+    for argument in overrides:
+        key, value = parse_override(argument)
+        section, _, name = key.partition(".")
+        if "." in name:
+            raise RecipeError(f"{key}: a copy takes the value of {section}.{name.partition('.')[0]} as a whole.")
+        values.setdefault(section, {})[name] = value
+    return values
+
+
+def _edited(section: str, lines: Sequence[str], own: dict[str, Any], removed: Set[str]) -> Iterator[str]:
+    """The lines of a section with the user's values in their places, and the other values of the user below."""
+    own = dict(own)
+    for line in lines:
+        match = KEY.fullmatch(line)
+        assert match is not None
+        name = match["name"]
+        if name in own:
+            # without the comment, which gives the reason for the original value
+            yield f"  {name}: {_inline(own.pop(name))}"
+        elif f"{section}.{name}" not in removed:
+            yield line
+    yield from (f"  {name}: {_inline(value)}" for name, value in own.items())
+
+
+def _section(name: str, values: Mapping[str, Any]) -> Iterator[str]:
+    """The lines of a section with these values; a value without a name is that of the whole section."""
+    if "" in values:
+        yield f"{name}: {_inline(values[''])}"
+        return
+    yield f"{name}:"
+    yield from (f"  {key}: {_inline(value)}" for key, value in values.items())
+
+
+def _sections(text: str) -> Iterator[tuple[str, str, list[str]]]:
+    """The sections of a recipe: name, first line, and the lines below it. The comment at the top is left out."""
+    name, heading, lines = "", "", list[str]()
+    for line in text.rstrip("\n").split("\n"):
+        if match := re.match(r"(\w+):", line):
+            if name:
+                yield name, heading, lines
+            name, heading, lines = match[1], line, []
+        elif name:
+            lines.append(line)
+    yield name, heading, lines
+
+
+def _inline(value: object) -> str:
+    """A value on one line. JSON is YAML, too."""
+    if isinstance(value, list | dict):
+        return json.dumps(value, ensure_ascii=False)
+    return write_yaml({"": value}).partition(":")[2].strip()
