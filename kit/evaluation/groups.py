@@ -13,6 +13,16 @@ LENGTH = "length"
 _BIN_MAXIMA = (0, 10, 20, 30, 40, 50, 60, 80, 100, 200, 500, 1000)
 
 
+def check_groups(group_by: Sequence[str], columns: Sequence[str], split: str) -> None:
+    """Raise DataError, before anything is trained, if a split has no column to group its results by."""
+    for column in group_by:
+        if column != LENGTH and column not in columns:
+            raise DataError(
+                f'eval.group_by: {split} has no column "{column}".{did_you_mean(column, columns)} It has '
+                f"{', '.join(columns)}; {LENGTH} groups by the length of the source."
+            )
+
+
 def by_group(
     group_by: Sequence[str], rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]
 ) -> dict[str, dict[str, dict[str, float | str]]]:

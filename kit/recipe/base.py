@@ -21,6 +21,10 @@ RESUMABLE_KEYS = (
     "train.logging_steps",
     "train.report_to",
     "eval.examples",
+    "eval.group_by",
+    "eval.length_penalty",  # of the final search, as `num_beams` is
+    "eval.metrics",
+    "eval.num_beams",
     "eval.tokens_per_batch",
     "data.num_proc",
     "data.cache",

@@ -16,6 +16,7 @@ from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RecipeError
 from kit.evaluation.compare import read_predictions
 from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.groups import check_groups
 from kit.plots.curves import save_figure
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import TextPredictor
@@ -66,6 +67,9 @@ class Seq2SeqTask(Task[E, TaskState]):
         return config_class(section.type)(**section.settings, **vocabulary_settings(tokenizers))
 
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> TaskState:
+        for split, rows in splits.datasets.items():
+            if split != "train":
+                check_groups(self.recipe.eval.group_by, rows.column_names, split)
         return TaskState(tokenizers, self.new_config(tokenizers))
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> TaskState:
