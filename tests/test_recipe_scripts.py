@@ -402,7 +402,7 @@ def test_the_example_of_attention_names_a_place_for_each_token(trained: Path, in
     decoded, *looks, picture = capsys.readouterr().out.splitlines()
     assert len(decoded) <= 16
     assert looks
-    assert all(re.fullmatch(r"'.*' looks most at '.*' \([\d.]+\)", line) for line in looks)
+    assert all(re.fullmatch(r"'.*' attends most to '.*' \([\d.]+\)", line) for line in looks)
     assert Path(picture).read_bytes().startswith(b"\x89PNG")
 
 

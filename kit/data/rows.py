@@ -19,7 +19,7 @@ from kit.errors import DataError
 if TYPE_CHECKING:
     from datasets import Dataset
 
-BATCH_ROWS = 10_000
+BATCH_ROWS = 10_000  # rows converted to Python at a time, which bounds memory
 IMAGE_BYTES = "image_bytes"
 """Column with the bytes of images that are not separate files; another column has a digest of each."""
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_TEXTS_SEARCHED = 1000
 """Texts with unknown tokens that are encoded again to find out what is unknown in them."""
 
-CHUNK_LISTS = 10_000
+CHUNK_LISTS = 10_000  # token lists counted at a time, which bounds memory
 
 MIXER = np.uint64(0x9E3779B97F4A7C15)
 """An odd number with which two digests are joined to one."""

@@ -28,6 +28,7 @@ STRATA = 5
 
 ROUNDS = 8
 SECONDS_OF_STEPS = 5.0
+"""Each stratum is timed at most ROUNDS times; no further step is timed after these seconds."""
 SECONDS_OF_EVALUATION = 1.0
 """No further part of an evaluation is timed after this."""
 TRIAL_ROWS = 4

@@ -23,12 +23,14 @@ from kit.recipe.catalog import shipped_recipes
 from kit.system.files import read_json_lines
 
 RECIPE = "translation/dates_rnn"
-STEPS = 8
+STEPS = 8  # a lost gradient or a wrong order of batches shows in the first ones
 MAX_DIFFERENCE = 1e-9
 """The runs train in float64 and differ in nothing but the order of sums, which changes about 1e-15 on a CPU."""
 
 TIMEOUT = 600.0
 SELF_CHECK_PROCESSES, SELF_CHECK_TIMEOUT = 2, 120.0
+"""Seconds after which a training counts as hanging. Processes that wait for one another do so forever."""
+
 CPU_ONLY = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
 

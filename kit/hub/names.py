@@ -7,7 +7,7 @@ from pathlib import Path
 COMMIT = re.compile(r"[0-9a-f]{40}")
 _NAME = r"[\w-][\w.-]*(?:/[\w-][\w.-]*)?"
 _REFERENCE = re.compile(rf"(?P<repo>{_NAME})(?:@(?P<revision>[\w-][\w./-]*))?")
-_MAX_MESSAGE_LENGTH = 300
+_MAX_MESSAGE_LENGTH = 300  # characters of a server's answer that a message repeats
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ _COMFORTABLE_SIDE = 7.0  # inches; larger maps get smaller cells
 _MAX_SIDE, _MIN_MAP = 45.0, 0.5  # inches
 _FONT_SIZE, _MIN_FONT_SIZE, _LINE = 9.0, 4.0, 1.2  # points, and line height as a multiple of the font size
 _NAME_SIZE, _TITLE_SIZE, _MAX_TITLE_SIZE = 8.0, 11.0, 30.0  # points
-_DPI = 120
+_DPI = 120  # dots per inch: a square of _MIN_MAP inches has 60 pixels
 MAX_TEXT = 48
 """Characters of a label that stands for a whole text."""
 _TITLE_LENGTH = 200  # characters

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_LABELS = 30
 """A figure shows at most so many labels, the most frequent ones: more would not be readable."""
 OTHERS = "(others)"
-_BINS = 10
+_BINS = 10  # of the confidence, each 0.1 wide
 _MAX_TICK_LABEL = 36  # characters
 
 

@@ -15,7 +15,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 T = TypeVar("T")
 
-Seed = Annotated[int, Ge(0), Lt(2**32)]
+Seed = Annotated[int, Ge(0), Lt(2**32)]  # NumPy's legacy generators accept no larger one
 Fraction = Annotated[float, Ge(0), Lt(1)]
 Share = Annotated[float, Gt(0), Lt(1)]
 

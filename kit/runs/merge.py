@@ -22,7 +22,7 @@ from kit.system.files import read_json_lines, write_text
 from kit.tasks.registry import create_task
 from kit.training.objective import decoder_inputs
 
-EXAMPLES = 8
+EXAMPLES = 8  # rows whose logits are compared before and after merging
 TOLERANCE = 1e-4
 """Largest difference of a logit, relative to the largest logit, that counts as rounding."""
 MAX_LENGTH = 256

@@ -32,7 +32,7 @@ from kit.sharing.folder import is_adapter
 from kit.sharing.published import check_base_code, own_code
 from kit.system.files import read_json, read_json_lines
 
-MAX_EXAMPLES = 4
+MAX_EXAMPLES = 4  # rows that the process without kit computes; a wrong weight or missing file shows in one
 MAX_TEXT_LENGTH = 200  # characters
 _TOLERANCE = 1e-5  # float32 rounding: both processes run the same operations, but not necessarily the same kernels
 _TEXT_COLUMNS = ("source", "text", "prompt", "question", "tokens")

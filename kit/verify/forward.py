@@ -17,7 +17,7 @@ from kit.verify.subject import Subject, can_be_padded, is_recurrent, is_seq2seq,
 TOLERANCE = 1e-6
 """Relative, for logits in float64: some models of transformers compute parts in float32 regardless."""
 
-EXTRA_PADDING = 3
+EXTRA_PADDING = 3  # positions added to the longest row, so that every row has some
 
 
 def relative_difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> float:

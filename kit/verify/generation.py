@@ -17,7 +17,7 @@ from kit.verify.subject import Subject, end_markers, is_kit_model, is_seq2seq, l
 TOLERANCE = 1e-4
 """For scores: transformers sums log-probabilities in float32."""
 
-BEAMS = 4
+BEAMS = 4  # enough for hypotheses to be reordered and to end at different steps
 
 
 def _settings(subject: Subject, num_beams: int, length_penalty: float = 1.0) -> GenerationSettings:

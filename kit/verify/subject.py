@@ -18,6 +18,7 @@ from kit.training.objective import Batch, decoder_inputs, source_of
 MAX_EXAMPLES = 8
 MAX_LENGTH = 32
 TURNS = 3
+"""Rows, tokens and turns of a proof's batch. Proofs run in float64 and are about exactness, not about averages."""
 
 
 @torch.no_grad()

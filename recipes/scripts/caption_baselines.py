@@ -1,10 +1,10 @@
-"""What a captioner has to beat: the most frequent caption for every picture, and the caption of the nearest picture.
+"""Baselines for a captioner: the most frequent caption for every image, and the caption of the nearest image.
 
     python recipes/scripts/caption_baselines.py RECIPE [key=value ...] [--split test]
 
-Both are judged on the recipe's own split by its own metrics, so that the figures stand beside those of `kit train` with
-the same arguments. The nearest picture of the training data is the one whose pixels, in the size that the model sees,
-differ least (by their squares).
+Both are evaluated on a split of the recipe with the recipe's metrics, so the figures are comparable with those of
+`kit train` with the same arguments. The nearest training image has the smallest squared pixel difference, at the size
+that the model sees.
 """
 
 import argparse
@@ -21,25 +21,26 @@ from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import root_of
 from kit.tasks.registry import create_task
 
-AT_ONCE = 256
-"""Pictures that are compared at a time."""
+BLOCK_SIZE = 256
+"""Images compared at a time, which bounds memory."""
 
 
-def nearest(asked: Pictures, known: Pictures) -> list[int]:
-    """For each picture the number of the known one that is nearest to it."""
-    best = np.full(len(asked), np.inf)
-    found = np.zeros(len(asked), dtype=np.int64)
-    for start in range(0, len(known), AT_ONCE):
-        some = known.pixels(np.arange(start, min(start + AT_ONCE, len(known)))).flatten(1).double()  # (known, numbers)
-        for first in range(0, len(asked), AT_ONCE):
-            places = np.arange(first, min(first + AT_ONCE, len(asked)))
-            ours = asked.pixels(places).flatten(1).double()  # (asked, numbers)
-            squares = ours.pow(2).sum(1)[:, None] + some.pow(2).sum(1) - 2 * ours @ some.T  # (asked, known)
-            least = squares.min(1)
-            closer = least.values.numpy() < best[places]
-            best[places[closer]] = least.values.numpy()[closer]
-            found[places[closer]] = start + least.indices.numpy()[closer]
-    return found.tolist()
+def nearest_indices(queries: Pictures, candidates: Pictures) -> list[int]:
+    """The index of the nearest candidate for each query."""
+    best = np.full(len(queries), np.inf)
+    nearest = np.zeros(len(queries), dtype=np.int64)
+    for start in range(0, len(candidates), BLOCK_SIZE):
+        block = np.arange(start, min(start + BLOCK_SIZE, len(candidates)))
+        y = candidates.pixels(block).flatten(1).double()  # (candidates, values)
+        for first in range(0, len(queries), BLOCK_SIZE):
+            rows = np.arange(first, min(first + BLOCK_SIZE, len(queries)))
+            x = queries.pixels(rows).flatten(1).double()  # (queries, values)
+            distances = x.pow(2).sum(1)[:, None] + y.pow(2).sum(1) - 2 * x @ y.T  # (queries, candidates)
+            minimum = distances.min(1)
+            closer = minimum.values.numpy() < best[rows]
+            best[rows[closer]] = minimum.values.numpy()[closer]
+            nearest[rows[closer]] = start + minimum.indices.numpy()[closer]
+    return nearest.tolist()
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -47,27 +48,27 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("recipe")
     parser.add_argument("overrides", nargs="*", metavar="key=value")
     parser.add_argument("--split", default="test")
-    given = parser.parse_args(arguments)
-    recipe = load_recipe(given.recipe, given.overrides)
+    options = parser.parse_args(arguments)
+    recipe = load_recipe(options.recipe, options.overrides)
     if not isinstance(recipe, CaptioningRecipe) or recipe.model.type is None:
-        raise RecipeError(f"{given.recipe} is not a recipe of a new captioner")
+        raise RecipeError(f"{options.recipe} is not a recipe of a new captioner")
     splits = create_task(recipe).load_splits()
-    if given.split not in splits.datasets:
-        raise DataError(f"the data has no split {given.split}, only {', '.join(splits.datasets)}")
-    train, asked = splits.datasets["train"], splits.datasets[given.split]
+    if options.split not in splits.datasets:
+        raise DataError(f"the data has no split {options.split}, only {', '.join(splits.datasets)}")
+    train, evaluated = splits.datasets["train"], splits.datasets[options.split]
     reader = PixelReader(config_class(recipe.model.type)(**recipe.model.settings))
-    pictures = [Pictures(rows, root_of(recipe.data), reader) for rows in (asked, train)]
+    images = [Pictures(rows, root_of(recipe.data), reader) for rows in (evaluated, train)]
 
-    captions, right = list(train["caption"]), list(asked["caption"])
-    frequent, times = Counter(caption for listed in captions for caption in listed).most_common(1)[0]
-    answers = {
-        f'most frequent caption ("{frequent}", {times} times)': [frequent] * len(right),
-        "caption of the nearest picture": [captions[place][0] for place in nearest(*pictures)],
+    captions, references = list(train["caption"]), list(evaluated["caption"])
+    frequent, count = Counter(caption for texts in captions for caption in texts).most_common(1)[0]
+    baselines = {
+        f'most frequent caption ("{frequent}", {count} times)': [frequent] * len(references),
+        "caption of the nearest image": [captions[index][0] for index in nearest_indices(*images)],
     }
-    print(f"| {given.split}: {len(right)} pictures | {' | '.join(recipe.eval.metrics)} |")
+    print(f"| {options.split}: {len(references)} images | {' | '.join(recipe.eval.metrics)} |")
     print("|---" * (1 + len(recipe.eval.metrics)) + "|")
-    for name, predictions in answers.items():
-        values = compute_metrics(recipe.eval.metrics, predictions, right)
+    for name, predictions in baselines.items():
+        values = compute_metrics(recipe.eval.metrics, predictions, references)
         print(f"| {name} | {' | '.join(f'{values[metric]:.4g}' for metric in recipe.eval.metrics)} |")
 
 

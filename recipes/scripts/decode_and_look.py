@@ -1,4 +1,4 @@
-"""Decode with `generate()` and look at the attention, step by step and without kit's own search.
+"""Decode with `generate()`, without kit's own search, and print what each step attends to.
 
 python recipes/scripts/decode_and_look.py runs/dates_rnn "16. November 2019"
 """
@@ -29,6 +29,6 @@ print(target.decode(output.sequences[0], skip_special_tokens=True))
 weights = torch.cat([step[0] for step in output.cross_attentions], dim=2)[0]  # (heads, target, source)
 for token, row in zip(tokens, weights.mean(0), strict=True):
     where = source.convert_ids_to_tokens(inputs.input_ids[0, row.argmax()].item())
-    print(f"{token!r} looks most at {where!r} ({row.max():.2f})")
+    print(f"{token!r} attends most to {where!r} ({row.max():.2f})")
 draw_attention(weights.numpy(), source.convert_ids_to_tokens(inputs.input_ids[0]), tokens, "attention.png")
 print("attention.png")

@@ -1,4 +1,4 @@
-"""What `make demo` shows after training: the score, translations in several languages, and what to try next.
+"""Print what `make demo` shows after training: the score, translations from several languages, and what to try next.
 
 python recipes/scripts/demo.py runs/dates_rnn
 """

@@ -1,4 +1,4 @@
-"""The curse of length: what attention is for, as one picture and one table.
+"""BLEU by source length, with and without attention: one plot and one table.
 
 python recipes/scripts/length_experiment.py FOLDER --output runs/length
 
@@ -54,30 +54,30 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("folder", type=Path, help="Multi30k: train.de, train.en, val.de, …")
     parser.add_argument("changes", nargs="*", metavar="key=value", help="changes of the recipe, for all models")
     parser.add_argument("--output", type=Path, default=Path("runs/length"), help="where the runs and the results go")
-    parser.add_argument("--minutes", type=float, help="longest training of each model")
+    parser.add_argument("--minutes", type=float, help="maximum training time per model")
     parser.add_argument("--data-only", action="store_true", help="write the joined texts and stop")
-    given = parser.parse_args(arguments)
-    data = write_joined(given.folder, given.output / "data")
-    if given.data_only:
+    options = parser.parse_args(arguments)
+    data = write_joined(options.folder, options.output / "data")
+    if options.data_only:
         return
-    changes = [f"data.path={data}", *given.changes]
-    if given.minutes is not None:
-        changes.append(f"train.max_minutes={given.minutes}")
+    changes = [f"data.path={data}", *options.changes]
+    if options.minutes is not None:
+        changes.append(f"train.max_minutes={options.minutes}")
 
     reporter, tests = Reporter(), {}
-    for name, own in MODELS.items():
-        recipe = load_recipe("experiments/length", [*changes, *own])
-        output = given.output / name.replace(", ", "_").replace(" ", "_")
+    for name, overrides in MODELS.items():
+        recipe = load_recipe("experiments/length", [*changes, *overrides])
+        output = options.output / name.replace(", ", "_").replace(" ", "_")
         reporter.print(f"{name}: {output}")
         tests[name] = train(recipe, output, resume=True, reporter=reporter).results["test"]
-    write_text(given.output / "length.md", as_table(tests) + "\n")
-    draw({name: test["by"]["length"] for name, test in tests.items()}, given.output / "length.png")
+    write_text(options.output / "length.md", as_table(tests) + "\n")
+    draw({name: test["by"]["length"] for name, test in tests.items()}, options.output / "length.png")
     print(as_table(tests))
-    reporter.print(f"written: {given.output / 'length.md'} and {given.output / 'length.png'}")
+    reporter.print(f"written: {options.output / 'length.md'} and {options.output / 'length.png'}")
 
 
 def write_joined(source: Path, output: Path) -> Path:
-    """Write the splits of Multi30k with consecutive captions joined by spaces, alike in both languages: train.de, …"""
+    """Write the splits of Multi30k with consecutive captions joined by spaces, the same ones in both languages."""
     output.mkdir(parents=True, exist_ok=True)
     for split, name in SPLITS.items():
         captions = {language: read_lines(source, f"{name}.{language}") for language in LANGUAGES}

@@ -1,4 +1,4 @@
-"""A direction that training has never seen, translated directly and through a language between: which is better?
+"""Zero-shot translation against pivoting: translate an untrained direction directly, and through a third language.
 
 python recipes/scripts/pivot.py runs/multilingual FOLDER
 
@@ -23,39 +23,39 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("run", type=Path, help="folder of a finished run with several directions")
     parser.add_argument("folder", help="its data")
     parser.add_argument("--direction", default="de-fr", help="what to translate [de-fr]")
-    parser.add_argument("--through", default="en", help="the language between [en]")
-    given = parser.parse_args(arguments)
-    source, _, target = given.direction.partition("-")
+    parser.add_argument("--through", default="en", help="the pivot language [en]")
+    options = parser.parse_args(arguments)
+    source, _, target = options.direction.partition("-")
 
-    recipe_file = RunFolder.open(given.run).recipe_file
+    recipe_file = RunFolder.open(options.run).recipe_file
     trained = load_recipe(recipe_file).data.directions or []
     if not trained:
         raise RunError(
-            f"{given.run} has one direction: train with data.directions, as recipes/translation/multilingual"
+            f"{options.run} has one direction: train with data.directions, as recipes/translation/multilingual"
         )
-    changes = [f"data.path={given.folder}", f"data.directions=[{given.direction}]"]
-    of_training = ["data.direction_sizes=null", "data.direction_repeats=null", "data.fingerprints=null"]
-    test = create_task(load_recipe(recipe_file, [*changes, *of_training])).load_splits().datasets["test"]
-    translator = Translator(given.run)
+    changes = [f"data.path={options.folder}", f"data.directions=[{options.direction}]"]
+    training_only = ["data.direction_sizes=null", "data.direction_repeats=null", "data.fingerprints=null"]
+    test = create_task(load_recipe(recipe_file, [*changes, *training_only])).load_splits().datasets["test"]
+    translator = Translator(options.run)
 
-    def translate(lines: list[str], reading: str, writing: str) -> list[str]:
-        outputs = translator.translate(lines, source_language=reading, target_language=writing)
+    def translate(lines: list[str], source_language: str, target_language: str) -> list[str]:
+        outputs = translator.translate(lines, source_language=source_language, target_language=target_language)
         return [best.text for best, *_ in outputs]
 
     sources, references = list(test["source"]), list(test["target"])
     direct = translate(sources, source, target)
-    between = translate(sources, source, given.through)
-    pivoted = translate(between, given.through, target)
+    pivots = translate(sources, source, options.through)
+    pivoted = translate(pivots, options.through, target)
 
     rows = []
-    for way, outputs in ((given.direction, direct), (f"{source}-{given.through}-{target}", pivoted)):
-        steps = way.split("-")
+    for path, outputs in ((options.direction, direct), (f"{source}-{options.through}-{target}", pivoted)):
+        steps = path.split("-")
         seen = [f"{a}-{b}" in trained for a, b in pairwise(steps)]
         figures = compute_metrics(["bleu", "chrf"], outputs, references)
-        rows.append([way, "yes" if all(seen) else "no", figures["bleu"], figures["chrf"]])
-    print(table(["way", "seen in training", "BLEU", "chrF"], rows))
+        rows.append([path, "yes" if all(seen) else "no", figures["bleu"], figures["chrf"]])
+    print(table(["path", "seen in training", "BLEU", "chrF"], rows))
     for number in range(min(3, len(sources))):
-        print(f"\n{source}: {sources[number]}\n{given.through}: {between[number]}")
+        print(f"\n{source}: {sources[number]}\n{options.through}: {pivots[number]}")
         print(f"{target}, in one step:  {direct[number]}\n{target}, in two steps: {pivoted[number]}")
         print(f"{target}, reference:    {references[number]}")
 

@@ -1,13 +1,13 @@
-"""Does pretraining help? A small BERT learns from few labels what document a paragraph is from, with and without it.
+"""Does pretraining help? A small BERT learns from few labels which document a paragraph is from, with and without it.
 
 python recipes/scripts/pretraining_helps.py FILE.jsonl --output runs/helps
 
-FILE.jsonl has a document a line: its `title` and its list of `paragraphs`; `builtin:pydocs` takes Python's own
-documentation instead. Of each document some paragraphs are held out for the test, and only --labels of the others have
-a label. All but those held out are the text to pretrain on (recipes/pretraining/bert_nsp_tiny.yaml). Then the
-pretrained model and the same one with new weights learn from the labels (recipes/experiments/few_labels.yaml): the same
-tokenizer, steps and seeds. Accuracy goes into helps.md, with the standard error of its mean. Any `key=value` changes
-the pretraining. What is there already is not done again.
+FILE.jsonl has one document per line: its `title` and its list of `paragraphs`; `builtin:pydocs` takes Python's own
+documentation instead. Some paragraphs of each document are held out for testing, and only --labels of the others are
+labeled. Everything that is not held out is pretraining text (recipes/pretraining/bert_nsp_tiny.yaml). Then the
+pretrained model, and the same model with new weights, are fine-tuned on the labels with the same tokenizer, steps and
+seeds (recipes/experiments/few_labels.yaml). Accuracy and its standard error go into helps.md. Any `key=value` changes the
+pretraining. Finished steps are not repeated.
 """
 
 import argparse
@@ -29,9 +29,9 @@ from kit.system.console import Reporter
 from kit.system.files import write_text
 
 TEST, VALIDATION = 0.25, 0.1
-"""Shares of the paragraphs of each document."""
-SHORTEST = 80
-"""Characters of a paragraph: what is shorter may be a heading."""
+"""Shares of each document's paragraphs that are held out."""
+MIN_LENGTH = 80
+"""Characters of a paragraph. Shorter ones are often headings."""
 
 
 def main(arguments: list[str]) -> None:
@@ -39,37 +39,39 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("texts", help="JSON lines with title and paragraphs, gz or not, or builtin:pydocs")
     parser.add_argument("changes", nargs="*", metavar="key=value", help="changes of the pretraining")
     parser.add_argument("--output", type=Path, default=Path("runs/helps"), help="where runs, texts and table go")
-    parser.add_argument("--labels", type=int, default=5, help="paragraphs of each document that have a label")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each side")
+    parser.add_argument("--labels", type=int, default=5, help="labeled paragraphs per document")
+    parser.add_argument("--seeds", type=int, default=3, help="runs per side")
     parser.add_argument("--steps", type=int, default=300, help="steps of fine-tuning, on both sides")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     reporter = Reporter()
-    told = write_texts(read_documents(given.texts), given.labels, given.output)
-    reporter.print(told)
-    text = [f"data.path={given.output / 'text'}", "data.text=paragraphs"]
-    pretraining = load_recipe("pretraining/bert_nsp_tiny", [*text, *given.changes])
-    pretrained = train(pretraining, given.output / "pretrained", resume=True, reporter=reporter).folder
+    summary = write_texts(read_documents(options.texts), options.labels, options.output)
+    reporter.print(summary)
+    text = [f"data.path={options.output / 'text'}", "data.text=paragraphs"]
+    pretraining = load_recipe("pretraining/bert_nsp_tiny", [*text, *options.changes])
+    pretrained = train(pretraining, options.output / "pretrained", resume=True, reporter=reporter).folder
     accuracies: dict[str, list[float]] = {"from scratch": [], "pretrained": []}
-    for seed in range(given.seeds):
-        starts = {"from scratch": new_weights(pretrained, given.output / f"new_{seed}", seed), "pretrained": pretrained}
+    for seed in range(options.seeds):
+        untrained = new_weights(pretrained, options.output / f"new_{seed}", seed)
+        starts = {"from scratch": untrained, "pretrained": pretrained}
         for name, start in starts.items():
-            changes = [f"data.path={given.output / 'labeled'}", f"train.max_steps={given.steps}", f"train.seed={seed}"]
-            recipe = load_recipe("experiments/few_labels", [f"model.pretrained={start}", *changes])
-            output = given.output / f"{name.replace(' ', '_')}_{seed}"
+            changes = [f"model.pretrained={start}", f"data.path={options.output / 'labeled'}"]
+            changes += [f"train.max_steps={options.steps}", f"train.seed={seed}"]
+            recipe = load_recipe("experiments/few_labels", changes)
+            output = options.output / f"{name.replace(' ', '_')}_{seed}"
             reporter.print(f"{name}, seed {seed}: {output}")
             results = train(recipe, output, resume=True, reporter=reporter).results
             accuracies[name].append(results["test"]["accuracy"])
-    found = f"{told}\n\n{as_table(accuracies, given.steps)}"
-    write_text(given.output / "helps.md", found + "\n")
-    print(found)
-    reporter.print(f"written: {given.output / 'helps.md'}")
+    report = f"{summary}\n\n{as_table(accuracies, options.steps)}"
+    write_text(options.output / "helps.md", report + "\n")
+    print(report)
+    reporter.print(f"written: {options.output / 'helps.md'}")
 
 
 def read_documents(texts: str) -> dict[str, list[str]]:
     """The paragraphs of each document by its title."""
     if texts == "builtin:pydocs":
-        found = {title: text.split("\n\n") for title, text in python_documentation().items()}
+        documents = {title: text.split("\n\n") for title, text in python_documentation().items()}
     else:
         path = Path(texts)
         if not path.is_file():
@@ -77,22 +79,22 @@ def read_documents(texts: str) -> dict[str, list[str]]:
         with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
             rows: list[dict[str, Any]] = [json.loads(line) for line in lines if line.strip()]
         try:
-            found = {row["title"]: row["paragraphs"] for row in rows}
+            documents = {row["title"]: row["paragraphs"] for row in rows}
         except KeyError as missing:
             raise DataError(f"{texts}: a line has no {missing}; expected title and paragraphs") from None
-    return {title: [text for text in own if len(text) >= SHORTEST] for title, own in found.items()}
+    return {title: [text for text in paragraphs if len(text) >= MIN_LENGTH] for title, paragraphs in documents.items()}
 
 
 def write_texts(documents: dict[str, list[str]], labels: int, output: Path) -> str:
-    """Write the text to pretrain on and the texts with labels; returns what there is of each, in words.
+    """Write the text to pretrain on and the texts with labels; returns a summary of their sizes.
 
-    A paragraph of the test, or of validation, is in no training text.
+    No training text contains a paragraph that is held out for validation or testing.
     """
-    drawn = random.Random(0)
+    generator = random.Random(0)
     text: dict[str, list[str]] = {"train": [], "validation": []}
     labeled: dict[str, list[str]] = {"train": [], "validation": [], "test": []}
     for title, paragraphs in sorted(documents.items()):
-        order = drawn.sample(range(len(paragraphs)), len(paragraphs))
+        order = generator.sample(range(len(paragraphs)), len(paragraphs))
         test, validation = round(TEST * len(order)), max(1, round(VALIDATION * len(order)))
         parts = {
             "test": order[:test],
@@ -101,13 +103,13 @@ def write_texts(documents: dict[str, list[str]], labels: int, output: Path) -> s
         }
         if not test or len(order) < test + validation + 2 * labels:
             continue  # too short to be learned and tested
-        for split, places in parts.items():
-            labeled[split] += [json.dumps({"text": paragraphs[place], "label": title}) for place in places]
-        held = {*parts["test"], *parts["validation"]}
-        kept = [paragraph for place, paragraph in enumerate(paragraphs) if place not in held]
-        text["train"].append(json.dumps({"title": title, "paragraphs": kept}))
-        seen = [paragraphs[place] for place in sorted(parts["validation"])]
-        text["validation"].append(json.dumps({"title": title, "paragraphs": seen}))
+        for split, indices in parts.items():
+            labeled[split] += [json.dumps({"text": paragraphs[index], "label": title}) for index in indices]
+        held_out = {*parts["test"], *parts["validation"]}
+        remaining = [paragraph for index, paragraph in enumerate(paragraphs) if index not in held_out]
+        text["train"].append(json.dumps({"title": title, "paragraphs": remaining}))
+        validation_text = [paragraphs[index] for index in sorted(parts["validation"])]
+        text["validation"].append(json.dumps({"title": title, "paragraphs": validation_text}))
     if len(text["train"]) < 2:
         raise DataError(f"fewer than two documents have enough paragraphs for {labels} labels: use a smaller --labels")
     for name, splits in (("text", text), ("labeled", labeled)):
@@ -121,7 +123,7 @@ def write_texts(documents: dict[str, list[str]], labels: int, output: Path) -> s
 
 
 def new_weights(pretrained: Path, folder: Path, seed: int) -> Path:
-    """A folder with the same model and tokenizer, and weights that have learned nothing."""
+    """A folder with the same tokenizer and architecture, and randomly initialized weights."""
     if not (folder / "config.json").is_file():
         torch.manual_seed(seed)
         model = AutoModelForPreTraining.from_config(AutoConfig.from_pretrained(pretrained / "model"))

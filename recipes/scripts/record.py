@@ -35,16 +35,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("recipe", type=Path, help="the recipe file of that run")
     parser.add_argument("changes", nargs="*", metavar="key=value", help="where the run had its data and models")
     parser.add_argument("--card", type=Path, metavar="FILE", help="a file to keep the run's model card in")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
-    path = find_recipe(given.recipe)
-    figures = figures_of_run(RunFolder.open(given.run), path, given.changes)
+    path = find_recipe(options.recipe)
+    figures = figures_of_run(RunFolder.open(options.run), path, options.changes)
     write_text(path, with_measured(read_text(path), figures, path))
     for name, value in figures.items():
         print(f"{name}: {value}")
-    if given.card is not None:
-        write_text(given.card, without_plots(read_text(given.run / "README.md")))
-        print(f"card: {given.card}")
+    if options.card is not None:
+        write_text(options.card, without_plots(read_text(options.run / "README.md")))
+        print(f"card: {options.card}")
 
 
 def figures_of_run(run: RunFolder, path: Path, changes: list[str]) -> dict[str, Figure]:
@@ -70,14 +70,14 @@ def figures_of_run(run: RunFolder, path: Path, changes: list[str]) -> dict[str, 
     versions = results["versions"]
     figures["versions"] = ", ".join(f"{name} {versions[name]}" for name in LIBRARIES if name in versions)
     if averaging := results.get("averaging"):
-        figures["averaging"] = averaging_in_words(averaging, recipe.eval.metric_for_best_model)
+        figures["averaging"] = describe_averaging(averaging, recipe.eval.metric_for_best_model)
     if changes:
         figures["changes"] = shlex.join(map(without_machine_path, changes))
     return figures
 
 
-def averaging_in_words(averaging: dict[str, Any], metric: str) -> str:
-    """How the mean of the last checkpoints compares with the best step, by the metric that chose between them."""
+def describe_averaging(averaging: dict[str, Any], metric: str) -> str:
+    """Compare the averaged checkpoints with the best step, by the metric that chose between them."""
     best, mean = (four_digits(averaging[side][metric]) for side in ("best_step", "average"))
     steps = len(averaging["steps"])
     return f"{metric} on validation {best} at the best step, {mean} as the mean of {steps} checkpoints"
@@ -103,7 +103,7 @@ def without_machine_path(change: str) -> str:
 
 
 def four_digits(value: float) -> float:
-    """The digits that a repeated run would give again."""
+    """Round to four significant digits, about what a repeated run reproduces."""
     return value if isinstance(value, int) else float(f"{value:.4g}")
 
 

@@ -1,13 +1,13 @@
-"""One recipe with several settings: what a setting does, as a table, and by horizon as a picture.
+"""Compare several settings of one recipe over several seeds: a table, and for forecasts a plot by horizon.
 
 python recipes/scripts/settings_experiment.py scheduled_sampling --output runs/scheduled_sampling
 python recipes/scripts/settings_experiment.py embedding_noise --output runs/embedding_noise
 python recipes/scripts/settings_experiment.py source_reversal --output runs/source_reversal
 
-Trains recipes/experiments/NAME.yaml with every setting below and several seeds. The figures of the test split go into
-NAME.md: their mean over the seeds, and the lowest and highest of them, for a difference within that may be chance.
-Forecasts are drawn by horizon into NAME.png as well. A model that is there already is not trained again, and an
-unfinished one goes on; any `key=value` behind the name changes the recipe of all models.
+Trains recipes/experiments/NAME.yaml with every setting below and several seeds. NAME.md gets the mean, minimum and
+maximum of each test metric over the seeds: a difference within that range may be chance. NAME.png shows forecasts by
+horizon. Finished runs are not repeated, and interrupted ones resume. Any `key=value` after the name changes the recipe
+of all runs.
 """
 
 import argparse
@@ -53,35 +53,35 @@ Tests = dict[str, list[dict[str, Any]]]
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="What a setting does, over several seeds.")
+    parser = argparse.ArgumentParser(description="Compare settings of a recipe over several seeds.")
     parser.add_argument("name", choices=EXPERIMENTS, help="which experiment")
     parser.add_argument("changes", nargs="*", metavar="key=value", help="changes of the recipe, for all models")
     parser.add_argument("--output", type=Path, help="where the runs and the results go (default: runs/NAME)")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds for each setting")
-    given = parser.parse_args(arguments)
-    output = given.output or Path("runs") / given.name
+    options = parser.parse_args(arguments)
+    output = options.output or Path("runs") / options.name
 
     reporter, tests = Reporter(), Tests()
-    for setting, own in EXPERIMENTS[given.name].items():
-        for seed in range(given.seeds):
-            recipe = load_recipe(f"experiments/{given.name}", [*given.changes, *own, f"train.seed={seed}"])
+    for setting, overrides in EXPERIMENTS[options.name].items():
+        for seed in range(options.seeds):
+            recipe = load_recipe(f"experiments/{options.name}", [*options.changes, *overrides, f"train.seed={seed}"])
             folder = output / f"{setting.replace(', ', '_').replace(' ', '_')}_{seed}"
             reporter.print(f"{setting}, seed {seed}: {folder}")
             tests.setdefault(setting, []).append(train(recipe, folder, resume=True, reporter=reporter).results["test"])
-    write_text(output / f"{given.name}.md", as_table(tests) + "\n")
+    write_text(output / f"{options.name}.md", as_table(tests) + "\n")
     print(as_table(tests))
     if "by_horizon" in next(iter(tests.values()))[0]:
-        draw(tests, output / f"{given.name}.png")
-    reporter.print(f"written: {output / f'{given.name}.md'}")
+        draw(tests, output / f"{options.name}.png")
+    reporter.print(f"written: {output / f'{options.name}.md'}")
 
 
 def as_table(tests: Tests) -> str:
-    """Mean, lowest and highest of each metric, as Markdown."""
+    """Mean, minimum and maximum of each metric, as Markdown."""
     names = [name for name in ("loss", *METRICS) if name in next(iter(tests.values()))[0]]
     rows = []
     for setting, runs in tests.items():
-        found = [[run[name] for run in runs] for name in names]
-        cells = [f"{np.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})" for values in found]
+        figures = [[run[name] for run in runs] for name in names]
+        cells = [f"{np.mean(values):.4g} ({min(values):.4g} to {max(values):.4g})" for values in figures]
         rows.append([setting, len(runs), *cells])
     return table(["setting", "seeds", *names], rows)
 

@@ -1,10 +1,10 @@
-"""A recipe trained with several seeds: what of its figures is chance?
+"""Train a recipe with several seeds: how much do its figures vary by chance?
 
 python recipes/scripts/several_seeds.py RECIPE [key=value ...] --seeds 3 --output runs/seeds
 
-Each run has another train.seed and the same data. The figures of the test data, or of the validation data where there
-is no test, go into seeds.md in the output folder, each with its mean and the standard error of the mean. A run that is
-there already is not trained again, and an unfinished one goes on.
+All runs have the same data and differ in train.seed. The figures of the test split (without one, of the validation
+split) go into seeds.md in the output folder, each with its mean and the standard error of the mean. Finished runs are
+not repeated, and interrupted ones resume.
 """
 
 import argparse
@@ -20,25 +20,25 @@ from kit.system.files import write_text
 
 
 def main(arguments: list[str]) -> None:
-    parser = argparse.ArgumentParser(description="Train a recipe with several seeds, and tell mean and standard error.")
+    parser = argparse.ArgumentParser(description="Train a recipe with several seeds; report mean and standard error.")
     parser.add_argument("recipe", help="a recipe file, or the name of a shipped recipe")
     parser.add_argument("changes", nargs="*", metavar="key=value", help="changes of the recipe, for all seeds")
     parser.add_argument("--seeds", type=int, default=3, help="number of runs")
     parser.add_argument("--output", type=Path, default=Path("runs/seeds"), help="where the runs and the table go")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     reporter, runs = Reporter(), {}
-    for seed in range(given.seeds):
-        recipe = load_recipe(given.recipe, [*given.changes, f"train.seed={seed}"])
-        output = given.output / f"seed_{seed}"
+    for seed in range(options.seeds):
+        recipe = load_recipe(options.recipe, [*options.changes, f"train.seed={seed}"])
+        output = options.output / f"seed_{seed}"
         reporter.print(f"seed {seed}: {output}")
         results = train(recipe, output, resume=True, reporter=reporter).results
         split = "test" if "test" in results else "validation"
         runs[f"seed {seed}"] = results[split]
     text = as_table(split, runs)
-    write_text(given.output / "seeds.md", text + "\n")
+    write_text(options.output / "seeds.md", text + "\n")
     print(text)
-    reporter.print(f"written: {given.output / 'seeds.md'}")
+    reporter.print(f"written: {options.output / 'seeds.md'}")
 
 
 def as_table(split: str, runs: dict[str, dict[str, Any]]) -> str:

@@ -30,6 +30,8 @@ from kit.errors import DataError, did_you_mean
 
 FIRST_DAY = date(1950, 1, 1)
 LAST_DAY = date(2049, 12, 31)
+"""One hundred years, so that a year of two digits has one reading."""
+
 # fmt: off
 LANGUAGES = (
     "ar", "bg", "bn", "cs", "de", "el", "en", "es", "fa", "fi", "fr", "he", "hi", "hu", "hy", "id",
@@ -39,6 +41,7 @@ LANGUAGES = (
 DEFAULT_SIZES = {"train": 40_000, "validation": 1_000, "test": 2_000}
 SHARE_OF_DAYS = {"train": 0.8, "validation": 0.1, "test": 0.1}
 
+# Marks of text direction are dropped; no-break spaces become plain ones.
 DISPLAY_ONLY = {0x200E: None, 0x200F: None, 0x061C: None, 0x00A0: " ", 0x202F: " "}
 FIELD = re.compile(r"%\((\w+)\)s")
 # The value that a field of a CLDR pattern depends on. A pattern with any other field is not a plain date.

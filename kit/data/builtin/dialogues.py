@@ -27,7 +27,7 @@ MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
     *("july", "august", "september", "october", "november", "december"),
 )
-DATES = tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29))
+DATES = tuple(f"{day} {month}" for month in MONTHS for day in range(1, 29))  # every month has these days
 KINDS = ("recall", "correction", "move")
 STATEMENT = "told"
 STATEMENTS = ("my {event} is on {when}.", "i have my {event} on {when}.", "remember my {event} on {when}.")

@@ -32,7 +32,7 @@ from kit.errors import DataError
 
 COLUMNS = ("docstring", "summary", "body", "signature", "module", "name")
 SHARE_HELD_OUT = 0.1  # maximum share of the rows for validation, and for test
-MAX_TEXT_LENGTH = 600
+MAX_TEXT_LENGTH = 600  # characters
 MAX_DEFAULT_LENGTH = 24  # longer default values of arguments become `...`
 
 # Tests, demos, and what does not belong to the library.

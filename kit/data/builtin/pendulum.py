@@ -19,16 +19,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-GRAVITY = 9.81
+GRAVITY = 9.81  # m/s²
 STEP = 0.1  # seconds between measurements
 SUBSTEPS = 5  # of the integration, within each step
-STEPS = 80
+STEPS = 80  # measurements of a pendulum
 NOISE = 0.01  # standard deviation of every measurement
-LENGTHS = (0.5, 1.5)
-DAMPINGS = (0.1, 0.6)
-ANGLES = (-1.5, 1.5)
-VELOCITIES = (-2.0, 2.0)
-DRIVES = (-2.5, 2.5)
+# Ranges of uniform draws. Angles are large enough for the sine to matter: a linear model cannot fit them.
+LENGTHS = (0.5, 1.5)  # m
+DAMPINGS = (0.1, 0.6)  # 1/s
+ANGLES = (-1.5, 1.5)  # rad, at the start
+VELOCITIES = (-2.0, 2.0)  # rad/s, at the start
+DRIVES = (-2.5, 2.5)  # rad/s²
 HOLD = (4, 16)  # steps for which a drive is constant
 DEFAULT_SIZES = {"train": 2_000, "validation": 200, "test": 400}
 

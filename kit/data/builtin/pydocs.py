@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from kit.errors import DataError
 
-SHARES = {"validation": 0.08, "test": 0.08}
+SHARES = {"validation": 0.08, "test": 0.08}  # of the documents
 HEADING = re.compile(r"\n[*=\-~^\"]{4,}\n")
 MARKUP = re.compile(r"\*\*|``|`|(?<=\s)\*(?=\w)|(?<=\w)\*(?=[\s,.;:)])")
 

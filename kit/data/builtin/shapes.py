@@ -36,7 +36,7 @@ SIZES = {"small": 5, "": 9, "large": 13}  # half the width, in an image of 64 pi
 RELATIONS = ("left of", "right of", "above", "below")
 DEFAULT_SIZES = {"train": 8_000, "validation": 500, "test": 1_000}
 SHARE_HELD_OUT = 0.12  # of the combinations, for validation and for test
-SIDE = 64
+SIDE = 64  # pixels, width and height of an image
 GAP = 2  # pixels between the shapes, and to the edge
 SUPERSAMPLING = 3  # drawn this many times larger and then reduced, for smooth edges
 

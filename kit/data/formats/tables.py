@@ -11,7 +11,7 @@ import pyarrow as pa
 from kit.data.formats.lines import DecodingCheck
 from kit.errors import DataError
 
-CHUNK_ROWS = 20_000
+CHUNK_ROWS = 20_000  # rows held as Python objects before they become an Arrow chunk
 UNDECODABLE = "undecodable"
 BLANK = "blank line"
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Cursor = tuple[int, ...]
 """Where to continue in a shard; () is its start. Only the shard itself knows what the numbers mean."""
 
-BATCH_ROWS = 1000
+BATCH_ROWS = 1000  # rows read at a time; after a resume at most so many are read and skipped
 
 
 class ShardRows(Protocol):

@@ -21,8 +21,8 @@ from kit.tasks.families.seq2seq.attention_weights import eager_attention, readab
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLUMNS = 6
-MAX_TOKENS = 60
+COLUMNS = 6  # panels in a row
+MAX_TOKENS = 60  # panels in a figure, one for each token
 _PANEL, _GAP, _TOP = 1.5, 0.12, 0.32  # inches
 _DPI = 120
 

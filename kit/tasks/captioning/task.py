@@ -69,7 +69,7 @@ class CaptionedImages:
         return {"pixel_values": self.images.pixels(indices)}
 
 
-PLOTTED_IMAGES = 3
+PLOTTED_IMAGES = 3  # images of the test split whose attention is plotted after training
 
 
 class Captioning(Seq2SeqTask[CaptionedImages]):

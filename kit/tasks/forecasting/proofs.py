@@ -16,7 +16,7 @@ from kit.verify.subject import Subject
 
 TOLERANCE = 1e-9
 """Largest relative difference in float64."""
-EXTRA_PADDING = 3
+EXTRA_PADDING = 3  # positions added to the longest row, so that every row has some
 
 
 def predicted(model: Any, batch: Batch) -> Tensor:

@@ -19,7 +19,7 @@ from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE
 from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import MAX_EXAMPLES, MAX_LENGTH, Subject
 
-EXTRA_PADDING = 3
+EXTRA_PADDING = 3  # positions added to the longest row, so that every row has some
 GENERATED_TOKENS = 6
 """Tokens that are generated for each prompt."""
 
