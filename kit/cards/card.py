@@ -51,7 +51,7 @@ def write_card(
     it shows literally, and can neither end a table cell nor become Markdown or HTML.
     """
     run_folder = Path(run_folder)
-    pictures = _pictures(run_folder)
+    plots = _plots(run_folder)
     adapter = recipe.peft.method is not None and not merged
     titles = figure_titles(recipe.eval.metrics)
     name = repo_id.rpartition("/")[2] if repo_id else run_folder.resolve().name
@@ -79,8 +79,8 @@ def write_card(
         "data_table": data_table(recipe, results),
         "data_notes": data_notes(results),
         "training_table": figures_table(training(results), ("figure", "value")),
-        "curves": [picture for picture in pictures if "attention" not in picture["title"]],
-        "attentions": [picture for picture in pictures if "attention" in picture["title"]],
+        "curves": [plot for plot in plots if "attention" not in plot["title"]],
+        "attentions": [plot for plot in plots if "attention" in plot["title"]],
         "recipe_block": code_block(shared_recipe(recipe), "yaml"),
         "versions_table": figures_table(figures_of(results, "versions"), ("package", "version")),
     }
@@ -111,7 +111,7 @@ def _model_type(run_folder: Path, recipe: Recipe) -> str | None:
     return recipe.model.type
 
 
-def _pictures(run_folder: Path) -> list[dict[str, str]]:
+def _plots(run_folder: Path) -> list[dict[str, str]]:
     """The plots of the run, the loss first."""
     files = sorted((run_folder / "plots").glob("*.png"), key=lambda file: (file.stem != "loss", file.name))
     return [

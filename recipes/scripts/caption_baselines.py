@@ -16,7 +16,7 @@ from kit import load_recipe
 from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.recipe.model_settings import config_class
-from kit.tasks.captioning.images import Pictures, PixelReader
+from kit.tasks.captioning.images import Images, PixelReader
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import root_of
 from kit.tasks.registry import create_task
@@ -25,7 +25,7 @@ BLOCK_SIZE = 256
 """Images compared at a time, which bounds memory."""
 
 
-def nearest_indices(queries: Pictures, candidates: Pictures) -> list[int]:
+def nearest_indices(queries: Images, candidates: Images) -> list[int]:
     """The index of the nearest candidate for each query."""
     best = np.full(len(queries), np.inf)
     nearest = np.zeros(len(queries), dtype=np.int64)
@@ -57,7 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise DataError(f"the data has no split {options.split}, only {', '.join(splits.datasets)}")
     train, evaluated = splits.datasets["train"], splits.datasets[options.split]
     reader = PixelReader(config_class(recipe.model.type)(**recipe.model.settings))
-    images = [Pictures(rows, root_of(recipe.data), reader) for rows in (evaluated, train)]
+    images = [Images(rows, root_of(recipe.data), reader) for rows in (evaluated, train)]
 
     captions, references = list(train["caption"]), list(evaluated["caption"])
     frequent, count = Counter(caption for texts in captions for caption in texts).most_common(1)[0]

@@ -6,8 +6,8 @@ FILE.jsonl has one document per line: its `title` and its list of `paragraphs`; 
 documentation instead. Some paragraphs of each document are held out for testing, and only --labels of the others are
 labeled. Everything that is not held out is pretraining text (recipes/pretraining/bert_nsp_tiny.yaml). Then the
 pretrained model, and the same model with new weights, are fine-tuned on the labels with the same tokenizer, steps and
-seeds (recipes/experiments/few_labels.yaml). Accuracy and its standard error go into helps.md. Any `key=value` changes the
-pretraining. Finished steps are not repeated.
+seeds (recipes/experiments/few_labels.yaml). Accuracy and its standard error go into helps.md. Any `key=value` changes
+the pretraining. Finished steps are not repeated.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Pictures: what they show, that they are readable in any script, and that drawing leaves the process alone."""
+"""Images: what they show, that they are readable in any script, and that drawing leaves the process alone."""
 
 import io
 import json

@@ -182,7 +182,7 @@ def test_heat_maps_are_what_each_step_of_the_search_saw(run: Path, folder: Path)
     captioner = Captioner(run)
     seen = caption_attention(captioner.model, captioner.tokenizers, captioner.reader, folder / "3.png")
     reader = captioner.reader
-    batch = {"pixel_values": reader.pixels(reader.resized(reader.picture(folder / "3.png"))[None])}
+    batch = {"pixel_values": reader.pixels(reader.resized(reader.open(folder / "3.png"))[None])}
     (hypothesis,) = search(captioner.model, batch, captioner.settings, attention=True)[0]
     assert hypothesis.attention is not None
     assert seen.weights.shape == (2, len(hypothesis.tokens), 4, 4)

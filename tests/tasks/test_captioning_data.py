@@ -1,4 +1,4 @@
-"""Pictures with captions on their way to batches: what is read, put together, held out and refused."""
+"""Images with captions on their way to batches: what is read, put together, held out and refused."""
 
 import io
 import json
@@ -21,7 +21,7 @@ from kit.errors import DataError
 from kit.models import RNNCaptionerConfig
 from kit.pipelines.image_to_text import read_image
 from kit.tasks.captioning import images
-from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of
+from kit.tasks.captioning.images import Images, PixelReader, image_processor_of
 from kit.tasks.captioning.recipe import CaptioningData
 from kit.tasks.captioning.rows import ImageSteps, root_of
 
@@ -47,7 +47,7 @@ def write_table(folder: Path, rows: list[dict[str, Any]]) -> None:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pictures 0.png to 11.png; copy.png is 0.png again."""
+    """Images 0.png to 11.png; copy.png is 0.png again."""
     path = tmp_path_factory.mktemp("pictures")
     for number in range(NUMBER):
         picture(number).save(path / f"{number}.png")
@@ -125,7 +125,7 @@ def test_splits_in_folders_and_pictures_in_tables_give_the_same(tmp_path: Path) 
         splits = load_splits(data).datasets
         assert [len(rows) for rows in splits.values()] == [6, 2, 2]
         found[place] = {
-            split: (list(rows["image"]), list(rows["caption"]), Pictures(rows, root_of(data), reader))
+            split: (list(rows["image"]), list(rows["caption"]), Images(rows, root_of(data), reader))
             for split, rows in splits.items()
         }
     for split, (digests, captions, pictures) in found["folder"].items():
@@ -141,9 +141,9 @@ def test_pixels_are_those_of_the_image_processor_kept_or_not(folder: Path, tmp_p
     rows = load_splits(data).datasets["train"]
     image_processor_of(CONFIG).save_pretrained(tmp_path)
     stock = AutoImageProcessor.from_pretrained(tmp_path)
-    kept = Pictures(rows, folder, PixelReader(CONFIG))
+    kept = Images(rows, folder, PixelReader(CONFIG))
     monkeypatch.setattr(images, "MAX_CACHED_BYTES", 0)
-    not_kept = Pictures(rows, folder, PixelReader(CONFIG))
+    not_kept = Images(rows, folder, PixelReader(CONFIG))
     some = np.array([3, 0, 3, 7])
     expected = stock([Image.open(folder / rows["file"][place]) for place in some], return_tensors="pt").pixel_values
     for pictures in (kept, not_kept):
@@ -201,9 +201,9 @@ def test_a_broken_picture_is_named(folder: Path, tmp_path: Path, monkeypatch: An
     splits = load_splits(data).datasets
     split = next(name for name, rows in splits.items() if "1.png" in rows["file"])
     with pytest.raises(DataError, match=r"data\.image: .*1\.png.* cannot be read as an image"):
-        Pictures(splits[split], tmp_path, PixelReader(CONFIG))
+        Images(splits[split], tmp_path, PixelReader(CONFIG))
     monkeypatch.setattr(images, "MAX_CACHED_BYTES", 0)
-    later = Pictures(splits[split], tmp_path, PixelReader(CONFIG))
+    later = Images(splits[split], tmp_path, PixelReader(CONFIG))
     with pytest.raises(DataError, match=r"1\.png"):
         later.pixels(np.arange(len(later)))
 

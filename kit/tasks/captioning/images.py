@@ -23,7 +23,7 @@ PIXELS_PER_TOKEN = 64
 """Pixels that count as one token where evaluation and inference limit batches by tokens."""
 
 
-def picture_cost(config: PreTrainedConfig) -> int:
+def image_cost(config: PreTrainedConfig) -> int:
     """Number of tokens that an image counts as in such a batch."""
     return max(1, config.image_size**2 // PIXELS_PER_TOKEN)
 
@@ -51,13 +51,13 @@ class PixelReader:
         self._mean = torch.tensor(self.processor.image_mean).reshape(shape)
         self._deviation = torch.tensor(self.processor.image_std).reshape(shape)
 
-    def picture(self, source: Any) -> Image.Image:
+    def open(self, source: Any) -> Image.Image:
         """The image without transparent parts. Raises ValueError if it cannot be read."""
         return read_image(source, self.background, self.channels)
 
-    def resized(self, picture: Image.Image) -> np.ndarray:
+    def resized(self, image: Image.Image) -> np.ndarray:
         """The resized image as bytes (channels, side, side)."""
-        values = self.processor(picture, do_rescale=False, do_normalize=False, return_tensors="np").pixel_values
+        values = self.processor(image, do_rescale=False, do_normalize=False, return_tensors="np").pixel_values
         return values[0].astype(np.uint8)
 
     def pixels(self, resized: np.ndarray) -> Tensor:
@@ -66,7 +66,7 @@ class PixelReader:
         return (scaled - self._mean) / self._deviation
 
 
-class Pictures:
+class Images:
     """The images of a split, in order."""
 
     def __init__(self, rows: Dataset, root: Path, reader: PixelReader):
@@ -108,7 +108,7 @@ class Pictures:
         content = source.get("bytes") if isinstance(source, dict) else None
         path = source["path"] if isinstance(source, dict) else source
         try:
-            return self.reader.picture(self.root / path if content is None else content)
+            return self.reader.open(self.root / path if content is None else content)
         except ValueError as error:
             name = self.files[index]
             reason = str(error).replace("it cannot", f'"{name}" cannot', 1)

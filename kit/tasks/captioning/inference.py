@@ -13,7 +13,7 @@ from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import BLANK, Output, TextPredictor, encode_blank, outputs_of
-from kit.tasks.captioning.images import PixelReader, picture_cost
+from kit.tasks.captioning.images import PixelReader, image_cost
 from kit.tasks.captioning.plots import attention_figure_of
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.families.seq2seq.plots import parse_number
@@ -43,20 +43,20 @@ class Captioner(TextPredictor[np.ndarray]):
         self.settings = options.seq2seq_settings(self.model)
         self.tokens_per_batch = max(1, options.tokens_per_batch // self.settings.num_beams)
         # images of a portion are in memory as pixels: a portion is a batch
-        self.portion_size = options.portion_size or max(1, self.tokens_per_batch // picture_cost(self.config))
+        self.portion_size = options.portion_size or max(1, self.tokens_per_batch // image_cost(self.config))
 
     def encode(self, items: list[Any]) -> list[Encoded[np.ndarray]]:
         return [encode_blank(item) if _is_blank(item) else self._read(item) for item in items]
 
     def _read(self, item: Any) -> Encoded[np.ndarray]:
         try:
-            image = self.reader.picture(Path(item) if isinstance(item, str) else item)
+            image = self.reader.open(Path(item) if isinstance(item, str) else item)
             return Encoded([self.reader.resized(image)])
         except (ValueError, OSError) as error:
             return Encoded([], NO_IMAGE, error)
 
     def lengths(self, units: list[np.ndarray]) -> np.ndarray:
-        return np.full(len(units), picture_cost(self.config))
+        return np.full(len(units), image_cost(self.config))
 
     def predict(self, units: list[np.ndarray]) -> list[list[Output]]:
         pixels = self.reader.pixels(np.stack(units))

@@ -50,7 +50,7 @@ def caption_attention(
     Raises DataError if the image cannot be read.
     """
     try:
-        opened = reader.picture(image)
+        opened = reader.open(image)
     except ValueError as error:
         raise DataError(str(error)) from error
     batch = {"pixel_values": reader.pixels(reader.resized(opened)[None]).to(model.device)}

@@ -27,7 +27,7 @@ from kit.prediction.options import GenerateOptions
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_model
 from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
-from kit.tasks.captioning.images import Pictures, PixelReader, image_processor_of, picture_cost
+from kit.tasks.captioning.images import Images, PixelReader, image_cost, image_processor_of
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
@@ -41,7 +41,7 @@ from kit.training.objective import Batch, Objective, Seq2SeqObjective
 class CaptionedImages:
     """Images and their captions. Each caption is an example."""
 
-    images: Pictures
+    images: Images
     captions: RaggedTokens
     owners: np.ndarray
     """Index of the image of each caption."""
@@ -106,7 +106,7 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         tokenizers, captions_of_rows = state.tokenizers, rows["caption"]
         owners = np.repeat(np.arange(len(rows)), [len(captions) for captions in captions_of_rows])
         ids = tokenizers.encode_target(caption for captions in captions_of_rows for caption in captions)
-        images = Pictures(rows, root_of(self.recipe.data), PixelReader(state.config))
+        images = Images(rows, root_of(self.recipe.data), PixelReader(state.config))
         examples = CaptionedImages(images, RaggedTokens(ids), owners)
         if split != "train":
             return Encoded(examples)
@@ -176,7 +176,7 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         """The loss is that of all captions. Each image gets one output, with all of its captions as references."""
         assert isinstance(objective, Seq2SeqObjective)
         examples, section = encoded.examples, self.recipe.eval
-        cost = picture_cost(objective.model.config)
+        cost = image_cost(objective.model.config)
         images = Sources(np.full(len(examples.images), cost), examples.image_batch)
         settings = search_settings(section, self.num_beams(final))
         return evaluate_generation(
@@ -196,7 +196,7 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         """A few images of a split, evenly spaced."""
         number = min(PLOTTED_IMAGES, len(rows))
         few = rows.select([index * len(rows) // number for index in range(number)])
-        images = Pictures(few, root_of(self.recipe.data), predictor.reader)
+        images = Images(few, root_of(self.recipe.data), predictor.reader)
         return [images[index] for index in range(number)]
 
     def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Pictures of forecasts: how the error grows with the horizon, and one forecast beside what came true."""
+"""Plots of forecasts: how the error grows with the horizon, and one forecast beside what came true."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LINES: dict[str, tuple[str, str, LineStyle]] = {
 }
 """Name, color and style of each kind of forecast; colors are told apart by all kinds of color sight."""
 MOST_VALUES = 4
-"""More numbers at a step than this are too many for one picture: the first ones are shown."""
+"""More numbers at a step than this are too many for one plot: the first ones are shown."""
 
 
 def draw_errors(by_horizon: Mapping[str, Sequence[float]], metric: str, path: Path) -> Path:
