@@ -154,6 +154,7 @@ class Translator(Seq2SeqPredictor):
         return figures_of_kinds(self.model, self.tokenizers, question, settings=self.settings).get("attention.png")
 
     def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
+        """The attention maps of the sentence in `options`, or else of the first example, by kind."""
         options.require("sentence", "target", "source_language", "target_language")
         maps = Maps.of(options.layer, options.head)
         if options.sentence is not None:
