@@ -46,12 +46,15 @@ class DataReport:
     notes: list[str] = field(default_factory=list)
     """Notes on more than one split, such as columns that were left out."""
 
+    warnings: list[str] = field(default_factory=list)
+    """Likely mistakes, each with its remedy."""
+
     def lines(self) -> list[str]:
-        """The report as text: a line for each split with anything worth a note, then the notes."""
+        """The report as text: a line for each split with anything worth a note, then the notes and the warnings."""
         lines = []
         for name, split in self.splits.items():
             parts = [f"{count} left out ({reason})" for reason, count in split.dropped.items()]
             parts += [f"{count} with {what}" for what, count in split.flagged.items()]
             if parts:
                 lines.append(f"{name}: {', '.join(parts)}")
-        return lines + self.notes
+        return [*lines, *self.notes, *self.warnings]

@@ -9,6 +9,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.plan import micro_batch_rng
+from kit.data.shortcuts import try_rules
 from kit.data.statistics import LengthStats, Overlap, count_unknown
 from kit.data.text.tokenizer import NoTokenizers
 from kit.diagnostics.cost import Cost, estimate
@@ -60,7 +61,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
         parameters=count_parameters(prepared.model),
         cost=cost,
         notes=prepared.notes,
-        warnings=list(find_warnings(recipe, splits, overlaps, cost)),
+        warnings=[*prepared.splits.report.warnings, *find_warnings(recipe, splits, overlaps, cost)],
     )
 
 
@@ -86,7 +87,7 @@ def split_facts(prepared: Prepared, split: str, rows: Dataset) -> SplitFacts:
     filtered = {task.filter_name(name): count for name, count in filters.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     unreachable = task.unreachable_references(examples)
-    texts = task.token_lists(examples, prepared.state)
+    texts, pairs = task.token_lists(examples, prepared.state), task.labeled_pairs(rows, examples, prepared.state)
     return SplitFacts(
         read=report.read,
         left_out=left_out | filtered if is_train else left_out,
@@ -96,6 +97,8 @@ def split_facts(prepared: Prepared, split: str, rows: Dataset) -> SplitFacts:
         beyond_filters={} if is_train else filtered,
         unreachable_references=len(unreachable),
         longest_reference=int(unreachable.max(initial=0)),
+        pair_labels={} if pairs is None else pairs.counts(),
+        rules=try_rules(pairs) if pairs is not None and is_train else [],
     )
 
 
@@ -119,9 +122,12 @@ def first_examples(prepared: Prepared) -> list[Example]:
         text = view.tokenizer.decode(ids, skip_special_tokens=False)
         return ShownSide(text, view.tokenizer.convert_ids_to_tokens(ids), int((~mask).sum()))
 
-    size = len(next(iter(views.values())).ids)
+    size, labels = len(next(iter(views.values())).ids), prepared.task.describe_labels(batch, prepared.state)
     return [
-        {name: show(view, row) for name, view in views.items()}
+        Example(
+            {name: show(view, row) for name, view in views.items()},
+            {name: of_batch[row] for name, of_batch in labels.items()},
+        )
         for row in np.linspace(0, size - 1, min(EXAMPLES, size)).astype(int)
     ]
 
@@ -172,6 +178,12 @@ def find_warnings(
 ) -> Iterator[str]:
     """Likely mistakes, each with its remedy."""
     for split, facts in splits.items():
+        for rule in [rule for rule in facts.rules if rule.is_shortcut][:1]:
+            yield (
+                f"{split}: {rule.name} alone predicts {rule.accuracy:.1%} of the labels of pairs, and the most "
+                f"frequent label {rule.chance:.1%}{f' ({rule.example})' * bool(rule.example)}. A model can learn this "
+                "instead of comparing the texts: judge its accuracy by that of the rule, or balance the data"
+            )
         if facts.unreachable_references and split != "train":
             limit = recipe.eval.max_new_tokens  # type: ignore[attr-defined]  # every task with such references has it
             yield (

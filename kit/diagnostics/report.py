@@ -1,7 +1,8 @@
 """The report of a dry run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from kit.data.shortcuts import Rule
 from kit.data.statistics import Duplicates, LengthStats, Overlap, UnknownTokens
 from kit.diagnostics.cost import Cost
 
@@ -26,6 +27,8 @@ class SplitFacts:
     beyond_filters: dict[str, int]  # validation and test only: kept, though the filters of train would drop them
     unreachable_references: int  # references longer than eval.max_new_tokens
     longest_reference: int  # of these, in tokens; 0 if there are none
+    pair_labels: dict[str, int] = field(default_factory=dict)  # number of pairs of texts by label
+    rules: list[Rule] = field(default_factory=list)  # train only: trivial rules for these labels, the best one first
 
 
 @dataclass(frozen=True)
@@ -37,8 +40,14 @@ class ShownSide:
     padding: int  # number of padding tokens
 
 
-Example = dict[str, ShownSide]
-"""An example of the first micro-batch: what the model reads and what it learns to write, by name."""
+@dataclass(frozen=True)
+class Example:
+    """An example of the first micro-batch."""
+
+    sides: dict[str, ShownSide]
+    """What the model reads and what it learns to write, by name."""
+    labels: dict[str, str]
+    """The labels of the whole example, by name."""
 
 
 @dataclass(frozen=True)

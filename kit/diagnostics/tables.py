@@ -31,6 +31,7 @@ def render(inspection: "Inspection") -> RenderableType:
         sizes_table(inspection.splits),
         *(line(f"  {note}") for note in inspection.notes),
         *text_statistics(inspection),
+        *pair_labels(inspection),
         heading("Repeated examples"),
         repeated_table(inspection),
         *([heading("First examples of the first batch, as the model sees them")] if inspection.examples else []),
@@ -56,6 +57,22 @@ def text_statistics(inspection: "Inspection") -> Iterable[RenderableType]:
         yield lengths_table(inspection.splits)
         yield heading("Unknown tokens")
         yield unknown_table(inspection.splits)
+
+
+def pair_labels(inspection: "Inspection") -> Iterable[RenderableType]:
+    """How often each label of text pairs occurs, and the best trivial rule for them."""
+    counts = {split: facts.pair_labels for split, facts in inspection.splits.items() if facts.pair_labels}
+    if not counts:
+        return
+    yield heading("Labels of pairs")
+    result = table(["split", "label", "pairs", "share"], text_columns=("label",))
+    for split, of_split in counts.items():
+        total = sum(of_split.values())
+        for name, count in of_split.items():
+            result.add_row(split, line(name), f"{count:,}", f"{count / max(1, total):.1%}")
+    yield result
+    for rule in inspection.splits["train"].rules[:1]:
+        yield line(f"the best trivial rule, {rule.name}, predicts {rule.accuracy:.1%} of those in train", "dim")
 
 
 # ---- untrusted text ----------------------------------------------------------------------------------------
@@ -161,8 +178,9 @@ def shown_pair(pair: "ExampleTexts | None") -> Text:
 def examples(inspection: "Inspection") -> Iterable[RenderableType]:
     """The first examples, and for models with a decoder a line on what it reads."""
     for number, example in enumerate(inspection.examples):
-        sides = Group(*(side_lines(name, side) for name, side in example.items()))
-        yield Padding(sides, (min(number, 1), 0, 0, 0), expand=False)
+        sides = [side_lines(name, side) for name, side in example.sides.items()]
+        labels = [facts_table([(name, label)]) for name, label in example.labels.items()]
+        yield Padding(Group(*sides, *labels), (min(number, 1), 0, 0, 0), expand=False)
     if inspection.start_token is not None:
         yield line(
             f"the decoder input is {inspection.start_token} followed by the target, shifted right by one token",

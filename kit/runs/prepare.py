@@ -72,7 +72,7 @@ class Prepared:
         report = self.splits.report
         counted = {} if self.stream_plan is None else {"train": self.stream_plan.counts.report}
         shared = (overlap.describe(split) for split, overlap in self.duplicates[1].items())
-        return DataReport({**report.splits, **counted}, [*self.notes, *filter(None, shared)])
+        return DataReport({**report.splits, **counted}, [*self.notes, *filter(None, shared)], report.warnings)
 
     @property
     def dropped(self) -> Mapping[str, int]:
@@ -95,7 +95,8 @@ class Prepared:
             return self
         rows, train_report = stream.first_buffer(train.seed, self.recipe.data.buffer_size, train.micro_batches)
         notes = [*self.splits.report.notes, "train is streamed: its figures are those of the first buffer"]
-        report = DataReport({**self.splits.report.splits, "train": train_report}, notes)
+        before = self.splits.report
+        report = DataReport({**before.splits, "train": train_report}, notes, before.warnings)
         datasets = type(self.splits.datasets)({"train": rows, **self.splits.datasets})
         splits = replace(self.splits, datasets=datasets, report=report, stream=None)
         encoded = {"train": self.task.encode(rows, self.state, "train"), **self.encoded}

@@ -19,6 +19,7 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerB
 from kit.cards.card import write_card
 from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.batching.ragged import RaggedTokens
+from kit.data.shortcuts import LabeledPairs
 from kit.data.splits import Splits, check_validation, load_splits
 from kit.data.steps import ExampleColumns, RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan, single_process
@@ -240,6 +241,14 @@ class Task(ABC, Generic[E, S]):
     def describe_batch(self, batch: Batch, state: S) -> dict[str, TokenView]:
         """The tokens of a training batch that the model reads, and those that it learns to predict, by name."""
         return {"text": TokenView(state.tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
+
+    def describe_labels(self, batch: Batch, state: S) -> dict[str, list[str]]:
+        """The labels of a training batch for display: for each kind, the label of every example."""
+        return {}
+
+    def labeled_pairs(self, rows: Dataset, examples: E, state: S) -> LabeledPairs | None:
+        """The examples of these rows as pairs of texts, if a label of each pair depends on both."""
+        return None
 
     def beyond_filters(self, examples: E, state: S) -> dict[str, int]:
         """Number of evaluated examples that each training filter would drop, by filter."""

@@ -232,13 +232,13 @@ def test_examples_are_those_of_the_first_micro_batch(tmp_path: Path) -> None:
     prepared = prepare(recipe)
     texts = {TRAIN[i] for i in prepared.plan.step(0)[0]}
     assert len(inspection.examples) == len(texts) == 2
-    assert {(e["source"].text, e["target"].text) for e in inspection.examples} == {
+    assert {(e.sides["source"].text, e.sides["target"].text) for e in inspection.examples} == {
         (f"{s}</s>", f"{t}</s>") for s, t in texts
     }
     for example in inspection.examples:
-        assert "".join(example["source"].tokens) == example["source"].text
-        assert example["target"].tokens[-1] == "</s>"
-        assert example["source"].padding == 0
+        assert "".join(example.sides["source"].tokens) == example.sides["source"].text
+        assert example.sides["target"].tokens[-1] == "</s>"
+        assert example.sides["source"].padding == 0
     assert inspection.start_token == "<s>"
 
 
@@ -246,7 +246,7 @@ def test_padding_of_examples_and_unknown_tokens_are_visible(tmp_path: Path) -> N
     rows = [("ab", "ab"), ("a", "abc"), ("abcж", "b"), ("aa", "aa"), ("cc", "cc"), ("bb", "bb")]
     folder = write_data(tmp_path / "d", train=rows, validation=rows)
     recipe = tiny_recipe(folder, tokenizer={"min_frequency": 2}, train={"batch_size": 6})
-    shown = {(e["source"].text, e["source"].padding, e["target"].padding) for e in inspect_recipe(recipe).examples}
+    shown = {(e.sides["source"].text, e.sides["source"].padding, e.sides["target"].padding) for e in inspect_recipe(recipe).examples}
     possible = {("ab</s>", 2, 1), ("a</s>", 3, 0), ("abc<unk></s>", 0, 2), ("aa</s>", 2, 1), ("cc</s>", 2, 1)}
     assert shown <= possible | {("bb</s>", 2, 1)}
     assert ("abc<unk></s>", 0, 2) in shown

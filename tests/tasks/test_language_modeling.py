@@ -342,7 +342,8 @@ def test_text_that_looks_like_a_special_token_is_text_in_training(tmp_path: Path
 def test_what_a_run_would_see_is_shown(tmp_path: Path) -> None:
     found = inspect_recipe(recipe_of(tmp_path, "nsp"))
     assert list(found.splits["train"].sides) == ["text"]
-    assert list(found.examples[0]) == ["reads", "predicts"]
+    assert list(found.examples[0].sides) == ["reads", "predicts"]
+    assert list(found.examples[0].labels) == ["pair"]
     assert found.start_token is None
     assert found.cost is not None
 

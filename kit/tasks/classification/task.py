@@ -22,7 +22,9 @@ from transformers import (
 
 from kit.cards.markdown import clean, quoted, table
 from kit.cards.tables import predicted_rows
+from kit.data.batching.ragged import RaggedTokens
 from kit.data.rows import ColumnView
+from kit.data.shortcuts import LabeledPairs
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
@@ -45,6 +47,7 @@ from kit.tasks.families.labeling.task import (
     predict_with_loss,
     with_labels,
 )
+from kit.tasks.families.language_modeling.task import PLAIN
 from kit.training.objective import Batch, Objective
 
 MULTI = "multi_label_classification"
@@ -223,6 +226,19 @@ class Classification(LabelingTask[LabeledTexts]):
         for flags, names in zip(array, names_of_rows, strict=True):
             flags[[index[name] for name in names]] = 1
         return array
+
+    def describe_labels(self, batch: Batch, state: LabelingState) -> dict[str, list[str]]:
+        labels = (self.readable(label, state.labels) for label in batch["labels"].numpy())
+        return {"label": [", ".join(label) if isinstance(label, list) else str(label) for label in labels]}
+
+    def labeled_pairs(self, rows: Dataset, examples: LabeledTexts, state: LabelingState) -> LabeledPairs | None:
+        if len(self.columns) < 2 or self.is_regression or self.recipe.data.problem_type == MULTI:
+            return None
+        tokenizer, labels = state.tokenizers.source, self.label_array(rows, state.labels, "train")
+        first, second = (
+            RaggedTokens(tokenizer(list(ColumnView(rows, column)), **PLAIN)["input_ids"]) for column in self.columns
+        )
+        return LabeledPairs(first, second, labels, state.labels, ("text", "text_pair"), tokenizer)
 
     # ---- loss, evaluation and results --------------------------------------------------------------------------------
 

@@ -1,6 +1,8 @@
 """Examples of masked language modeling: tokens that know which of them begin a word, and batches with masks."""
 
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -9,11 +11,13 @@ from torch import nn
 from transformers import PreTrainedTokenizerBase
 
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
-from kit.data.columns import PARAGRAPHS
 from kit.data.text.sentences import split_sentences
 from kit.tasks.families.language_modeling.task import PLAIN
 from kit.tasks.masked_lm.masking import Masking
 from kit.training.objective import Batch
+
+BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
+"""The end of a paragraph. WikiText has a space in its blank lines."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class MaskedExamples:
     """Ids that are never masked."""
     pad: int
     whole_word_mask: bool
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    """Documents and segments that make no pair, by reason."""
     truncated: int = 0
 
     def __len__(self) -> int:
@@ -45,6 +51,15 @@ class MaskedExamples:
         """How often each token that can be masked occurs."""
         ids = np.concatenate([self.rows[i] >> 1 for i in range(len(self))])
         return np.bincount(ids[~np.isin(ids, self.special)])
+
+    @property
+    def segments(self) -> tuple[RaggedTokens, RaggedTokens] | None:
+        """Of pairs: the tokens of the first and of the second segments, without special tokens."""
+        if self.first_lengths is None:
+            return None
+        rows = [self.rows[index] >> 1 for index in range(len(self))]
+        first = RaggedTokens(row[1 : length - 1] for row, length in zip(rows, self.first_lengths, strict=True))
+        return first, RaggedTokens(row[length:-1] for row, length in zip(rows, self.first_lengths, strict=True))
 
     def batch(self, indices: np.ndarray, random: np.random.Generator) -> Batch:
         """Masked `input_ids`, `attention_mask` and `labels`; for pairs also segments and the label of the pair."""
@@ -104,7 +119,7 @@ class SentenceTokenizer:
         """The sentences of a document, each on one line; none crosses the end of a paragraph."""
         return [
             one_line(sentence.text)
-            for paragraph in text.split(PARAGRAPHS)
+            for paragraph in BLANK_LINE.split(text)
             if paragraph.strip()
             for sentence in split_sentences(paragraph, self.language)
         ]

@@ -22,6 +22,7 @@ from kit.data.batching.packing import pack_masked_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.batching.token_cache import Arrays, map_in_chunks
 from kit.data.rows import ColumnView
+from kit.data.shortcuts import LabeledPairs
 from kit.data.text.sentences import splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
@@ -38,9 +39,16 @@ from kit.tasks.families.language_modeling.task import (
 from kit.tasks.masked_lm.examples import DocumentTokenizer, MaskedExamples, SentenceTokenizer
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
-from kit.tasks.masked_lm.sentence_pairs import make_pairs
+from kit.tasks.masked_lm.sentence_pairs import LABEL_NAMES, SCHEME, make_pairs
 from kit.training.lm_objectives import MaskedLMObjective
 from kit.training.objective import Batch, Objective
+
+ONE_SENTENCE, UNCOUPLED = "one_sentence", "uncoupled"
+PAIR_FILTERS = {
+    ONE_SENTENCE: "data.pairs (documents of one sentence have no second segment)",
+    UNCOUPLED: "data.pairs (no other document has a segment left to exchange)",
+}
+"""What makes no pair, and why, by name."""
 
 
 class MaskedLM(LanguageModelingTask[MaskedExamples]):
@@ -86,28 +94,38 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             document for portion in map_in_chunks(texts, work, workers, advance) for document in portion
         ]
         passes = data.pair_passes if split in ("train", STREAM) else 1
-        pairs = [
-            pair
+        swap = data.pairs == "sentence_order"
+        made = [
+            make_pairs(documents_of_sentences, data.block_size - 3, np.random.default_rng([data.seed, number]), swap)
             for number in range(passes)
-            for pair in make_pairs(
-                documents_of_sentences,
-                data.block_size - 3,
-                np.random.default_rng([data.seed, number]),
-                swap=data.pairs == "sentence_order",
-            )
         ]
-        too_few = not pairs or (data.pairs == "next_sentence" and len(documents_of_sentences) < 2)
-        if too_few and split != STREAM:  # a part of a stream may well hold a single document
-            raise DataError(
-                f"data.pairs: {data.path} has {len(documents_of_sentences)} documents in {split}, too few to take a "
-                "second segment from another one. Use data.pairs: sentence_order, or see data.documents."
-            )
+        pairs = [pair for of_pass in made for pair in of_pass.pairs]
+        left_out = {ONE_SENTENCE: made[0].one_sentence, UNCOUPLED: sum(of_pass.uncoupled for of_pass in made)}
+        if not pairs and split != STREAM:  # a part of a stream may well hold a single document
+            raise self.no_pairs(split, len(documents_of_sentences), made[0].one_sentence)
         return MaskedExamples(
             RaggedTokens([first, *pair.first, separator, *pair.second, separator] for pair in pairs),
-            np.array([len(pair.first) + 2 for pair in pairs]),
-            np.array([pair.label for pair in pairs]),
+            np.array([len(pair.first) + 2 for pair in pairs], dtype=np.int64),
+            np.array([pair.label for pair in pairs], dtype=np.int64),
             **masking,
+            left_out=left_out,
         )
+
+    def no_pairs(self, split: str, documents: int, one_sentence: int) -> DataError:
+        """The error for text of which no pair can be made."""
+        data = self.recipe.data
+        needed = "at least one document" if data.pairs == "sentence_order" else "at least two documents"
+        return DataError(
+            f"data.pairs: {data.path} has no pair of segments in {split}: {data.pairs} needs {needed} of several "
+            f"sentences, and of the {documents:,} documents there {one_sentence:,} have one. data.documents decides "
+            "what a document is: a row or line, the text between blank lines or headings, or a file."
+        )
+
+    def left_out(self, examples: MaskedExamples) -> Mapping[str, int]:
+        return examples.left_out
+
+    def filter_name(self, name: str) -> str:
+        return PAIR_FILTERS.get(name) or super().filter_name(name)
 
     def masking_settings(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """The fields of examples that depend on the tokenizer and on data.mlm_probability."""
@@ -126,18 +144,23 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         if data.pairs != "none":
             passes = data.pair_passes if split == "train" else 1
             settings |= {"passes": passes, "seed": data.seed, "language": data.language, "splitter": splitter_version()}
+            settings["scheme"] = SCHEME
         return settings
 
     def arrays(self, examples: MaskedExamples) -> Arrays:
         pairs = {"first_lengths": examples.first_lengths, "pair_labels": examples.pair_labels}
-        there = {name: array for name, array in pairs.items() if array is not None}
-        return {"tokens": examples.rows.flat, "lengths": examples.rows.lengths, **there}
+        of_pairs = {name: array for name, array in pairs.items() if array is not None}
+        if of_pairs:
+            of_pairs["left_out"] = np.array([examples.left_out[name] for name in PAIR_FILTERS])
+        return {"tokens": examples.rows.flat, "lengths": examples.rows.lengths, **of_pairs}
 
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
         rows = RaggedTokens.from_flat(arrays["tokens"], arrays["lengths"])
+        counts = arrays["left_out"].tolist() if "left_out" in arrays else []
         return MaskedExamples(
-            rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.masking_settings(tokenizer)
-        )
+            rows, arrays.get("first_lengths"), arrays.get("pair_labels"), **self.masking_settings(tokenizer),
+            left_out=dict(zip(PAIR_FILTERS, counts, strict=False)),
+        )  # fmt: skip
 
     def collate(
         self, examples: MaskedExamples, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
@@ -164,6 +187,21 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             "reads": TokenView(tokenizer, batch["input_ids"], batch["attention_mask"].bool()),
             "predicts": TokenView(tokenizer, batch["labels"], batch["labels"] != IGNORE_INDEX),
         }
+
+    def describe_labels(self, batch: Batch, state: LanguageModelState) -> dict[str, list[str]]:
+        labels = batch.get("next_sentence_label")
+        return {} if labels is None else {"pair": [self.pair_names[label] for label in labels.tolist()]}
+
+    def labeled_pairs(self, rows: Dataset, examples: MaskedExamples, state: LanguageModelState) -> LabeledPairs | None:
+        if examples.segments is None or examples.pair_labels is None:
+            return None
+        sides = ("first segment", "second segment")
+        return LabeledPairs(*examples.segments, examples.pair_labels, self.pair_names, sides, state.tokenizers.source)
+
+    @property
+    def pair_names(self) -> tuple[str, str]:
+        """The names of the labels of pairs."""
+        return LABEL_NAMES[self.recipe.data.pairs]
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 

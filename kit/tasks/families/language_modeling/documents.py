@@ -3,8 +3,10 @@
 A blank line separates the paragraphs of a document, also where the data has a list of paragraphs.
 """
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 
     from kit.tasks.families.language_modeling.recipe import TextData
 
+TITLE = re.compile(r"\s*=\s*[^\s=](.*[^\s=])?\s*=\s*")
+"""A line with a heading of the first level in wiki markup: one equals sign on either side. Headings of sections have
+more, `== Section ==`; WikiText separates them by spaces, `= = Section = =`."""
+
+LINES_SEARCHED = 10_000
+"""Lines at the beginning of a file in which blank ones are looked for."""
+
 
 def load_documents(data: "TextData") -> Splits:
     """Load the documents that a recipe names. Raises DataError if they are missing or do not match the recipe."""
@@ -38,6 +47,7 @@ def load_documents(data: "TextData") -> Splits:
     hold_out_ends(builder, data)
     builder.hold_out_missing()
     builder.select_training_rows()
+    builder.report.warnings += blank_line_warnings(data)
     return builder.finish()
 
 
@@ -58,7 +68,7 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> SplitRows:
     for path in shards:
         if not isinstance(path, Path) or file_extension(path) != "txt":
             raise DataError(f"data.documents: {data.documents} is for .txt files, but {path} is none. Leave it out.")
-        for text in texts_of(path, data.encoding, data.documents == "blank_line"):
+        for text in texts_of(path, data):
             if SURROGATE.search(text):
                 dropped["undecodable"] += 1
             else:
@@ -67,19 +77,72 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> SplitRows:
     return rows, SplitReport(len(rows) + dropped.total(), dropped=dropped)
 
 
-def texts_of(path: Path, encoding: str, split_at_blank_lines: bool) -> Iterator[str]:
-    r"""The whole text of a file, or the texts between its blank lines; lines end in "\n"."""
-    lines: list[str] = []
-    for line in read_lines(path, encoding):
-        line = strip_line_end(line)
-        if split_at_blank_lines and not line.strip():
-            if lines:
-                yield "\n".join(lines)
-            lines = []
-        else:
-            lines.append(line)
-    if lines:
-        yield "\n".join(lines)
+def texts_of(path: Path, data: "TextData") -> Iterator[str]:
+    r"""The whole text of a file, or the texts between its blank lines or from one heading to the next; lines end in
+    "\n"."""
+    lines = map(strip_line_end, read_lines(path, data.encoding))
+    if data.documents == "heading":
+        return texts_from_headings(path, lines)
+    if data.documents == "blank_line":
+        return texts_between(lines, lambda line: not line.strip())
+    return texts_between(lines, lambda line: False)
+
+
+def texts_between(lines: Iterator[str], is_separator: Callable[[str], bool]) -> Iterator[str]:
+    """The texts between separating lines, which belong to none."""
+    text: list[str] = []
+    for line in lines:
+        if not is_separator(line):
+            text.append(line)
+        elif text:
+            yield "\n".join(text)
+            text = []
+    if text:
+        yield "\n".join(text)
+
+
+def texts_from_headings(path: Path, lines: Iterator[str]) -> Iterator[str]:
+    """The text before the first heading, if any, and the texts that begin with a heading of the first level. Raises
+    DataError if there is no such heading."""
+    text: list[str] = []
+    headings = 0
+    for line in lines:
+        if TITLE.fullmatch(line):
+            headings += 1
+            if any(map(str.strip, text)):
+                yield "\n".join(text)
+            text = []
+        text.append(line)
+    if not headings:
+        raise DataError(
+            f"data.documents: {path} has no line with a heading of the first level, such as `= Title =`. Set "
+            "blank_line, file or row."
+        )
+    yield "\n".join(text)
+
+
+def blank_line_warnings(data: "TextData") -> list[str]:
+    """A warning if the lines of a .txt file are documents although there are blank lines between them."""
+    if data.documents != "row" or source_kind(data) != "local":
+        return []
+    files = local_files(Path(data.path).expanduser(), data, RowSteps(data))
+    paths = [path for shards in files.values() for path in shards if isinstance(path, Path)]
+    blank = next((path for path in paths if file_extension(path) == "txt" and has_blank_lines(path, data)), None)
+    if blank is None or data.delimiter is not None:
+        return []
+    return [
+        f"{blank} has blank lines, but each of its lines is a document of its own. If a document is what is between "
+        "blank lines, set data.documents: blank_line; if it begins with a heading such as `= Title =`, heading"
+        + (" (and read it into memory, without data.streaming)" if data.streaming else "")
+    ]
+
+
+def has_blank_lines(path: Path, data: "TextData") -> bool:
+    """Whether there are blank lines between others at the beginning of a file."""
+    filled = [bool(line.strip()) for line in islice(read_lines(path, data.encoding), LINES_SEARCHED)]
+    while filled and not filled[-1]:
+        filled.pop()
+    return True in filled and False in filled[filled.index(True) :]
 
 
 def without_empty(rows: "Dataset", report: SplitReport) -> "Dataset":

@@ -25,9 +25,10 @@ class TextData(StreamingKeys, HoldoutShareKeys, LanguagesKey, DataSection):
     text: str = "text"
     """Column of the text: a document, or the list of its paragraphs."""
 
-    documents: Literal["row", "blank_line", "file"] = "row"
-    """What counts as a document: a row of the data (in a .txt file, a line), the text between blank lines of .txt
-    files, or a whole .txt file."""
+    documents: Literal["row", "blank_line", "heading", "file"] = "row"
+    """What counts as a document: a row of the data (in a .txt file, a line), or of .txt files the text between blank
+    lines, the text from one heading to the next (`= Title =` as in WikiText; `== Section ==` starts none), or the whole
+    file."""
 
     block_size: Annotated[int, Gt(7)] = 128
     """Number of tokens per example."""

@@ -28,7 +28,7 @@ from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
 from kit.tasks.base import Encoded, Task, TaskState
-from kit.tasks.families.language_modeling.documents import load_documents
+from kit.tasks.families.language_modeling.documents import blank_line_warnings, load_documents
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import PROOFS
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe
@@ -80,7 +80,11 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
 
     def load_splits(self) -> Splits:
         data = self.recipe.data
-        return load_streamed(data, self.row_steps()) if data.streaming else load_documents(data)
+        if not data.streaming:
+            return load_documents(data)
+        splits = load_streamed(data, self.row_steps())
+        splits.report.warnings += blank_line_warnings(data)
+        return splits
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -139,7 +143,16 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
             examples = self.from_arrays(arrays, tokenizers.source)
         if split == "train" and not len(examples):
             raise DataError(f"{data.path}: the training text is too short for a single example.")
-        return Encoded(examples)
+        left_out = self.left_out(examples)
+        if split == "train":
+            return Encoded(examples, left_out)
+        counts = {self.filter_name(name): count for name, count in left_out.items() if count}
+        notes = (f"{split}: {count:,} left out by {reason}" for reason, count in counts.items())
+        return Encoded(examples, notes=tuple(notes))
+
+    def left_out(self, examples: B) -> Mapping[str, int]:
+        """What of the text became no example, by filter."""
+        return {}
 
     @abstractmethod
     def encode_documents(
@@ -168,7 +181,8 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         tokenizers = state.tokenizers
 
         def encode(rows: Dataset) -> tuple[B, dict[str, int]]:
-            return self.encode_documents(rows, tokenizers, STREAM), {}
+            examples = self.encode_documents(rows, tokenizers, STREAM)
+            return examples, dict(self.left_out(examples))
 
         return StreamEncoder(encode, lambda parts: self.concat(parts, tokenizers.source), self.plan_of_buffer)
 
