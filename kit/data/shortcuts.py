@@ -113,8 +113,8 @@ def accuracy_of(values: np.ndarray, labels: np.ndarray) -> float:
     """Share of labels that equal the most frequent one among the pairs of the other half with the same value; for a
     value that does not occur there, the most frequent one of that half."""
     distinct, numbers = np.unique(values, return_inverse=True)
-    sizes, in_second = (len(distinct), int(labels.max()) + 1), np.arange(len(labels)) % 2 == 1
-    right = 0
+    sizes, right = (len(distinct), int(labels.max()) + 1), 0
+    in_second = np.random.default_rng(0).permutation(len(labels)) % 2 == 1  # labels may alternate
     for half in (in_second, ~in_second):
         counts = label_counts(numbers[half], labels[half], sizes)
         predictions = np.where(counts.any(axis=1), counts.argmax(axis=1), counts.sum(axis=0).argmax())
@@ -123,14 +123,11 @@ def accuracy_of(values: np.ndarray, labels: np.ndarray) -> float:
 
 
 def most_decisive(tokens: np.ndarray, labels: np.ndarray, pairs: LabeledPairs) -> str:
-    """The token by which a rule gains most over always predicting the most frequent label, and the label it stands
-    for; empty if there is none."""
+    """The token that occurs with one label most often beyond the share of that label, and the label."""
     distinct, numbers = np.unique(tokens, return_inverse=True)
     counts = label_counts(numbers, labels, (len(distinct), len(pairs.names)))
-    gains = counts.max(axis=1) - counts[:, counts.sum(axis=0).argmax()]
-    best = int(gains.argmax())
-    if not gains[best]:
-        return ""
+    expected = counts.sum(axis=1, keepdims=True) * counts.sum(axis=0) / counts.sum()
+    best, label = np.unravel_index(int((counts - expected).argmax()), counts.shape)
     token = int(distinct[best])
     text = "no token" if token == NO_TOKEN else f'"{pairs.tokenizer.convert_ids_to_tokens(token)}"'
-    return f"{text}: {pairs.names[int(counts[best].argmax())]}"
+    return f"{text}: {pairs.names[int(label)]}"

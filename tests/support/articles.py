@@ -38,7 +38,9 @@ def write_articles(folder: Path, number: int = 60) -> Path:
 def bert_pairs(
     documents: Sequence[Sequence[list[int]]], max_length: int, random: np.random.Generator
 ) -> Iterator[SentencePair]:
-    """Pairs as the BERT paper makes them: the second segment of half of the pairs is a random one."""
+    """Pairs as the BERT paper makes them: the second segment is a random one if there is no other, and so often
+    otherwise that about half of the pairs are in sequence."""
+    forced = 0
     for number, document in enumerate(documents):
         start = 0
         while start < len(document):
@@ -48,7 +50,11 @@ def bert_pairs(
                 end += 1
             middle = start + 1 if end - start < 2 else start + int(random.integers(1, end - start))
             first, second, label = joined(document[start:middle]), joined(document[middle:end]), IS_NEXT
-            if not second or random.random() < 0.5:
+            negative = random.random() < 0.5
+            if second and negative and forced:
+                forced -= 1
+            elif negative or not second:
+                forced += not negative
                 other = int(random.integers(len(documents) - 1))
                 second, label, end = joined(documents[other + (other >= number)]), IS_NOT_NEXT, middle
             start = end
