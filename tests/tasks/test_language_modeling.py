@@ -74,6 +74,16 @@ def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tm
     assert (run.folder / "plots" / "loss.png").is_file()
 
 
+@pytest.mark.parametrize("positions", [9, 8])
+def test_samples_end_with_the_positions_of_the_model(positions: int, tmp_path: Path) -> None:
+    """By default prompt and continuation have 68 tokens, more than a tiny GPT has positions for."""
+    tiny = [f"model.n_positions={positions}", "data.block_size=8", "eval.max_new_tokens=60"]
+    run = train(recipe_of(tmp_path, "gpt", *tiny, "eval.steps=0", "train.max_steps=1"), tmp_path / "run")
+    rows = [json.loads(line) for line in (run.folder / "predictions" / "test.jsonl").read_text().split("\n")[:-1]]
+    assert len(rows) == 2
+    assert all(row["prompt"] and row["prediction"] for row in rows)
+
+
 def train_separator(run: Path) -> int:
     """What stands before every text in training: what generate() has to start from."""
     return int(prepare(load_recipe(run / "recipe.yaml")).encoded["train"].examples.blocks.stream[0])

@@ -43,7 +43,7 @@ class CausalEval(EvalSection[Literal["bits_per_byte"]]):
     prompt."""
 
     max_new_tokens: PositiveInt = 60
-    """Length of a sample, in tokens."""
+    """Length of a sample, in tokens; at most what the model has positions for after the prompt."""
 
     temperature: PositiveFloat = 0.8
     """Sampling temperature: 1 keeps the model's distribution, lower values sharpen it."""

@@ -35,6 +35,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.folder import ModelFolder
+from kit.pretrained.positions import position_limit
 from kit.tasks.base import Encoded, TextTokens, TokenView
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer
@@ -225,20 +226,26 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
     def samples(
         self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase
     ) -> list[dict[str, Any]]:
-        """Prompts from the split, each with a sampled continuation; the same weights give the same samples."""
+        """Prompts from the split, each with a sampled continuation; the same weights give the same samples.
+
+        A continuation ends with the positions of the model, and so does a prompt one token earlier.
+        """
         section, rows = self.recipe.eval, []
+        positions = position_limit(model.config) or section.prompt_tokens + section.max_new_tokens
+        settings = self.sampling(tokenizer)
         indices = np.linspace(0, len(examples) - 1, section.examples).astype(int)
         devices = [model.device] if model.device.type == "cuda" else []
         with torch.random.fork_rng(devices), torch.inference_mode():
             torch.manual_seed(self.recipe.train.seed)
             for index in indices:
-                beginning = examples.batch(np.array([index]))["input_ids"][0, : section.prompt_tokens]
+                beginning = examples.batch(np.array([index]))["input_ids"][0, : section.prompt_tokens][: positions - 1]
                 separator = torch.tensor([tokenizer.eos_token_id])
                 prompt = beginning if len(beginning) else separator
+                settings.max_new_tokens = min(section.max_new_tokens, positions - len(prompt))
                 continuation = model.generate(
                     input_ids=prompt[None].to(model.device),
                     attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=model.device),
-                    generation_config=self.sampling(tokenizer),
+                    generation_config=settings,
                 )[0, len(prompt) :]
                 rows.append({"prompt": tokenizer.decode(beginning), "prediction": tokenizer.decode(continuation)})
         return rows
