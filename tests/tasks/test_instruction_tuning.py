@@ -141,6 +141,13 @@ def test_long_examples_are_left_out_or_cut_and_counted(tmp_path: Path) -> None:
     assert test.prompts[4].tolist() == prepared.tokenizers.source("x" * 39 + "\n")["input_ids"]  # 8 for the answer
 
 
+def test_truncated_prompts_are_counted_in_the_figures(tmp_path: Path) -> None:
+    rows = [*ROWS, {"prompt": "x" * 60, "answer": "y"}]
+    run = train(asked(tmp_path, rows, train={"max_steps": 1}), tmp_path / "run")
+    saved = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
+    assert [saved[split]["truncated"] for split in ("validation", "test")] == [1, 1]
+
+
 def test_mistakes_are_told(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"template: expected exactly one \{prompt\}"):
         asked(tmp_path, data={"template": "answer"})

@@ -184,13 +184,15 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         answers = [examples.answers[i][: limit - 1] for i in range(len(examples))]
         rooms = [limit - max(max_new_tokens, len(answer)) for answer in answers]
         prompts = [examples.prompts[i][-room:] for i, room in enumerate(rooms)]
-        truncated = sum(
+        truncated = [
             len(prompt) < prompt_length or len(answer) < answer_length
             for prompt, prompt_length, answer, answer_length in zip(
                 prompts, examples.prompts.lengths, answers, examples.answers.lengths, strict=True
             )
-        )
-        return PromptExamples(RaggedTokens(prompts), RaggedTokens(answers), examples.pad, truncated)
+        ]
+        # the lengths are NumPy's, and so would be their sum, which JSON does not have
+        count = int(np.count_nonzero(truncated))
+        return PromptExamples(RaggedTokens(prompts), RaggedTokens(answers), examples.pad, count)
 
     def token_lists(self, examples: PromptExamples, state: TaskState) -> dict[str, TextTokens]:
         tokenizer = state.tokenizers.source
