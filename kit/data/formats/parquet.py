@@ -6,7 +6,7 @@ text are dropped and counted. Of the metadata that `datasets` writes into a file
 
 import json
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +113,33 @@ def decodable_rows(table: pa.Table, check: DecodingCheck) -> np.ndarray:
     if not invalid:
         check.rows += table.num_rows
         return np.ones(table.num_rows, dtype=bool)
-    cells = zip(*(table[name].cast(pa.large_binary()).to_pylist() for name in invalid), strict=True)
-    rows = ["\n".join((cell or b"").decode("utf-8", "surrogateescape") for cell in row) for row in cells]
+    rows = map("\n".join, zip(*(escaped_texts(table[name]) for name in invalid), strict=True))
     return np.array([check.count(row, number) for number, row in enumerate(rows, check.rows + 1)], dtype=bool)
 
 
+def escaped_texts(column: pa.ChunkedArray) -> Iterator[str]:
+    """The text of each row, in which a byte that is not UTF-8 is a surrogate; of lists and structs, only whether there
+    is such a byte."""
+    if not is_text(column.type):
+        for cell in column:
+            try:
+                cell.as_py()
+                yield ""
+            except UnicodeDecodeError:
+                yield "\udcff"
+        return
+    for cell in column.cast(pa.large_binary()).to_pylist():
+        yield (cell or b"").decode("utf-8", "surrogateescape")
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type is text, rather than numbers or something nested."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def is_valid_text(column: pa.ChunkedArray) -> bool:
-    """Whether all strings of a column are valid UTF-8; true for columns that are not text."""
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    """Whether all strings of a column, also those in lists and structs, are valid UTF-8."""
+    if is_text(column.type) or pa.types.is_nested(column.type) or pa.types.is_dictionary(column.type):
         try:
             column.validate(full=True)
         except pa.ArrowInvalid:
