@@ -28,7 +28,7 @@ def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: boo
         language=recipe.hub.language or None,
         license=recipe.hub.license,
         library_name="peft" if adapter else "transformers",
-        pipeline_tag=recipe.pipeline_tag,
+        pipeline_tag=recipe.hub_task,
         tags=_tags(recipe),
         datasets=recipe.hub.datasets or ([data] if data else None),
         base_model=base.repo if (base := base_on_hub(recipe)) is not None else None,
@@ -57,7 +57,7 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
             signature = figures.get(f"{name}_signature")
             eval_results.append(
                 EvalResult(
-                    task_type=recipe.pipeline_tag,
+                    task_type=recipe.hub_task,
                     dataset_type=hub_id(recipe.data.path) or path,
                     dataset_name=path,
                     dataset_config=recipe.data.name,

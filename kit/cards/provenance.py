@@ -19,12 +19,13 @@ _METHODS = {"lora": "LoRA", "dora": "DoRA", "ia3": "IA3"}
 
 def summary(recipe: Recipe, results: Mapping[str, Any]) -> str:
     """What the model is, how it was trained, and how many parameters it has."""
-    article = "An" if recipe.pipeline_tag[0] in "aeiou" else "A"
+    kind = recipe.model_kind
+    article = "An" if kind[0] in "aeiou" else "A"
     if recipe.model.type:
-        origin = f"{article} {recipe.pipeline_tag} model of type `{recipe.model.type}`, trained from scratch"
+        origin = f"{article} {kind} model of type `{recipe.model.type}`, trained from scratch"
     else:
         base = escape(recipe.hub.base_model or short_path(recipe.model.pretrained or ""))
-        origin = f"{article} {recipe.pipeline_tag} model, fine-tuned from {base}"
+        origin = f"{article} {kind} model, fine-tuned from {base}"
     sentences = [f"{origin} with kit on {escape(short_path(recipe.data.path))}."]
     size, trained = results.get("parameters"), results.get("trained_parameters")
     if isinstance(size, int):
@@ -78,10 +79,23 @@ def data_notes(results: Mapping[str, Any]) -> list[str]:
     return notes + ([f"training examples dropped for their length: {', '.join(dropped)}"] if dropped else [])
 
 
-def training(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Duration, steps, memory and speed of the training, numbers of parameters, and the hardware."""
+def training(recipe: Recipe, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Duration, steps, memory and speed of the training, the tokenizer, numbers of parameters, and the hardware."""
+    measured = figures_of(results, "train")
     facts = {name: results[name] for name in ("parameters", "trained_parameters", "hardware") if name in results}
-    return {**figures_of(results, "train"), **facts}
+    tokenizer = {"tokenizer": tokenizer_origin(recipe)} if measured and "tokenizer" in type(recipe).model_fields else {}
+    return {**measured, **tokenizer, **facts}
+
+
+def tokenizer_origin(recipe: Recipe) -> str:
+    """Where the tokenizer comes from: trained with the data, named by the recipe, or that of the base model."""
+    section = recipe.tokenizer
+    if section.pretrained:
+        return short_path(section.pretrained)
+    if recipe.model.pretrained:
+        return f"of {recipe.hub.base_model or short_path(recipe.model.pretrained)}"
+    number = "one vocabulary" if section.shares_vocabulary else "one for each side"
+    return f"{section.train}, trained on the training data; {number}, at most {section.vocab_size:,} tokens"
 
 
 def shared_recipe(recipe: Recipe) -> str:

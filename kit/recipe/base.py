@@ -87,6 +87,16 @@ class Recipe(Section):
     _dropped: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
     @property
+    def model_kind(self) -> str:
+        """What the card calls a model of this recipe, before the word "model"."""
+        return self.hub_task
+
+    @property
+    def hub_task(self) -> str:
+        """The pipeline tag of the model on the Hub, and the task of `pipeline()` in its card."""
+        return self.pipeline_tag
+
+    @property
     def dropped(self) -> Mapping[str, str]:
         """Keys of the recipe file that `key=value` arguments made meaningless, and why."""
         return self._dropped

@@ -149,11 +149,14 @@ class RunFolder:
         return Tokenizers.load(self.tokenizer) if self.tokenizer.exists() else None
 
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
-        """Write the resolved recipe and the tokenizers: the folder now belongs to the run."""
+        """Write the resolved recipe and the tokenizers: the folder now belongs to the run.
+
+        The section `measured` is left out: its figures are those of another run.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         values = {**FORMAT_STAMP, RECIPE_VALUES: recipe.fixed_values()}
         write_text(self.format_file, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
-        write_text(self.recipe_file, recipe.to_yaml())
+        write_text(self.recipe_file, recipe.model_copy(update={"measured": None}).to_yaml())
         if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
             temporary = self.path / f"{TEMPORARY_PREFIX}tokenizer"
             tokenizers.save(temporary)

@@ -5,10 +5,11 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from huggingface_hub import ModelCard
 
-from kit.cards.provenance import shared_recipe
+from kit.cards.provenance import base_on_hub, shared_recipe
 from kit.errors import HubError, RunError
 from kit.hub.download import resolve_commit
 from kit.hub.names import RepoRef, parse_foreign_repo_id, parse_repo_id
@@ -126,11 +127,15 @@ def record_base_model(source: ShareSource, target: Path) -> RepoRef:
 
 def missing_metadata(recipe: Recipe) -> list[str]:
     """Notes on metadata that the Hub displays and the recipe does not have."""
-    values = {"license": recipe.hub.license, "language": recipe.hub.language}
+    values: dict[str, tuple[Any, str]] = {
+        "license": (recipe.hub.license, "apache-2.0"),
+        "language": (recipe.hub.language, "[de,en]"),
+        "base_model": (recipe.model.pretrained is None or base_on_hub(recipe), "OWNER/NAME"),
+    }
     return [
-        f"the card has no {name}: add hub.{name}={example}"
-        for name, example in (("license", "apache-2.0"), ("language", "[de,en]"))
-        if not values[name]
+        f"the card has no {name.replace('_', ' ')}: add hub.{name}={example}"
+        for name, (value, example) in values.items()
+        if not value
     ]
 
 

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from huggingface_hub import ModelCard
@@ -82,6 +83,36 @@ def test_a_pretrained_model_is_named_as_the_base(run: Path) -> None:
     assert "AutoModelForSeq2SeqLM.from_pretrained(model)\n" in card
 
 
+def test_the_task_on_the_hub_is_what_the_model_does(run: Path) -> None:
+    card = write_card(run, recipe(hub={"pipeline_tag": "summarization"}), RESULTS)
+    assert ModelCard(card).data.pipeline_tag == "summarization"
+    assert "A summarization model of type" in card
+    assert 'kit.pipeline("summarization", model=model)' in card
+    assert "translation" not in card.split("## Reproducing this run")[0]
+
+
+def test_a_regression_is_not_called_a_classification(run: Path) -> None:
+    regression = load_recipe(
+        "fine_tuning/classification_sst2",
+        ["data.problem_type=regression", "eval.metrics=[mse]", "eval.metric_for_best_model=mse"],
+    )
+    assert "A text regression model, fine-tuned from" in write_card(run.parent / "bare", regression, {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "origin"),
+    [
+        ({}, "bpe, trained on the training data; one vocabulary, at most 8,000 tokens"),
+        ({"tokenizer": {"train": "word", "shared": False}}, "word, trained on the training data; one for each side"),
+        ({"tokenizer": {"pretrained": "/home/jane/tokenizers/mine"}}, "| mine |"),
+        ({"model": {"type": None, "cell": None, "pretrained": "owner/base"}}, "| of owner/base |"),
+    ],
+)
+def test_the_tokenizer_is_named(run: Path, changes: dict[str, Any], origin: str) -> None:
+    (line,) = [line for line in write_card(run, recipe(**changes), RESULTS).splitlines() if "| tokenizer |" in line]
+    assert origin in line
+
+
 def test_tables_hold_what_was_measured(run: Path) -> None:
     tokens = body(write_card(run, recipe(), RESULTS))
     found = tables(tokens)
@@ -118,7 +149,7 @@ def test_hostile_examples_stay_in_their_cells(run: Path) -> None:
     assert images == ["plots/loss.png", "plots/validation_bleu.png", "plots/attention%201.png"]
     headings = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
     assert "heading" not in headings
-    assert headings[0] == "dates&#95;rnn"
+    assert headings[0] == "dates_rnn"
     assert ModelCard(card).data.license == "apache-2.0"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from kit import RunError, compare_runs, evaluate, load_recipe, train
+from kit.data.text.tokenizer import NoTokenizers
 from kit.pretrained.folder import ModelFolder
 from kit.runs.folder import RunFolder
 from kit.system.format import FORMAT
@@ -94,3 +95,12 @@ def test_runs_of_another_format_are_not_compared(run: Path, trained: Path) -> No
         compare_runs([trained, run])
     (run / "run.json").unlink()
     compare_runs([trained, run])  # predictions of other programs can be compared, too
+
+
+def test_the_figures_of_the_recorded_run_are_not_those_of_a_new_one(tmp_path: Path) -> None:
+    recipe = load_recipe("dates_rnn")
+    assert recipe.measured
+    folder = RunFolder(tmp_path / "run")
+    folder.start(recipe, NoTokenizers())
+    assert folder.recipe().measured is None
+    assert folder.recipe().differences(recipe) == ["measured"]

@@ -22,6 +22,7 @@ def recipe(**changes: Any) -> Recipe:
     sections: dict[str, Any] = {
         "task": "translation",
         "model": {"type": "rnn_seq2seq", "cell": "gru"},
+        "tokenizer": {},
         "data": {"path": "builtin:dates", "fingerprints": {"train": "f1", "validation": "f2", "test": "f3"}},
         "train": {"max_steps": 10, "batch_size": 4},
         "eval": {"metrics": ["bleu", "exact_match"], "group_by": ["language"], "num_beams": 5, "examples": 8},

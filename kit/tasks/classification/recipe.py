@@ -110,6 +110,10 @@ class ClassificationRecipe(LabelingRecipe):
     eval: ClassificationEval = ClassificationEval()
     """Frequency and metrics of evaluation."""
 
+    @property
+    def model_kind(self) -> str:
+        return "text regression" if self.data.problem_type == "regression" else super().model_kind
+
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
         kind = self.data.problem_type

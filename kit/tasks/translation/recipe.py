@@ -11,6 +11,7 @@ from kit.recipe.base import SupportsAdapters
 from kit.recipe.data import DataSection, LanguagesKey, StreamingKeys
 from kit.recipe.messages import show
 from kit.recipe.model import Seq2SeqTokenizerSection
+from kit.recipe.training import HubSection
 from kit.tasks.families.seq2seq.recipe import TextToTextRecipe
 
 
@@ -104,6 +105,14 @@ class TranslationData(StreamingKeys, LanguagesKey, DataSection):
         yield from super().contradictions()
 
 
+class TranslationHub(HubSection):
+    """Metadata for the model card; none of it affects training."""
+
+    pipeline_tag: Literal["translation", "summarization", "text2text-generation"] | None = None
+    """Task of the model on the Hub and in the code of its card. By default that of the recipe's task; set it for models
+    that summarize, or that write something else, such as code."""
+
+
 class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
     """Text to text: translation, summarization, text to code."""
 
@@ -119,6 +128,13 @@ class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
 
     data: TranslationData
     """Location, columns, splits and filters of the text."""
+
+    hub: TranslationHub = TranslationHub()
+    """Metadata for the model card."""
+
+    @property
+    def hub_task(self) -> str:
+        return self.hub.pipeline_tag or super().hub_task
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -134,7 +134,7 @@ class TextToTextTask(Seq2SeqTask[P]):
         ]
         example = clean(examples[0][0]) if examples else "…"
         return {
-            "pipeline": self.recipe.pipeline_tag,
+            "pipeline": self.recipe.hub_task,
             "custom_pipeline": True,
             "call": quoted(example),
             "results_note": results_note(self.recipe, results),
