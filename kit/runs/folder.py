@@ -114,7 +114,12 @@ class RunFolder:
         """The figures of a finished run. Raises RunError if the run is not finished."""
         if not self.is_finished:
             raise RunError(f"{self.path} is not finished: it has no results.json. Continue it with --resume")
-        return read_json(self.results_file, "the results of a run")
+        try:
+            return read_json(self.results_file, "the results of a run")
+        except RunError as error:
+            raise RunError(
+                f"{error}. Remove it, and `kit train {self.path} --resume` evaluates the model again and writes it"
+            ) from None
 
     def check_available(self, recipe: Recipe, resume: bool) -> None:
         """Raise RunError unless this folder is empty or belongs to a run of this recipe; nothing is written."""

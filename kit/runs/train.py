@@ -225,6 +225,7 @@ def resume_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None
             loop.restore(loop.checkpoints.at(step))
             loop.log.rewind(step)
             reporter.print(f"resuming at step {step}")
+            replace_corrupt_best(loop, reporter)
     wait_for_everyone()  # reading a checkpoint can take one machine much longer than another
 
 
@@ -235,3 +236,27 @@ def newest_intact(loop: Loop, reporter: Reporter) -> int | None:
             return checkpoint.step
         reporter.print(f"Checkpoint {checkpoint.folder} is corrupt ({error}); using the previous one.")
     return None
+
+
+def replace_corrupt_best(loop: Loop, reporter: Reporter) -> None:
+    """Choose the best step anew, among the intact checkpoints that were evaluated, if the checkpoint of the best is
+    corrupt. Where there is none, the next evaluation chooses."""
+    best = loop.progress.best_step
+    problem = on_main(lambda: None if best is None else loop.checkpoints.at(best).integrity_error())
+    if best is None or problem is None:
+        return
+    selected = loop.recipe.eval.metric_for_best_model
+
+    def evaluated() -> list[tuple[int, Mapping[str, Any]]]:
+        logged = loop.log.validations()
+        intact = sorted(checkpoint.step for checkpoint, error in loop.checkpoints.newest_first() if error is None)
+        return [(step, logged[step]) for step in intact if step in logged and step <= loop.progress.step]
+
+    loop.progress.forget_best()
+    stale = loop.progress.stale_evaluations
+    for step, figures in on_main(evaluated):
+        loop.progress.record(step, figures.get(selected), figures.get("loss"), greater_is_better(selected))
+    loop.progress.stale_evaluations = stale
+    chosen = loop.progress.best_step
+    remedy = "the next evaluation chooses another" if chosen is None else f"the best is now step {chosen}"
+    reporter.print(f"The best checkpoint, {loop.checkpoints.at(best).folder}, is corrupt ({problem}): {remedy}.")

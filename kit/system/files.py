@@ -18,6 +18,9 @@ from kit.errors import RunError
 TEMPORARY_PREFIX = ".tmp-"
 """Starts the names of unfinished files and folders."""
 
+REPLACED_PREFIX = f"{TEMPORARY_PREFIX}old-"
+"""Starts the names of folders that are being replaced."""
+
 
 def fsync(path: Path) -> None:
     """Flush a file, or the entries of a folder, to disk."""
@@ -63,13 +66,21 @@ def replace_folder(temporary: Path, final: Path) -> None:
     for file in temporary.rglob("*"):
         fsync(file)
     fsync(temporary)
-    old = final.with_name(f"{TEMPORARY_PREFIX}old-{final.name}")
+    old = final.with_name(f"{REPLACED_PREFIX}{final.name}")
     shutil.rmtree(old, ignore_errors=True)  # left over if an earlier process was killed between the two renames
     if final.exists():
         os.rename(final, old)  # no system call replaces a folder that has files in it
     os.rename(temporary, final)
     shutil.rmtree(old, ignore_errors=True)
     fsync(final.parent)
+
+
+def recover_replaced(parent: Path) -> None:
+    """Rename folders back that a process was about to replace when it was killed, between the two renames."""
+    for old in parent.glob(f"{REPLACED_PREFIX}*"):
+        final = parent / old.name.removeprefix(REPLACED_PREFIX)
+        if not final.exists():
+            os.rename(old, final)
 
 
 def outside_link(folder: Path) -> Path | None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kit.errors import RunError
-from kit.system.files import TEMPORARY_PREFIX, file_sha256, read_json, replace_folder
+from kit.system.files import TEMPORARY_PREFIX, file_sha256, read_json, recover_replaced, replace_folder
 from kit.system.format import FORMAT_STAMP, check_format
 from kit.system.version import __version__
 from kit.training.sharding import shard_like
@@ -190,7 +190,8 @@ class Checkpoints:
             yield checkpoint, checkpoint.integrity_error()
 
     def remove_partial(self) -> None:
-        """Remove partially written or deleted checkpoints that a killed process left."""
+        """Remove what a killed process left, and restore a checkpoint that it was about to replace."""
+        recover_replaced(self.folder)
         for path in self.folder.glob(f"{TEMPORARY_PREFIX}*"):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -225,10 +226,15 @@ class Checkpoints:
             raise
         return self.at(step)
 
-    def rotate(self, best_step: int | None) -> None:
-        """Delete all checkpoints but the last `keep` and the best."""
-        for checkpoint in self.all()[: -self.keep]:
-            if checkpoint.step != best_step:
+    def rotate(self, step: int, best_step: int | None) -> None:
+        """Delete all checkpoints but the best and the last `keep` up to the step that has just been saved.
+
+        Newer ones are corrupt: the run would have resumed from them.
+        """
+        checkpoints = self.all()
+        last = [checkpoint for checkpoint in checkpoints if checkpoint.step <= step][-self.keep :]
+        for checkpoint in checkpoints:
+            if checkpoint not in last and checkpoint.step != best_step:
                 # Rename first: a kill during the removal must not leave a folder that looks like a checkpoint.
                 trash = self.folder / f"{TEMPORARY_PREFIX}{checkpoint.folder.name}-old"
                 os.rename(checkpoint.folder, trash)

@@ -40,6 +40,7 @@ from kit.training.checkpoint import (
 from kit.training.metrics_log import LogWindow, MetricsLog
 from kit.training.objective import Batch, Objective
 from kit.training.processes import on_main, wait_for_everyone
+from kit.training.progress import Progress
 from kit.training.sharding import (
     free_weights,
     full_tensor,
@@ -62,22 +63,6 @@ class TrainingInterrupted(Exception):
         super().__init__(signal_number, step)
         self.signal_number = signal_number
         self.step = step
-
-
-@dataclass
-class Progress:
-    """Progress of a run, saved in every checkpoint."""
-
-    step: int = 0
-    seconds: float = 0.0  # training and evaluations
-    step_seconds: float = 0.0  # training steps only
-    target_tokens: int = 0
-    best: float | None = None
-    best_loss: float | None = None  # tie-breaker between steps with an equal selection metric
-    best_step: int | None = None
-    evaluated_step: int = -1
-    stale_evaluations: int = 0
-    world_size: int = 1
 
 
 @dataclass
@@ -284,18 +269,7 @@ class Loop:
         ):
             figures, value, greater = self.evaluate(progress.step)
         self.log.add(progress.step, validation=figures)
-        rank = (value if greater else -value, -figures["loss"])
-        if progress.best is None or progress.best_loss is None:
-            is_best = True
-        else:
-            is_best = rank > (progress.best if greater else -progress.best, -progress.best_loss)
-        if is_best:
-            progress.best, progress.best_loss = value, figures["loss"]
-            progress.best_step, progress.stale_evaluations = progress.step, 0
-        else:
-            progress.stale_evaluations += 1
-        progress.evaluated_step = progress.step
-        return is_best
+        return progress.record(progress.step, value, figures["loss"], greater)
 
     @contextmanager
     def _full_weights(self) -> Iterator[None]:
@@ -325,7 +299,7 @@ class Loop:
                 "scaler": None if scaler is None else scaler.state_dict(),
             }
             self.checkpoints.save(self.progress.step, model, optimizer, state, average, carried)
-            self.checkpoints.rotate(self.progress.best_step)
+            self.checkpoints.rotate(self.progress.step, self.progress.best_step)
         wait_for_everyone()
 
     def _carried_state(self) -> dict[str, Tensor]:

@@ -1,7 +1,7 @@
 """The training log: `metrics.jsonl` always, experiment trackers on request."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,18 +39,27 @@ class MetricsLog:
         self.accelerator = accelerator
 
     def rewind(self, step: int) -> None:
-        """Remove the entries after a step, because a resumed run logs those steps again."""
+        """Remove the entries after a step, because a resumed run logs those steps again, and what is no entry.
+
+        A kill or a full disk leaves a partial line, which can end inside a character.
+        """
         if not self.accelerator.is_main_process or not self.path.exists():
             return
-        kept = []
-        for line in self.path.read_text(encoding="utf-8").splitlines():
+        lines = (json.dumps(entry, ensure_ascii=False) for entry in self._entries() if entry["step"] <= step)
+        write_text(self.path, "".join(f"{line}\n" for line in lines))
+
+    def validations(self) -> dict[int, Mapping[str, Any]]:
+        """The figures of the evaluations on validation, by step."""
+        return {entry["step"]: entry["validation"] for entry in self._entries() if "validation" in entry}
+
+    def _entries(self) -> Iterator[dict[str, Any]]:
+        for line in self.path.read_bytes().split(b"\n") if self.path.exists() else []:
             try:
-                entry = json.loads(line)
+                entry = json.loads(line.decode("utf-8"))
             except ValueError:
-                break  # a line truncated by a kill; later lines belong to later steps
-            if entry["step"] <= step:
-                kept.append(line)
-        write_text(self.path, "".join(f"{line}\n" for line in kept))
+                continue
+            if isinstance(entry, dict) and isinstance(entry.get("step"), int):
+                yield entry
 
     def add(self, step: int, **figures: Any) -> None:
         """Append the metrics of a step."""

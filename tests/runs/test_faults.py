@@ -16,7 +16,7 @@ import pytest
 import torch
 from conftest import RunKit
 from support.recipes import make_recipe
-from support.runs import weights
+from support.runs import flip, weights
 
 from kit import load_recipe, train
 from kit.training.checkpoint import Checkpoints
@@ -112,12 +112,6 @@ def test_a_folder_that_cannot_be_written_to(
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 4
-    path.write_bytes(content)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 def losses(run: Path) -> list[float]:
     """The training losses in the log, in order."""
-    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
+    entries = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").split("\n")[:-1]]
     return [entry["train_loss"] for entry in entries if "train_loss" in entry]
 
 
@@ -32,6 +32,13 @@ def assert_same_weights(run: Path, other: Path, tolerance: float) -> None:
     assert actual.keys() == expected.keys()
     for name, tensor in expected.items():
         torch.testing.assert_close(actual[name], tensor, rtol=tolerance, atol=tolerance)
+
+
+def flip(path: Path) -> None:
+    """Damage a file: one bit in the middle is another."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content)
 
 
 def rewind(run: Path, step: int) -> None:
