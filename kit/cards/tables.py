@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kit.cards.markdown import escape, table
+from kit.evaluation.evaluation import UNKNOWN_TOKENS
 from kit.evaluation.metrics import METRICS, MODEL_METRICS
 from kit.system.files import read_json_lines
 
@@ -34,6 +35,7 @@ _TITLES = {
     "regression_mae": "Mean absolute error of a linear regression for each step ahead",
     "coverage_50": "Share of values in the central 50 % interval",
     "coverage_90": "Share of values in the central 90 % interval",
+    UNKNOWN_TOKENS: "Unknown tokens in the output",
 }
 """Titles of figures that are not metrics."""
 _BASELINES = tuple(
@@ -83,7 +85,9 @@ def group_tables(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[
 
 
 def _heading(name: str, titles: Mapping[str, str]) -> str:
-    lower = name in (*MODEL_METRICS, *_BASELINES) or (name in METRICS and not METRICS[name].greater_is_better)
+    lower = name in (*MODEL_METRICS, *_BASELINES, UNKNOWN_TOKENS) or (
+        name in METRICS and not METRICS[name].greater_is_better
+    )
     return f"{titles[name]} (lower is better)" if lower else titles[name]
 
 

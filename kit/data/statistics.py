@@ -10,6 +10,7 @@ import numpy as np
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.rows import cell_text, first_occurrences, row_digests
 from kit.data.steps import ExampleColumns
+from kit.pipelines.text_to_text import unknown_id
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -95,17 +96,6 @@ class Duplicates:
 
     count: int
     example: ExampleTexts | None
-
-
-def unknown_id(tokenizer: "PreTrainedTokenizerBase") -> int | None:
-    """The token for what is not in the vocabulary, or None if the tokenizer has none.
-
-    Byte-level tokenizers know all text; some nevertheless name an unknown token, which has another role (in GPT-2, the
-    end of a text).
-    """
-    unknown = tokenizer.unk_token_id
-    others = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
-    return None if unknown in others else unknown
 
 
 def count_unknown(

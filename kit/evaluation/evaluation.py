@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+UNKNOWN_TOKENS = "unknown_tokens"
+"""The figure that counts the unknown tokens in generated texts, if there are any."""
+
 
 @dataclass(frozen=True)
 class Evaluation:

@@ -72,5 +72,5 @@ def generate_file(
         count = write_texts(outputs, file, details, as_json)
         if count and issues.count(predictor.failed) == count:
             raise RunError(f"none of the {count:,} lines could be {predictor.action}: {issues.error(predictor.failed)}")
-    for message in issues.messages():
+    for message in (*predictor.notes(), *issues.messages()):
         reporter.print(message)

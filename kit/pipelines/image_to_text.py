@@ -6,14 +6,14 @@ This file is self-contained: it is saved with a model, so that it works without 
 import io
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps
-from transformers import GenerationConfig, Pipeline
+from transformers import GenerationConfig, Pipeline, PreTrainedTokenizerBase
 
 TASK = "image-to-text"
 
@@ -40,6 +40,33 @@ def read_image(source: Any, background: str = "#ffffff", channels: int = 3) -> I
         name = f'"{source}"' if isinstance(source, str | os.PathLike) else "the input"
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise ValueError(f"{name} cannot be read as an image: {reason}") from error
+
+
+# These two are copied from text_to_text.py, because this file is saved alone.
+
+
+def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The token for what is not in the vocabulary, or None if the tokenizer has none.
+
+    Byte-level tokenizers know all text; some nevertheless name an unknown token, which has another role (in GPT-2, the
+    end of a text).
+    """
+    unknown = tokenizer.unk_token_id
+    others = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    return None if unknown in others else unknown
+
+
+def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], **arguments: Any) -> str:
+    """The text of generated tokens, without special tokens but the unknown one, which stands for a word.
+
+    `decode` alone would drop it, so that a sentence would lack the word, and its metrics would be of a shorter one.
+    """
+    unknown = unknown_id(tokenizer)
+    if unknown is None or unknown not in ids:
+        return tokenizer.decode(ids, skip_special_tokens=True, **arguments)
+    dropped = set(tokenizer.all_special_ids) - {unknown}
+    kept = [token for token in ids if token not in dropped]
+    return tokenizer.decode(kept, skip_special_tokens=False, **arguments)
 
 
 class ImageToTextPipeline(Pipeline):
@@ -80,8 +107,7 @@ class ImageToTextPipeline(Pipeline):
         records = []
         for tokens in model_outputs["sequences"][0].tolist():
             end_index = next((index for index, token in enumerate(tokens) if token in ends), None)
-            text = self.tokenizer.decode(tokens[:end_index], skip_special_tokens=True)
-            records.append({"generated_text": text})
+            records.append({"generated_text": decode_text(self.tokenizer, tokens[:end_index])})
         return records
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:

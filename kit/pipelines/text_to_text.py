@@ -23,6 +23,30 @@ CODES = "language_names"
 PREFIX = "source_prefix"
 
 
+def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The token for what is not in the vocabulary, or None if the tokenizer has none.
+
+    Byte-level tokenizers know all text; some nevertheless name an unknown token, which has another role (in GPT-2, the
+    end of a text).
+    """
+    unknown = tokenizer.unk_token_id
+    others = (tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.pad_token_id)
+    return None if unknown in others else unknown
+
+
+def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], **arguments: Any) -> str:
+    """The text of generated tokens, without special tokens but the unknown one, which stands for a word.
+
+    `decode` alone would drop it, so that a sentence would lack the word, and its metrics would be of a shorter one.
+    """
+    unknown = unknown_id(tokenizer)
+    if unknown is None or unknown not in ids:
+        return tokenizer.decode(ids, skip_special_tokens=True, **arguments)
+    dropped = set(tokenizer.all_special_ids) - {unknown}
+    kept = [token for token in ids if token not in dropped]
+    return tokenizer.decode(kept, skip_special_tokens=False, **arguments)
+
+
 class TextToTextPipeline(Pipeline):
     """Generate text from text: `pipe("…")` → `[{"…_text": "…"}]`, `pipe(["…", "…"])` → one such dict per input.
 
@@ -272,9 +296,9 @@ class TextToTextPipeline(Pipeline):
             if return_tensors:
                 record[f"{self.return_name}_token_ids"] = tokens
             if return_text or (return_text is None and not return_tensors):
-                record[f"{self.return_name}_text"] = self.target_tokenizer.decode(
+                record[f"{self.return_name}_text"] = decode_text(
+                    self.target_tokenizer,
                     tokens.tolist(),
-                    skip_special_tokens=True,
                     clean_up_tokenization_spaces=clean_up_tokenization_spaces,
                 )
             if "scores" in model_outputs:

@@ -60,6 +60,8 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
     plot_options: ClassVar[frozenset[str]] = frozenset()
     """Fields of PlotOptions that it supports."""
     settings: GenerationSettings
+    unknown_tokens: int = 0
+    """Unknown tokens in what the model has written so far."""
 
     empty = [EMPTY]  # noqa: RUF012
 
@@ -98,6 +100,23 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
         other.configure(replace(self.options, **changes))
         return other
 
+    def outputs(self, hypotheses: list[Hypothesis]) -> list[Output]:
+        """Hypotheses as text."""
+        sequences = [hypothesis.tokens for hypothesis in hypotheses]
+        self.unknown_tokens += self.tokenizers.count_unknown(sequences)
+        return [
+            Output(text, hypothesis.score, hypothesis.finished)
+            for text, hypothesis in zip(self.tokenizers.decode(sequences), hypotheses, strict=True)
+        ]
+
+    def notes(self) -> list[str]:
+        """What to report about the outputs."""
+        if not self.unknown_tokens:
+            return []
+        token = self.tokenizers.target.unk_token
+        plural = "s stand for words that are" if self.unknown_tokens > 1 else " stands for a word that is"
+        return [f"{self.unknown_tokens:,} unknown token{plural} not in the vocabulary, written as {token}"]
+
     def line_figure(self, line: Any) -> "Figure | None":
         """The attention while the model writes its output for a line; None if the model has no attention."""
         raise NotImplementedError
@@ -117,14 +136,6 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
 def encode_blank(line: str) -> Encoded[Any]:
     """A line without anything to read; it is an issue unless it is empty."""
     return Encoded([], UNREADABLE_LINE if line.strip() else None)
-
-
-def outputs_of(tokenizers: Tokenizers, hypotheses: list[Hypothesis]) -> list[Output]:
-    """Hypotheses as text."""
-    texts = tokenizers.decode([hypothesis.tokens for hypothesis in hypotheses])
-    return [
-        Output(text, hypothesis.score, hypothesis.finished) for text, hypothesis in zip(texts, hypotheses, strict=True)
-    ]
 
 
 def write_texts(outputs: Iterator[list[Output]], file: TextIO, details: bool, as_json: bool) -> int:

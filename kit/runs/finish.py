@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from kit.errors import KitError
-from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
 from kit.evaluation.metrics import greater_is_better
 from kit.plots.curves import draw_curves
 from kit.pretrained.adapters import parameter_counts
@@ -102,6 +102,8 @@ def show_evaluation(reporter: Reporter, task: Task[Any, Any], name: str, evaluat
     """Print a line of figures, then a few predictions, evenly spaced over the split."""
     figures = {name: value for name, value in evaluation.figures.items() if isinstance(value, float)}
     reporter.print(f"{name}: " + " · ".join(f"{figure} {value:.4g}" for figure, value in figures.items()))
+    if unknown := evaluation.figures.get(UNKNOWN_TOKENS):
+        reporter.print(f"    unknown tokens in the output: {unknown:,}")
     examples = task.recipe.eval.examples
     step = max(1, len(evaluation.rows) // max(1, examples))
     for row in evaluation.rows[::step][:examples]:

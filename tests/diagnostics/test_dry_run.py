@@ -20,7 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from kit.data.batching.ragged import RaggedTokens
-from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown, unknown_id
+from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown
 from kit.data.steps import ExampleColumns
 from kit.diagnostics import dry_run as dry_run
 from kit.diagnostics.cost import Cost, estimate, extrapolate, representative_micro_batches
@@ -29,6 +29,7 @@ from kit.diagnostics.memory import Memory, PeakMemory
 from kit.diagnostics.report import Inspection
 from kit.diagnostics.tables import render, visible
 from kit.errors import DataError
+from kit.pipelines.text_to_text import unknown_id
 from kit.recipe.base import Recipe
 from kit.runs.prepare import prepare
 from kit.tasks.translation.recipe import TranslationRecipe

@@ -19,6 +19,7 @@ from kit.errors import NetworkError, RecipeError, RunError
 from kit.hub.download import download
 from kit.hub.foreign import check_model_folder
 from kit.hub.names import one_line, parse_repo_id
+from kit.pipelines.text_to_text import decode_text, unknown_id
 from kit.system.files import read_json
 from kit.system.redaction import redact
 
@@ -120,17 +121,23 @@ class Tokenizers:
         return {} if first is None else {"forced_bos_token_id": first}
 
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each sequence of target ids up to the first EOS, without special tokens.
+        """The text of each sequence of target ids up to the first EOS, without special tokens but the unknown one.
 
         The decoder start token must be removed first, since many models start with EOS.
         """
+        return [decode_text(self.target, ids) for ids in self._text_ids(sequences)]
+
+    def count_unknown(self, sequences: Iterable[Sequence[int]]) -> int:
+        """The number of unknown tokens in what `decode` makes text of."""
+        unknown = unknown_id(self.target)
+        return 0 if unknown is None else sum(ids.count(unknown) for ids in self._text_ids(sequences))
+
+    def _text_ids(self, sequences: Iterable[Sequence[int]]) -> Iterator[list[int]]:
         end, languages = end_id(self.target), self.languages.tokens
-        texts = []
         for sequence in sequences:
             # not every tokenizer with language codes treats them as special
             ids = [int(token) for token in sequence if int(token) not in languages]
-            texts.append(ids[: ids.index(end)] if end in ids else ids)
-        return [self.target.decode(ids, skip_special_tokens=True) for ids in texts]
+            yield ids[: ids.index(end)] if end in ids else ids
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer files into a model folder."""

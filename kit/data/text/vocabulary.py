@@ -91,6 +91,11 @@ def mark_words() -> list[pre_tokenizers.PreTokenizer]:
     return [pre_tokenizers.Metaspace(WORD_START, "always"), pre_tokenizers.Split(Regex(SYMBOL), "isolated")]
 
 
+def unknown_word(token: str) -> decoders.Decoder:
+    """A decoder that marks the unknown token as a word. It stands for one, or for a symbol, which is rarer."""
+    return decoders.Replace(token, f"{WORD_START}{token}")
+
+
 def batches(texts: Iterable[str]) -> Iterator[list[str]]:
     rest = iter(texts)
     while batch := list(islice(rest, 1000)):
@@ -113,6 +118,7 @@ def learn(
 
 def train_words(section: "TokenizerSection", texts: Iterable[str], special: list[str]) -> Tokenizer:
     tokenizer = word_tokenizer(models.WordLevel(unk_token=special[3]), section)
+    tokenizer.decoder = decoders.Sequence([unknown_word(special[3]), decoders.Metaspace(WORD_START, "always")])
     return learn(tokenizer, trainers.WordLevelTrainer, section, texts, special_tokens=special)
 
 
@@ -173,9 +179,14 @@ def train_wordpiece(section: "TokenizerSection", texts: Iterable[str], special: 
         max_input_chars_per_word=MAX_WORD_LENGTH,
     )
     # "#" is a symbol and thus a token by itself, so no token of the text starts with two of them.
-    joined = [decoders.Replace(Regex(f"^{CONTINUATION}"), ""), decoders.Metaspace(WORD_START, "always")]
     tokenizer = word_tokenizer(model, section)
-    tokenizer.decoder = decoders.Sequence(joined)
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace(Regex(f"^{CONTINUATION}"), ""),
+            unknown_word(special[3]),
+            decoders.Metaspace(WORD_START, "always"),
+        ]
+    )
     # The space stays in the offsets of a word: the token-classification pipeline of transformers takes a token of
     # WordPiece for a part of the word before it if it is longer than its text, as it would be by its mark.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(mark_words())

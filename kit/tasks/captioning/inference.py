@@ -12,7 +12,7 @@ from kit.errors import KitError, RunError
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
 from kit.prediction.options import GenerateOptions, PlotOptions
-from kit.prediction.text import BLANK, Output, TextPredictor, encode_blank, outputs_of
+from kit.prediction.text import BLANK, Output, TextPredictor, encode_blank
 from kit.tasks.captioning.images import PixelReader, image_cost
 from kit.tasks.captioning.plots import attention_figure_of
 from kit.tasks.captioning.recipe import CaptioningRecipe
@@ -61,7 +61,7 @@ class Captioner(TextPredictor[np.ndarray]):
     def predict(self, units: list[np.ndarray]) -> list[list[Output]]:
         pixels = self.reader.pixels(np.stack(units))
         hypotheses = search(self.model, {"pixel_values": pixels.to(self.model.device)}, self.settings)
-        return [outputs_of(self.tokenizers, best) for best in hypotheses]
+        return [self.outputs(best) for best in hypotheses]
 
     def line_figure(self, line: Any) -> "Figure | None":
         return self.image_figure(line)

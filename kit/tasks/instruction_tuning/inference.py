@@ -4,6 +4,7 @@ from typing import Any, ClassVar
 
 from transformers import PreTrainedTokenizerBase
 
+from kit.pipelines.text_to_text import decode_text
 from kit.prediction.engine import Encoded
 from kit.prediction.text import BLANK, encode_blank
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer, Prompt
@@ -25,7 +26,7 @@ class Answerer(Completer):
 
     def decode(self, prompt: Prompt, new: list[int]) -> str:
         """The answer alone."""
-        return self.tokenizer.decode(new, skip_special_tokens=True)
+        return decode_text(self.tokenizer, new)
 
 
 def tokenize_prompts(tokenizer: PreTrainedTokenizerBase, template: str, prompts: list[str]) -> list[list[int]]:

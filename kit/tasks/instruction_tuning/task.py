@@ -27,9 +27,10 @@ from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
 from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError, RecipeError, RunError
-from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
+from kit.pipelines.text_to_text import decode_text, unknown_id
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.export import export_model
@@ -240,8 +241,10 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         answers = self.answers(objective.model, examples, selected, state.tokenizers.source, evaluator)
         predicted = [
             {**row, "prediction": text, "finished": finished}
-            for row, (text, finished) in zip(rows.select(selected), answers, strict=True)
+            for row, (text, finished, _) in zip(rows.select(selected), answers, strict=True)
         ]
+        if unknown := sum(count for _, _, count in answers):
+            figures[UNKNOWN_TOKENS] = unknown
         predictions, references = [row["prediction"] for row in predicted], [row["answer"] for row in predicted]
         return Evaluation(figures | compute_metrics(section.metrics, predictions, references), predicted)
 
@@ -252,16 +255,19 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         selected: np.ndarray,
         tokenizer: PreTrainedTokenizerBase,
         evaluator: Evaluator,
-    ) -> list[tuple[str, bool]]:
-        """The generated answers to the selected prompts, in order, and whether each is finished."""
+    ) -> list[tuple[str, bool, int]]:
+        """The generated answers to the selected prompts, in order, whether each is finished, and its number of unknown
+        tokens."""
         model.eval()
-        settings, end = self.generation_config(tokenizer), tokenizer.eos_token_id
+        settings, end, unknown = self.generation_config(tokenizer), tokenizer.eos_token_id, unknown_id(tokenizer)
 
-        def generate(batch: Batch) -> list[tuple[str, bool]]:
+        def generate(batch: Batch) -> list[tuple[str, bool, int]]:
             output = model.generate(**batch, generation_config=settings)[:, batch["input_ids"].shape[1] :]
+            rows = output.tolist()
+            answers = [ids[: ids.index(end)] if end in ids else ids for ids in rows]
             return [
-                (tokenizer.decode(ids[: ids.index(end)] if end in ids else ids, skip_special_tokens=True), end in ids)
-                for ids in output.tolist()
+                (decode_text(tokenizer, answer), end in ids, answer.count(unknown))
+                for answer, ids in zip(answers, rows, strict=True)
             ]
 
         lengths = examples.prompts.lengths[selected] + self.recipe.eval.max_new_tokens

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError
+from kit.pipelines.text_to_text import decode_text, unknown_id
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import longer_than
 from kit.prediction.options import WITHOUT_BEAMS, GenerateOptions
@@ -111,6 +112,7 @@ class Completer(TextPredictor[Prompt]):
         for row, tokens in enumerate(result.sequences[:, width:].tolist()):
             length = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
             new = tokens[:length]
+            self.unknown_tokens += new.count(unknown_id(self.tokenizer))
             text = self.decode(units[row // n], new)
             outputs.append(Output(text, self._score(result, row, new), length is not None))
         return [outputs[i : i + n] for i in range(0, len(outputs), n)]
@@ -126,6 +128,5 @@ class Completer(TextPredictor[Prompt]):
 
     def decode(self, prompt: Prompt, new: list[int]) -> str:
         """The line, unchanged, with the new tokens; a tokenizer that normalizes text changes the line here."""
-        before = self.tokenizer.decode(prompt.ids, skip_special_tokens=True)
-        whole = self.tokenizer.decode(prompt.ids + new, skip_special_tokens=True)
+        before, whole = decode_text(self.tokenizer, prompt.ids), decode_text(self.tokenizer, prompt.ids + new)
         return prompt.text + whole[len(before) :] if whole.startswith(before) else whole

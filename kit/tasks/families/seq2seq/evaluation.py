@@ -14,7 +14,7 @@ from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import Hypothesis, search
 from kit.decoding.settings import GenerationSettings
-from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
 from kit.evaluation.evaluator import Evaluator, MakeBatch
 from kit.evaluation.groups import by_group
 from kit.evaluation.metrics import compute_metrics
@@ -121,7 +121,10 @@ def evaluate_generation(
     if not section.metrics and not section.examples:
         return Evaluation(figures, [])
     best = hypotheses()
-    predictions = tokenizers.decode([hypothesis.tokens for hypothesis in best])
+    sequences = [hypothesis.tokens for hypothesis in best]
+    predictions = tokenizers.decode(sequences)
+    if unknown := tokenizers.count_unknown(sequences):
+        figures[UNKNOWN_TOKENS] = unknown
     predicted = [
         {**row, "prediction": prediction, "score": hypothesis.score, "finished": hypothesis.finished}
         for row, prediction, hypothesis in zip(rows(), predictions, best, strict=True)

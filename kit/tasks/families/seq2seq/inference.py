@@ -21,7 +21,6 @@ from kit.prediction.text import (
     Output,
     TextPredictor,
     encode_blank,
-    outputs_of,
 )
 from kit.pretrained.positions import encode_truncated
 from kit.tasks.families.seq2seq.attention_weights import Question
@@ -75,7 +74,7 @@ class Seq2SeqPredictor(TextPredictor[Any]):
     def predict(self, units: list[Any]) -> list[list[Output]]:
         batch = self.pairs(units).batch(np.arange(len(units)), self.tokenizers.source.pad_token_id)
         batch = {name: tensor.to(self.model.device) for name, tensor in batch.items()}
-        return [outputs_of(self.tokenizers, best) for best in search(self.model, batch, self.settings)]
+        return [self.outputs(best) for best in search(self.model, batch, self.settings)]
 
 
 class Translator(Seq2SeqPredictor):
