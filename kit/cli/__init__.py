@@ -73,10 +73,12 @@ for name, command in COMMANDS.items():
 def main() -> NoReturn:
     """Run the command: a user error prints one message and exits with code 2, an unreachable Hub with code 3."""
     from kit.training.launch import exit_with_parent
+    from kit.training.signals import exit_code, interrupt_on_sigterm
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     exit_with_parent()
+    interrupt_on_sigterm()
     try:
         app()
     except KitError as error:
@@ -86,9 +88,9 @@ def main() -> NoReturn:
             end_with_traceback()
         where = f" {error.filename}" if error.filename else ""
         fail(f"kit: cannot write{where}: {error.strerror}. Completed files are untouched", 2)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         print("kit: interrupted", file=sys.stderr)
-        sys.exit(130)
+        sys.exit(exit_code(interruption))
     except Exception:
         end_with_traceback()
     sys.exit(0)

@@ -73,6 +73,7 @@ def generate(
     from kit.inference.generate import generate_file
     from kit.prediction.options import GenerateOptions
     from kit.system.console import Reporter
+    from kit.training.signals import exit_code
 
     reporter = Reporter()
     if file is not None and not file.is_file():
@@ -100,9 +101,9 @@ def generate(
     )
     try:
         generate_file(run, file, output, options, reporter, details=details, as_json=as_json)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interruption:
         reporter.print("interrupted" if output is None else f"interrupted: {output} is unchanged")
-        raise typer.Exit(130) from None
+        raise typer.Exit(exit_code(interruption)) from None
 
 
 def chat(

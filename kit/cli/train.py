@@ -76,7 +76,9 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
     """Train and print the results. Failures and interruptions end in a message and an exit code."""
     from kit.runs.train import train as run_training
     from kit.system.console import Reporter
+    from kit.training.launch import peer_failed
     from kit.training.loop import TrainingFailed, TrainingInterrupted
+    from kit.training.signals import exit_code
 
     reporter = Reporter(quiet=not is_main_process())
     resume_hint = f"resume with: kit train {output} --resume"
@@ -87,9 +89,10 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
         raise typer.Exit(128 + stop.signal_number) from None
     except TrainingFailed as failure:
         fail(f"training failed: {failure}", 1)
-    except KeyboardInterrupt:  # before the first step or after the last, when there is nothing new to save
-        reporter.print(f"interrupted; {resume_hint}" if (output / "recipe.yaml").is_file() else "interrupted")
-        raise typer.Exit(130) from None
+    except KeyboardInterrupt as interruption:  # before the first step or after the last: there is nothing new to save
+        if not peer_failed():
+            reporter.print(f"interrupted; {resume_hint}" if (output / "recipe.yaml").is_file() else "interrupted")
+        raise typer.Exit(exit_code(interruption)) from None
     _show_results(finished, reporter)
 
 

@@ -22,9 +22,10 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
     newest_first = Checkpoints(source.checkpoints, last).newest_first()
     valid = [checkpoint for checkpoint, problem in newest_first if problem is None]
     if len(valid) < last:
+        fewer = f"average them with `kit average {run} --last {len(valid)}`, or " if len(valid) > 1 else ""
         raise RunError(
-            f"{run} has {len(valid)} valid checkpoint{'s' * (len(valid) != 1)}, not {last}: average fewer with --last, "
-            "or train with a larger train.save_total_limit"
+            f"{run} has {len(valid)} valid checkpoint{'s' * (len(valid) != 1)}, not {last}: {fewer}keep more in a new "
+            f"run with train.save_total_limit={last}"
         )
     recipe = source.recipe()
     accelerator = build_accelerator(recipe, output)

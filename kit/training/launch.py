@@ -143,6 +143,12 @@ def report_failure(message: str | None, code: int) -> bool:
     return True
 
 
+def peer_failed() -> bool:
+    """Whether the launcher stops this process because another one has failed, which it reports itself."""
+    folder = os.environ.get(FAILURE_DIR)
+    return folder is not None and any(Path(folder).glob("*.json"))
+
+
 def exit_with_parent() -> None:
     """Start a thread that kills this process once its launcher has exited, so that a killed launcher leaves no orphans.
 

@@ -1,8 +1,32 @@
-"""Ctrl-C and SIGTERM during training: the run stops after the current step, with a checkpoint."""
+"""Ctrl-C and SIGTERM. During training, the run stops after the current step, with a checkpoint; anything else is
+interrupted at once."""
 
+import os
 import signal
 from types import FrameType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM outside the training loop: it unwinds like Ctrl-C, so that temporary files are removed."""
+
+
+def interrupt_on_sigterm() -> None:
+    """Raise `Terminated` in the main thread on SIGTERM, which would end the process without a message."""
+
+    def interrupt(number: int, frame: FrameType | None) -> NoReturn:
+        raise Terminated
+
+    try:
+        signal.signal(signal.SIGTERM, interrupt)
+    except ValueError:  # not in the main thread
+        return
+    os.register_at_fork(after_in_child=lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL))
+
+
+def exit_code(interruption: KeyboardInterrupt) -> int:
+    """The exit code after Ctrl-C or SIGTERM, as shells define it."""
+    return 128 + (signal.SIGTERM if isinstance(interruption, Terminated) else signal.SIGINT)
 
 
 class StopSignals:

@@ -345,6 +345,12 @@ def test_mistakes(transformer: Path, options: dict[str, object], message: str) -
     assert not (transformer / "plots").exists()
 
 
+def test_a_multilingual_model_names_the_option_that_it_needs(multilingual: Path) -> None:
+    with pytest.raises(KitError, match=r"choose one of en, de, fr with --target-language") as missing:
+        plot(multilingual, PlotOptions(sentence="one"))
+    assert "target_language in Python" in str(missing.value)
+
+
 def test_what_an_rnn_does_not_have(rnn: Path, drawn: dict[Path, Figure]) -> None:
     for kind in ("encoder", "decoder"):
         with pytest.raises(KitError, match=rf"--kind {kind}: .* \(rnn_seq2seq\) .* only cross-attention"):

@@ -11,8 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from conftest import RunKit
 from support.processes import ForkedKit
 from support.runs import weight_bytes
+
+from kit.runs import finish
 
 STEPS = ["train.max_steps=40", "train.save_steps=3", "eval.steps=10", "train.seed=3"]
 
@@ -89,6 +92,22 @@ def test_a_signal_saves_and_says_how_to_go_on(tiny_recipe: Path, tmp_path: Path,
     assert f"kit train {output} --resume" in said
     assert "Traceback" not in said
     assert len(list(output.glob("checkpoints/step-*"))) == 1
+
+
+def test_sigterm_in_the_final_evaluation_prints_how_to_continue(
+    tiny_recipe: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = finish.run_final_evaluation
+    monkeypatch.setattr(
+        finish, "run_final_evaluation", lambda *arguments: (os.kill(os.getpid(), signal.SIGTERM), evaluate(*arguments))
+    )
+    stopped = kit_here("train", tiny_recipe, "--output", "run")
+    assert stopped.returncode == 128 + signal.SIGTERM
+    assert stopped.stderr.endswith("interrupted; resume with: kit train run --resume\n")
+    assert not (tmp_path / "run" / "results.json").exists()
+    monkeypatch.setattr(finish, "run_final_evaluation", evaluate)
+    assert kit_here("train", "run", "--resume").returncode == 0
+    assert (tmp_path / "run" / "results.json").exists()
 
 
 def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, kit_here) -> None:  # type: ignore[no-untyped-def]

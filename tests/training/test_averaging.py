@@ -84,7 +84,11 @@ def test_average_refuses_a_folder_in_use_and_too_few_checkpoints(
     assert "not empty" in failed.stderr
     failed = kit_here("average", trained, "--last", 50, "--output", tmp_path / "new")
     assert failed.returncode == 2
-    assert "--last" in failed.stderr
+    number = len(list((trained / "checkpoints").glob("step-*")))
+    assert f"has {number} valid checkpoints, not 50: average them with `kit average {trained} --last {number}`" in (
+        failed.stderr
+    )
+    assert "train.save_total_limit=50" in failed.stderr
     assert not (tmp_path / "new").exists()
 
 

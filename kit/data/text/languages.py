@@ -194,7 +194,10 @@ def raise_unknown_language(side: str, language: str | None, known: Sequence[str]
     verb = "write" if side == "target" else "read"
     listed = ", ".join(known[:8]) + ("" if len(known) <= 8 else f" … ({len(known)} in all)")
     if language is None:
-        raise RunError(f"the model needs to know which language to {verb}: give the {side} language, one of {listed}.")
+        raise RunError(
+            f"the model needs to know which language to {verb}: choose one of {listed} with --{side}-language "
+            f"({side}_language in Python)."
+        )
     raise RunError(f'the model has no {side} language "{language}", only {listed}.{nearest(language, known)}')
 
 
