@@ -28,6 +28,14 @@ def position_limit(config: Any) -> int | None:
     return limit
 
 
+def check_length(key: str, requested: int | None, limit: int | None) -> None:
+    """Raise RecipeError if a recipe requests more tokens in `key` than the model has positions for."""
+    if requested is not None and limit is not None and requested > limit:
+        raise RecipeError(
+            f"{key}: {requested} tokens are more than the model has positions for: {limit}. Set {key}={limit}"
+        )
+
+
 def encode_truncated(
     limit: int | None, encode: Callable[..., list[list[int]]], texts: Sequence[str], *languages: str | None
 ) -> tuple[list[list[int]], list[int]]:

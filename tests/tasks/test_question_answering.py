@@ -179,7 +179,8 @@ def test_the_validation_split_of_the_data_can_be_the_test(tmp_path: Path) -> Non
         ([{**ROWS[0], "answers": {"text": ["1900"], "answer_start": []}}], {}, "data.answers: .*row 1: expected"),
         ([ROWS[0], ROWS[0]], {}, 'data.id: .*row 2: the id "q0" is not unique'),
         (ROWS, {"answers": "answer"}, 'data.answers: .* has no column "answer"'),
-        (ROWS, {"max_length": 100}, "data.max_length: 100 tokens are more than the model has positions for: 64"),
+        (ROWS, {"max_length": 100}, "data.max_length: 100 .* positions for: 64. Set data.max_length=64"),
+        (ROWS, {"max_question_length": 62}, "within the 64 .* Set data.max_question_length=32"),
         ([row(1, "Anna met Bo.", "Oslo", start=0)], {}, "no question .* has an answer that can be learned"),
     ],
 )

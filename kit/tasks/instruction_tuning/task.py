@@ -35,7 +35,7 @@ from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.positions import position_limit
+from kit.pretrained.positions import check_length, position_limit
 from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
@@ -131,11 +131,7 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> TaskState:
         config = new_config(self.recipe, tokenizers.source)
         setattr(config, INSTRUCTIONS, {"template": self.recipe.data.template})
-        limit, requested = position_limit(config), self.recipe.data.max_length
-        if limit is not None and requested is not None and requested > limit:
-            raise RecipeError(
-                f"data.max_length: {requested} tokens are more than the model has positions for: {limit}."
-            )
+        check_length("data.max_length", self.recipe.data.max_length, position_limit(config))
         return TaskState(tokenizers, config)
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> TaskState:

@@ -13,6 +13,10 @@ from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe
 AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered("answers")]
 
 
+MIN_ROOM = 4
+"""Tokens of a window beside the question: three special ones, and at least one of the text."""
+
+
 class QuestionAnsweringData(LabelingData):
     """Location, columns and windows of the data."""
 
@@ -48,8 +52,9 @@ class QuestionAnsweringData(LabelingData):
     """Number of tokens that neighboring windows of a long text share; at most half of the tokens left for text in a
     window."""
 
-    max_question_length: PositiveInt = 64
-    """Maximum number of tokens in a question; longer questions are truncated, and counted."""
+    max_question_length: PositiveInt | None = None
+    """Maximum number of tokens in a question; longer questions are truncated, and counted. By default 64, or half of
+    the window if that is smaller."""
 
     @property
     def held_out_by(self) -> tuple[str, ...]:
@@ -67,8 +72,9 @@ class QuestionAnsweringData(LabelingData):
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()
-        if self.max_length is not None and self.max_question_length + 4 > self.max_length:
-            yield "max_question_length", f"it leaves no room for the text within data.max_length: {self.max_length}."
+        window, question = self.max_length, self.max_question_length
+        if window is not None and question is not None and question + MIN_ROOM > window:
+            yield "max_question_length", f"it leaves no room for the text within data.max_length={self.max_length}."
 
 
 class QuestionAnsweringEval(EvalSection[AnswerMetric]):

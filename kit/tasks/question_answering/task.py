@@ -39,7 +39,7 @@ from kit.tasks.families.labeling.task import (
     predict_rows,
     predict_with_loss,
 )
-from kit.tasks.question_answering.recipe import QuestionAnsweringRecipe
+from kit.tasks.question_answering.recipe import MIN_ROOM, QuestionAnsweringRecipe
 from kit.tasks.question_answering.windows import ContextWindows, Question, label_question, without_answers
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
@@ -93,10 +93,17 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         """The arguments of the pipeline that determine windows."""
         data, limit = self.recipe.data, self.max_length(tokenizer, config)
         default = DEFAULTS["max_seq_len"]
+        window = data.max_length or min(limit or default, default)
+        question = data.max_question_length or min(DEFAULTS["max_question_len"], window // 2)
+        if question + MIN_ROOM > window:
+            raise RecipeError(
+                f"data.max_question_length: {question} tokens leave no room for the text within the {window} positions "
+                f"of the model. Set data.max_question_length={max(1, window // 2)}"
+            )
         return {
-            "max_seq_len": data.max_length or min(limit or default, default),
+            "max_seq_len": window,
             "doc_stride": data.doc_stride,
-            "max_question_len": data.max_question_length,
+            "max_question_len": question,
         }
 
     # ---- questions → windows -----------------------------------------------------------------------------------------
@@ -125,7 +132,7 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
                 if split == "train":
                     continue
             ids = tokenizer(row["question"], add_special_tokens=False, verbose=False)["input_ids"]
-            truncated += len(ids) > data.max_question_length
+            truncated += len(ids) > settings["max_question_len"]
             for window in labeled.windows:
                 for name, values in window.inputs.items():
                     lists.setdefault(name, []).append(values)

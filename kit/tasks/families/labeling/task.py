@@ -22,7 +22,7 @@ from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_saved_as
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
-from kit.pretrained.positions import position_limit
+from kit.pretrained.positions import check_length, position_limit
 from kit.tasks.base import Task, TaskState, TextTokens
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.inference import LabelPredictor
@@ -159,10 +159,7 @@ class LabelingTask(Task[L, LabelingState]):
         Raises RecipeError if data.max_length exceeds the positions of the model.
         """
         positions, requested = position_limit(config), self.recipe.data.max_length
-        if requested is not None and positions is not None and requested > positions:
-            raise RecipeError(
-                f"data.max_length: {requested} tokens are more than the model has positions for: {positions}."
-            )
+        check_length("data.max_length", requested, positions)
         default = tokenizer.model_max_length if tokenizer.model_max_length < NO_LIMIT else None
         limits = [limit for limit in (positions, requested or default) if limit is not None]
         return min(limits, default=None)

@@ -20,10 +20,10 @@ from kit.data.splits import Splits
 from kit.data.streamed import load_streamed
 from kit.data.streaming.plan import StreamEncoder
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
-from kit.errors import DataError, RecipeError
+from kit.errors import DataError
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
-from kit.pretrained.positions import position_limit
+from kit.pretrained.positions import check_length, position_limit
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
@@ -108,19 +108,11 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         config = new_config(self.recipe, tokenizers.source)
         if hasattr(config, INSTRUCTIONS):  # the model no longer expects the template of its instruction tuning
             delattr(config, INSTRUCTIONS)
-        self.check_block_size(config)
+        check_length("data.block_size", self.recipe.data.block_size, position_limit(config))
         return LanguageModelState(tokenizers, config, splits.fingerprints)
 
-    def check_block_size(self, config: PreTrainedConfig) -> None:
-        """Raise RecipeError if the model has too few positions for a block."""
-        limit, block_size = position_limit(config), self.recipe.data.block_size
-        if limit is not None and block_size > limit:
-            raise RecipeError(
-                f"data.block_size: {block_size} tokens are more than the model has positions for ({limit})."
-            )
-
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LanguageModelState:
-        self.check_block_size(folder.config)
+        check_length("data.block_size", self.recipe.data.block_size, position_limit(folder.config))
         return LanguageModelState(Tokenizers.load(folder.path), folder.config)
 
     # ---- documents → examples ----------------------------------------------------------------------------------------
