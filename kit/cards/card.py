@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from kit.recipe.base import Recipe
 
 
+GENERATING_CLASSES = ("AutoModelForCausalLM", "AutoModelForSeq2SeqLM")
+"""Auto classes whose models are called by `generate()` on the card of an adapter."""
+
+
 def write_card(
     run_folder: Path,
     recipe: Recipe,
@@ -73,6 +77,7 @@ def write_card(
         "custom_code": _model_type(run_folder, recipe) in MODELS,
         "adapter": adapter,
         "auto_class": recipe.auto_class,
+        "generates": recipe.auto_class in GENERATING_CLASSES,
         "base": base or RepoRef(short_path(recipe.model.pretrained or "")),
         "base_on_hub": base is not None,
         "data_sentence": data_sentence(recipe),

@@ -13,6 +13,7 @@ import torch
 from conftest import RunKit
 from peft import AutoPeftModelForSequenceClassification, PeftModel
 from safetensors.torch import load_file, save_file
+from support.cards import run_card
 from support.hub_server import HubServer
 from support.labeling_runs import TINY, recipe, write_rows
 from support.repositories import publish
@@ -286,6 +287,9 @@ def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path
         found = [outputs[0] for outputs in translator.translate(row["source"] for row in rows)]
         assert [one.text for one in found] == [row["prediction"] for row in rows]
         assert [one.score for one in found] == pytest.approx([row["score"] for row in rows], abs=1e-4)
+
+    (card,) = run_card(run)
+    assert card["tokenizer"].decode(card["output"][0], skip_special_tokens=True) == rows[0]["prediction"]
 
     (tmp_path / "ready").mkdir()
     publish(hub, "tester/base", base / "model")

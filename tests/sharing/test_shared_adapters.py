@@ -4,14 +4,13 @@ import json
 import os
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from conftest import RunKit
 from huggingface_hub import ModelCard, constants
 from safetensors.torch import load_file, save_file
-from support.cards import body
+from support.cards import body, run_card, run_code
 from support.hub_server import HubServer
 from support.labeling_runs import recipe, write_rows
 from support.repositories import folder_files, publish
@@ -71,13 +70,12 @@ def test_an_adapter_names_its_base_model_on_the_hub(
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     requests = len(hub.log)
     (code,) = [token.content for token in body((ready / "README.md").read_text()) if token.info == "python"]
-    names: dict[str, Any] = {}
-    exec(compile(code, "card", "exec"), names)
+    names = run_code(code, "card")
     assert len(hub.log) == requests
     inputs = names["pipe"].tokenizer(["ab c"], return_tensors="pt")
     with torch.inference_mode():
         expected = load_model(AutoModelForSequenceClassification, run)(**inputs).logits
-        torch.testing.assert_close(names["adapted"].eval()(**inputs).logits, expected)
+        torch.testing.assert_close(names["adapted"](**inputs).logits, expected)
     assert names["pipe"]("ab c")[0]["label"] in "abc"
 
 
@@ -88,6 +86,8 @@ def test_an_adapter_of_a_local_base_model_is_pushed_with_the_id_of_its_base(
     base = (world / "base" / "model").resolve()
     saved = json.loads((run / "model" / "adapter_config.json").read_text())
     assert (saved["base_model_name_or_path"], saved["revision"]) == (str(base), None)
+    (card,) = run_card(run)
+    assert "logits" in card["adapted"](**card["inputs"])
 
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     refused = kit_here("push", run, NAME)

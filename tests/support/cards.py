@@ -1,6 +1,7 @@
 """A recipe with results for the tests of model cards, and the card's Markdown as tokens."""
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,25 @@ def parse(text: str) -> list[Token]:
 
 def body(card: str) -> list[Token]:
     return parse(card.split("\n---\n", 1)[1])
+
+
+def run_card(folder: Path) -> list[dict[str, Any]]:
+    """Run the Python of the card in a folder, as printed and in that folder; returns the variables of each block."""
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        blocks = [token.content for token in body(Path("README.md").read_text("utf-8")) if token.info == "python"]
+        assert blocks
+        return [run_code(code, "README.md") for code in blocks]
+    finally:
+        os.chdir(before)
+
+
+def run_code(code: str, name: str) -> dict[str, Any]:
+    """Run Python as a program of its own, within this process; returns its variables."""
+    variables: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(code, name, "exec"), variables)
+    return variables
 
 
 def tables(tokens: list[Token]) -> list[list[list[str]]]:

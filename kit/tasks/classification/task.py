@@ -346,6 +346,7 @@ class Classification(LabelingTask[LabeledTexts]):
         examples = [[row[heading] for heading in headings] for row in rows]
         return {
             "call": f"{example}, truncation=True",
+            "tokenized": ", ".join([*map(quoted, texts.values()), "truncation=True"]),
             "results_note": "Metrics are out of 1, except the loss and the squared error.",
             "examples_split": split,
             "examples_table": table(headings, examples),

@@ -29,6 +29,7 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
+from kit.system.files import read_json
 from kit.tasks.base import BuiltModel, Encoded, TextTokens, TokenView
 from kit.tasks.families.language_modeling.task import (
     STREAM,
@@ -303,7 +304,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         examples = [(row["text"], " ".join(row["target"]), " ".join(row["prediction"])) for row in rows]
         return {
-            "call": quoted("The [MASK] statement"),
+            "call": quoted(f"The {mask_token(run_folder)} statement"),
             "results_note": "The loss is that of masked tokens, in nats, plus that of sentence pairs if there are any.",
             "examples_split": split,
             "examples_table": table(("text", "masked", "predicted"), examples),
@@ -313,3 +314,10 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         self, examples: MaskedExamples, indices: np.ndarray, state: LanguageModelState, limit: int | None
     ) -> Batch:
         return examples.batch(indices, np.random.default_rng(0))
+
+
+def mask_token(run_folder: Path) -> str:
+    """The mask token of the model of a run, which a pretrained tokenizer decides: RoBERTa's is <mask>."""
+    file = run_folder / "model" / "tokenizer_config.json"
+    token = read_json(file, "a tokenizer configuration").get("mask_token") if file.is_file() else None
+    return str(token["content"] if isinstance(token, dict) else token or "[MASK]")

@@ -269,7 +269,7 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         first = rows[0] if rows else {}
-        call = f"question={quoted(first.get('question', '…'))}, context={quoted(first.get('context', '…'))}"
+        question, context = (quoted(first.get(name, "…")) for name in ("question", "context"))
         headings = ("question", "answers", "prediction")
         examples = [
             [row["question"], list(dict.fromkeys(row["answers"])), row["prediction"] or "(none)"] for row in rows
@@ -286,7 +286,8 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
             )
         return {
             "custom_pipeline": True,
-            "call": call,
+            "call": f"question={question}, context={context}",
+            "tokenized": f"{question}, {context}, truncation=True",
             "results_note": note,
             "examples_split": split,
             "examples_table": table(headings, examples),

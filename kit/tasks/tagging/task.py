@@ -325,6 +325,7 @@ class Tagging(LabelingTask[TaggedSentences]):
         examples = [[" ".join(row[name]) for name in ("tokens", "tags", "prediction")] for row in rows]
         return {
             "call": call,
+            "tokenized": f"{call}, truncation=True",
             "results_note": "Metrics are over whole words, or spans of words, and out of 1.",
             "examples_split": split,
             "examples_table": table(("words", "tags", "prediction"), examples),

@@ -16,7 +16,7 @@ from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.rows import ColumnView
-from kit.data.text.tokenizer import Chained, Tokenizers
+from kit.data.text.tokenizer import TARGET_FOLDER, Chained, Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
@@ -142,10 +142,15 @@ class TextToTextTask(Seq2SeqTask[P]):
             "examples_table": table(("source", "reference", "output"), examples),
             "has_directions": False,
             "prefixed_example": json.dumps(self.source_prefix + example, ensure_ascii=False),
-            "shared_vocabulary": self.recipe.tokenizer.shares_vocabulary,
+            "shared_vocabulary": self.shares_vocabulary(run_folder),
             "max_new_tokens": self.recipe.eval.max_new_tokens,
             "max_length": None,
         }
+
+    def shares_vocabulary(self, run_folder: Path) -> bool:
+        """Whether the model of a run has one tokenizer for both sides, which a pretrained model decides itself."""
+        folder = run_folder / "model"
+        return not (folder / TARGET_FOLDER).is_dir() if folder.is_dir() else self.recipe.tokenizer.shares_vocabulary
 
     @property
     def source_prefix(self) -> str:
