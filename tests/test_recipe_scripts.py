@@ -335,7 +335,7 @@ def test_overrides_are_recorded_so_that_a_shell_takes_them(run: Path, tmp_path: 
     path, data = tmp_path / "r.yaml", tmp_path / "data" / "pairs.txt"
     path.write_text(HEAD.replace("builtin:dates", "org/dates") + "hub: {tags: [x]}\n")
     changes = [f"data.path={data}", "data.columns=[source, target, other name]"]
-    (run / "recipe.yaml").write_text(load_recipe(path, changes).to_yaml())
+    RunFolder(run).start(load_recipe(path, changes), NoTokenizers())
     record(run, path, *changes)
     assert shlex.split(load_recipe(path).measured["changes"]) == ["data.path=data/pairs.txt", changes[1]]
 

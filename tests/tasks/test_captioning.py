@@ -266,7 +266,7 @@ def test_recipes_that_make_no_sense_are_refused(folder: Path, override: str, mes
         load_recipe(folder / "recipe.yaml", [override])
 
 
-def test_baselines_are_judged_on_the_same_pictures(folder: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_baselines_share_the_images(folder: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     baselines = script("caption_baselines")
     baselines.AT_ONCE = 7
     baselines.main([str(folder / "recipe.yaml"), "eval.metrics=[chrf]"])
@@ -285,4 +285,4 @@ def test_baselines_are_judged_on_the_same_pictures(folder: Path, run: Path, caps
         answers.append(captions[best][0])
     expected = compute_metrics(["chrf"], answers, [row["target"] for row in rows_of(run)])["chrf"]
     assert float(table[3][1]) == pytest.approx(float(expected), rel=1e-3)
-    assert table[0][0].strip() == "test: 8 pictures"
+    assert table[0][0].strip() == "test: 8 images"
