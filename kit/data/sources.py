@@ -15,7 +15,7 @@ from kit.data.steps import RowSteps
 from kit.errors import DataError, NetworkError, did_you_mean
 from kit.hub.names import looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
-from kit.recipe.data import TEXT_FILE_KEYS
+from kit.recipe.data import IN_MEMORY, TEXT_FILE_KEYS
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -29,7 +29,9 @@ UNUSED = {
     "built-in": ("name", "revision", *TEXT_FILE_KEYS),
     "local": ("name", "revision", "languages", "sizes"),
     "Hub": (*TEXT_FILE_KEYS, "languages", "sizes"),
+    "in-memory": ("name", "revision", *SPLITS, "languages", "sizes", *TEXT_FILE_KEYS, "streaming"),
 }
+"""Keys without effect on each kind of data."""
 SplitRows = tuple["Dataset", SplitReport]
 """The rows of a split as they were read, and an account of them."""
 
@@ -37,6 +39,8 @@ SplitRows = tuple["Dataset", SplitReport]
 def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, SplitRows]:
     """The rows of train, validation and test, as far as the data has them."""
     path, kind = Path(data.path).expanduser(), source_kind(data)
+    if data.rows is not None:
+        return {split: all_rows(rows) for split, rows in data.rows.items()}
     if kind == "built-in":
         sizes: dict[str, int] = dict((data.sizes or {}).items())
         name = data.path.removeprefix(BUILTIN)
@@ -54,15 +58,24 @@ def all_rows(rows: "Dataset") -> SplitRows:
 
 
 def source_kind(data: "DataSection") -> str:
-    """Where the data is: "built-in", "local" or, if no such file exists, "Hub".
+    """Where the data is: "in-memory", "built-in", "local" or, if no such file exists, "Hub".
 
-    Raises DataError for a key of the recipe that has no effect there.
+    Raises DataError for a key of the recipe that has no effect there, and for rows that are no longer in memory.
     """
     path = Path(data.path).expanduser()
-    kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
+    if data.path == IN_MEMORY:
+        kind = "in-memory"
+        if data.rows is None:
+            raise DataError(
+                "data.path: the rows were passed from Python, and a run does not store them. Name data to use "
+                "instead, such as data.path=FILE; or, in Python, pass rows again: data={...}."
+            )
+    else:
+        kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
+    described = "rows passed from Python" if kind == "in-memory" else f"{kind} data ({data.path})"
     for name in UNUSED[kind]:
         if data.is_set(name):
-            raise DataError(f"data.{name} has no meaning for {kind} data ({data.path}). Remove it.")
+            raise DataError(f"data.{name} has no meaning for {described}. Remove it.")
     return kind
 
 

@@ -133,7 +133,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     does this and builds the tokenizers (or is given them) for all of them.
     """
     register_models()
-    recipe = on_main(lambda: pin_revisions(recipe))
+    recipe = on_main(lambda: pin_revisions(recipe)).with_rows(recipe.data.rows)
     splits = create_task(recipe).load_training_splits()
     check_same_data(splits)
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
