@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kit.data.columns import keep_common_columns
+from kit.data.columns import blank, keep_common_columns
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import ColumnView, filter_rows, fingerprint, first_occurrences, held_out_mask, row_digests
+from kit.data.rows import filter_rows, fingerprint, first_occurrences, held_out_mask, row_digests
 from kit.data.sources import SPLITS
 from kit.data.steps import RowSteps
 from kit.data.streaming.stream import Stream
@@ -110,12 +110,12 @@ class SplitBuilder:
 
     def _count_rows(self) -> None:
         """Add the counts of the rows that were kept to the report."""
-        roles = self.data.roles
+        roles = self.data.text_roles
         for split, rows in self.datasets.items():
             report = self.report.splits[split]
             report.rows = len(rows)
             for role in roles:
-                report.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(rows, role))})
+                report.flagged += Counter({f"empty {role}": int(blank(rows, role).sum())})
 
     def fingerprinted(self, stream: Stream | None = None) -> Splits:
         """The splits as they are, with their fingerprints. Raises DataError if they differ from `data.fingerprints`."""

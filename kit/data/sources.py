@@ -1,19 +1,29 @@
 """Locate and read the data that a recipe names: `builtin:NAME`, a local file or folder, or a Hub dataset."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.data.builtin import load_builtin
 from kit.data.columns import plain_text
-from kit.data.formats.folders import ShardFiles, list_data_files, missing_file, read_shards, split_files, splits_of
+from kit.data.formats.folders import (
+    ShardFiles,
+    list_data_files,
+    missing_file,
+    nested_files,
+    read_shards,
+    split_files,
+    split_folders,
+    splits_of,
+)
 from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.reader import EXTENSIONS
 from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
 from kit.data.steps import RowSteps
 from kit.errors import DataError, NetworkError, did_you_mean
-from kit.hub.names import looks_like_hub_id, one_line
+from kit.hub.names import is_in_folder, looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
 from kit.recipe.data import IN_MEMORY, TEXT_FILE_KEYS
 
@@ -23,6 +33,8 @@ if TYPE_CHECKING:
     from kit.recipe.data import DataSection
 
 BUILTIN = "builtin:"
+MAX_SHARDS = 20
+"""More .txt files in a folder than this are texts, rather than the shards of a split."""
 SPLITS = ("train", "validation", "test")
 OTHER_NAMES = {"validation": ("val", "valid", "dev")}
 UNUSED = {
@@ -50,6 +62,11 @@ def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, SplitRows]:
         hub = load_from_hub(data, path)
         return {split: all_rows(hub[name]) for split, name in split_names(data, hub).items()}
     return {split: read_files(shards, data, steps) for split, shards in local_files(path, data, steps).items()}
+
+
+def nearest_file(path: Path) -> str:
+    """A hint at the file that was probably meant; empty if there is none."""
+    return did_you_mean(path.name, os.listdir(path.parent)) if path.parent.is_dir() else ""
 
 
 def all_rows(rows: "Dataset") -> SplitRows:
@@ -80,21 +97,39 @@ def source_kind(data: "DataSection") -> str:
 
 
 def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, list[ShardFiles]]:
-    """The files of each split. A single file is train; in a folder, file names decide."""
+    """The files of each split. A single file is train; in a folder, the names of files or of folders decide."""
     suffixes = data.text_columns
     if path.is_dir() and (tables := steps.tables_in(path)):
         return {split: [tables[name]] for split, name in split_names(data, tables).items()}
     if path.is_file():
         return {name: [path] for name in split_names(data, ["train"])}
-    files = list_data_files(path, suffixes)
+    files, layout = list_data_files(path, suffixes), layout_of(data)
     available = splits_of(files, suffixes)
-    if data.train in files and data.train not in available:
-        suffix, key = next(iter(suffixes.items()))
-        raise missing_file(path, data.train, key, suffix, files[data.train])
-    layout = layout_of(data)
+    if data.train not in available:
+        if folders := split_folders(path, suffixes, layout):
+            if data.train not in folders and "data" in folders:  # as in repositories of the Hub
+                return local_files(path / "data", data, steps)
+            return {split: folders[name] for split, name in split_names(data, folders).items()}
+        if data.train in files:
+            suffix, key = next(iter(suffixes.items()))
+            raise missing_file(path, data.train, key, suffix, files[data.train])
+        if not available and (file := next(nested_files(path), None)):
+            raise DataError(nested_hint(path, file))
     return {
         split: split_files(path, name, files, suffixes, layout) for split, name in split_names(data, available).items()
     }
+
+
+def nested_hint(folder: Path, file: Path) -> str:
+    """What to do about a folder whose files are two or more folders below it."""
+    if file.suffix == ".txt" and len(list(file.parent.iterdir())) > MAX_SHARDS:
+        advice = (
+            f"If {file.parent.name} is the class of the texts in its files, write one csv file for each split, with "
+            "the columns text and label"
+        )
+    else:
+        advice = f"Set data.path to the folder that has a file, or a folder of files, for each split: {file.parent}"
+    return f"data.path: {folder} has no data files, but folders below it do, such as {file}. {advice}."
 
 
 def layout_of(data: "DataSection") -> Layout:
@@ -116,14 +151,18 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
     Raises DataError or NetworkError, naming both the path and the Hub id that were tried.
     """
+    missing = DataError(f"data.path: there is no file or folder {path.absolute()}.{nearest_file(path)}")
     if not looks_like_hub_id(data.path) or file_extension(path) in EXTENSIONS:
-        raise DataError(f"data.path: there is no file or folder {path.absolute()}.")
+        raise missing
     from datasets import load_dataset
+    from huggingface_hub.constants import is_offline_mode
 
     try:
         return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
     # datasets, fsspec and pyarrow raise dozens of types here; all mean that the data is unavailable
     except Exception as error:
+        if is_in_folder(data.path) and (is_transient(error) or is_offline_mode()):
+            raise missing from None
         kind = NetworkError if is_transient(error) else DataError
         raise kind(
             f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "

@@ -45,7 +45,8 @@ def load_splits(data: "DataSection", steps: RowSteps | None = None) -> Splits:
         builder.hold_out_missing()
     for split, rows in builder.datasets.items():
         report = builder.report.splits[split]
-        complete = drop_missing(steps.expand(rows, report), data.roles, report)
+        texts = data.text_roles if split == "train" else ()
+        complete = drop_missing(steps.expand(rows, report), data.roles, report, texts)
         builder.datasets[split] = steps.merge(complete, split, report)
     if data.value_columns and "test" in builder.datasets and not builder.datasets["test"]:
         del builder.datasets["test"], builder.report.splits["test"]  # as in benchmarks that publish no answers

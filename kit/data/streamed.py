@@ -108,7 +108,7 @@ def rows_of(data: "DataSection", steps: RowSteps, chunk: Chunk) -> tuple["Datase
     columns = {name: table[name] if name in table.column_names else absent for name in data.text_columns}
     rows = name_columns(to_dataset(plain_text(pa.table(columns))), data, "train", DataReport(), steps.columns)
     report = SplitReport(chunk.table.num_rows + chunk.dropped.total(), dropped=Counter(chunk.dropped))
-    rows = drop_missing(steps.expand(rows, report), data.roles, report)
+    rows = drop_missing(steps.expand(rows, report), data.roles, report, data.text_roles)
     report.rows = len(rows)
     return rows, report
 

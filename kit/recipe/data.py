@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MinLen
-from pydantic import PositiveInt, PrivateAttr
+from pydantic import AfterValidator, PositiveInt, PrivateAttr
 
 from kit.errors import did_you_mean
 from kit.recipe.messages import show
@@ -18,6 +18,11 @@ TEXT_FILE_KEYS = (*TABULAR_KEYS, "encoding")
 NOT_BUILTIN = "on data that is not built-in (data.path: builtin:NAME)"
 IN_MEMORY = "in-memory data"
 """Value of `data.path` for rows that a Python program passes to kit. A recipe does not store them."""
+
+
+def with_tabs(delimiter: str) -> str:
+    r"""The delimiter with a tab for each `\t`, as people type it on the command line."""
+    return delimiter.replace(r"\t", "\t")
 
 
 class SourceKeys(Section):
@@ -66,8 +71,8 @@ class FileKeys(SourceKeys):
     columns: Annotated[list[str], MinLen(1)] | None = None
     """Column names, in order, of files without a header line."""
 
-    delimiter: Annotated[str, MinLen(1)] | None = None
-    """Column delimiter; by default a tab or a comma, depending on the file extension."""
+    delimiter: Annotated[str, MinLen(1), AfterValidator(with_tabs)] | None = None
+    """Column delimiter, such as ";" or \\t for a tab; by default a tab or a comma, depending on the file extension."""
 
     quoting: bool | None = None
     """Whether cells may be enclosed in double quotes, which lets them contain delimiters and line breaks; false treats
@@ -255,6 +260,11 @@ class DataSection(FilterKeys, HoldoutKeys, BuiltinKeys, FileKeys):
     def roles(self) -> tuple[str, ...]:
         """The internal names of these columns; the first one identifies an example."""
         return (*self.text_columns.values(), *self.value_columns.values())
+
+    @property
+    def text_roles(self) -> tuple[str, ...]:
+        """The internal names of the columns in which a training example must not be empty."""
+        return tuple(role for role in self.roles if role in self.text_columns.values())
 
     @property
     def input_roles(self) -> tuple[str, ...]:

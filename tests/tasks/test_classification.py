@@ -132,10 +132,10 @@ def test_one_class_only_is_refused(tmp_path: Path) -> None:
         prepared(tmp_path, rows=[{"text": "a", "label": "x"}] * 3)
 
 
-def test_an_empty_text_is_an_example_and_is_told(tmp_path: Path) -> None:
+def test_an_empty_text_is_not_trained_on(tmp_path: Path) -> None:
     ready = prepared(tmp_path, rows=[*ROWS, {"text": "", "label": "x"}])
-    assert len(ready.encoded["train"].examples) == len(ROWS) + 1
-    assert any("1 with empty text" in line for line in ready.summary())
+    assert len(ready.encoded["train"].examples) == len(ROWS)
+    assert any("1 left out (empty text)" in line for line in ready.summary())
 
 
 def test_ten_thousand_classes(tmp_path: Path) -> None:
