@@ -19,7 +19,8 @@ from kit.cards.provenance import (
     summary,
     training,
 )
-from kit.cards.tables import figure_titles, figures_of, figures_table, group_tables, results_table
+from kit.cards.tables import figures_of, figures_table, group_tables, results_table
+from kit.evaluation.titles import figure_titles
 from kit.hub.names import RepoRef
 from kit.models import MODELS
 from kit.recipe.catalog import model_cards_folder

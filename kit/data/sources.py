@@ -22,7 +22,7 @@ from kit.data.formats.reader import EXTENSIONS
 from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
 from kit.data.steps import RowSteps
-from kit.errors import DataError, NetworkError, did_you_mean
+from kit.errors import DataError, MissingDataError, NetworkError, did_you_mean
 from kit.hub.names import is_in_folder, looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
 from kit.recipe.data import IN_MEMORY, TEXT_FILE_KEYS
@@ -151,7 +151,7 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
     Raises DataError or NetworkError, naming both the path and the Hub id that were tried.
     """
-    missing = DataError(f"data.path: there is no file or folder {path.absolute()}.{nearest_file(path)}")
+    missing = MissingDataError(f"data.path: there is no file or folder {path.absolute()}.{nearest_file(path)}")
     if not looks_like_hub_id(data.path) or file_extension(path) in EXTENSIONS:
         raise missing
     from datasets import load_dataset
@@ -163,7 +163,7 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
     except Exception as error:
         if is_in_folder(data.path) and (is_transient(error) or is_offline_mode()):
             raise missing from None
-        kind = NetworkError if is_transient(error) else DataError
+        kind = NetworkError if is_transient(error) else MissingDataError
         raise kind(
             f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "
             f"{one_line(error)}"
@@ -171,7 +171,10 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
 
 def split_names(data: "DataSection", available: Collection[str]) -> dict[str, str]:
-    """The name that each split has in the data. A split may only be missing if its name was left at the default."""
+    """The name that each split has in the data. A split may only be missing if its name was left at the default.
+
+    Data without a training split can be evaluated; `check_training_splits` rejects it for training.
+    """
     names = {}
     for split in SPLITS:
         wanted = getattr(data, split)
@@ -181,9 +184,17 @@ def split_names(data: "DataSection", available: Collection[str]) -> dict[str, st
         name = next((candidate for candidate in candidates if candidate in available), None)
         if name is not None:
             names[split] = name
-        elif split == "train" or wanted != split:
-            raise DataError(
-                f'data.{split}: {data.path} has no split "{wanted}".{did_you_mean(wanted, available)} '
-                f"It has {', '.join(available) or 'none'}."
-            )
+        elif wanted != split:
+            raise missing_split(data, split, available)
+    if not names:
+        raise missing_split(data, "train", available)
     return names
+
+
+def missing_split(data: "DataSection", split: str, available: Collection[str]) -> DataError:
+    """The error for a split that the data does not have."""
+    wanted = getattr(data, split)
+    return DataError(
+        f'data.{split}: {data.path} has no split "{wanted}".{did_you_mean(wanted, available)} '
+        f"It has {', '.join(available) or 'none'}."
+    )

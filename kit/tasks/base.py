@@ -20,7 +20,7 @@ from kit.cards.card import write_card
 from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.shortcuts import LabeledPairs
-from kit.data.splits import Splits, check_validation, load_splits
+from kit.data.splits import Splits, check_training_splits, load_splits
 from kit.data.steps import ExampleColumns, RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
@@ -157,9 +157,9 @@ class Task(ABC, Generic[E, S]):
         return load_splits(self.recipe.data, self.row_steps())
 
     def load_training_splits(self) -> Splits:
-        """The splits of a run, which needs one for validation, unlike the evaluation of a trained model."""
+        """The splits of a run, which needs train and validation, unlike the evaluation of a trained model."""
         splits = self.load_splits()
-        check_validation(splits, self.recipe.data)
+        check_training_splits(splits, self.recipe.data)
         return splits
 
     @property

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kit.data.rows import ColumnView, fingerprint
-from kit.data.splits import Splits, check_validation, load_splits
+from kit.data.splits import Splits, check_training_splits, load_splits
 from kit.errors import DataError
 from kit.tasks.translation.recipe import TranslationData
 
@@ -208,7 +208,7 @@ def test_mistakes_in_a_file_are_reported(tmp_path):
     path = write_pairs(tmp_path / "a.tsv", [("a", "b"), ("c", "d")])
     data = TranslationData(path=path)
     with pytest.raises(DataError, match=r"no validation split.*data\.validation_size"):
-        check_validation(load_splits(data), data)
+        check_training_splits(load_splits(data), data)
     with pytest.raises(DataError, match=r'no column "sorce"\. Did you mean "source"\? It has source, target'):
         load_splits(TranslationData(path=path, source="sorce", validation_size=1))
     with pytest.raises(DataError, match=r"data\.validation_size: 2 rows cannot be held out of 2"):

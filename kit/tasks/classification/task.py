@@ -126,7 +126,7 @@ class Classification(LabelingTask[LabeledTexts]):
         if self.is_regression:
             return state
         state = replace(state, labels=label_names(state.config))
-        if splits is None:
+        if splits is None or "train" not in splits.datasets:  # only the training loss is weighted
             return state
         return replace(state, class_weights=self.class_weights(splits.datasets["train"], state))
 

@@ -187,8 +187,9 @@ class Forecasting(Task[Windows, ForecastingState]):
             return state
         series = {split: self.series(rows, state) for split, rows in splits.datasets.items()}
         # other data that the model is evaluated on may be a single split
-        validation = self.windows(series.get("validation", series["train"]), "validation", season)
-        return replace(state, train=series["train"], validation=validation)
+        train = series.get("train") or next(iter(series.values()))
+        validation = self.windows(series.get("validation", train), "validation", season)
+        return replace(state, train=train, validation=validation)
 
     def series(self, rows: Dataset, state: ForecastingState) -> list[Series]:
         """The series of a split, with the calendar features of the model."""
