@@ -85,6 +85,7 @@ def write_card(
         "data_table": data_table(recipe, results),
         "data_notes": data_notes(results),
         "training_table": figures_table(training(recipe, results), ("figure", "value")),
+        "training_notes": [escape(note) for note in results.get("initialization") or ()],
         "curves": [plot for plot in plots if "attention" not in plot["title"]],
         "attentions": [plot for plot in plots if "attention" in plot["title"]],
         "recipe_block": code_block(shared_recipe(recipe), "yaml"),

@@ -31,10 +31,10 @@ from kit.evaluation.evaluator import Evaluator
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
-from kit.pretrained.loading import load_model
+from kit.pretrained.loading import BuiltModel, load_model
 from kit.recipe.model_settings import config_class
 from kit.system.files import read_json
-from kit.tasks.base import BuiltModel, Encoded, Task, TaskState, TextTokens, TokenView
+from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.forecasting.dates import Step, complete_cycles
 from kit.tasks.forecasting.evaluation import (
     Baselines,
