@@ -83,7 +83,7 @@ def source_kind(data: "DataSection") -> str:
     if data.path == IN_MEMORY:
         kind = "in-memory"
         if data.rows is None:
-            raise DataError(
+            raise MissingDataError(
                 "data.path: the rows were passed from Python, and a run does not store them. Name data to use "
                 "instead, such as data.path=FILE; or, in Python, pass rows again: data={...}."
             )

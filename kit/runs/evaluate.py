@@ -19,6 +19,7 @@ from kit.recipe.document import parse_override
 from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
 from kit.runs.revisions import check_foreign_paths
+from kit.system.device import preserved_random_state
 from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe
 
@@ -67,7 +68,9 @@ def evaluate(
     for line in [*DataReport({split: splits.report.splits[split]}).lines(), *encoded.notes]:
         report(line)
     objective = task.objective(model.to(accelerator.device).eval(), state)
-    return task.evaluate(Evaluator(recipe.eval.tokens_per_batch, accelerator), objective, rows, encoded, state)
+    evaluator = Evaluator(recipe.eval.tokens_per_batch, accelerator)
+    with preserved_random_state():
+        return task.evaluate(evaluator, objective, rows, encoded, state)
 
 
 def load_splits(task: Task[Any, Any], run: str, overrides: list[str]) -> Splits:

@@ -18,8 +18,8 @@ from kit import load_recipe, train
 from kit.errors import DataError, KitError, RecipeError, RunError
 from kit.pretrained.folder import ModelFolder
 from kit.runs.evaluate import evaluate
+from kit.runs.finished import FinishedRun
 from kit.runs.prepare import Prepared, prepare
-from kit.runs.train import FinishedRun
 
 ROWS = [{"text": text, "label": label} for text, label in [("aa b", "x"), ("c dd", "y"), ("b a", "x"), ("d", "y")] * 4]
 
