@@ -10,7 +10,7 @@ import pytest
 import kit
 
 EXCEPTIONS = ["DataError", "HubError", "KitError", "NetworkError", "RecipeError", "RunError"]
-CLASSES = ["Callback", "FinishedRun", "Recipe", "TrainingState", "Translator"]
+CLASSES = ["FinishedRun", "Recipe", "Translator"]
 FUNCTIONS = [
     "compare_runs", "evaluate", "load_metric", "load_recipe", "pipeline", "register", "register_metric", "train",
 ]  # fmt: skip

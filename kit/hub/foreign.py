@@ -10,11 +10,13 @@ from typing import Any
 
 from kit.errors import RunError
 from kit.hub.download import unsafe_paths
-from kit.system.files import read_json
+from kit.system.files import irregular_entry, read_json
 
 
 def check_model_folder(folder: Path) -> None:
-    """Raise RunError if loading the model or tokenizer in a folder would run code or read other folders."""
+    """Raise RunError if loading the model or tokenizer in a folder would run code, read other folders or never end."""
+    if problem := irregular_entry(folder):
+        raise RunError(f"{problem}: replace it with a file, or remove it")
     config, adapter_config = folder / "config.json", folder / "adapter_config.json"
     if config.is_file() and adapter_config.is_file():
         # transformers would load the adapter on top of the model, also from a pickle

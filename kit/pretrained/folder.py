@@ -1,13 +1,10 @@
 """A run folder, a model folder or a Hub repository, opened: its configuration, tokenizers and recipe file."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     PreTrainedConfig,
@@ -26,7 +23,7 @@ from kit.pretrained.adapters import (
 )
 from kit.recipe.model_settings import check_settings
 from kit.system.format import check_format, read_run_format
-from kit.system.redaction import redact
+from kit.system.load_errors import one_line_errors
 
 
 def weights_dir(name_or_path: str | Path) -> str:
@@ -78,8 +75,7 @@ class ModelFolder:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of a model with a single text, with padding even if it has no padding token, as GPT-2's."""
-        with one_line_errors(self.name):
-            tokenizer = read_tokenizer(str(self.path))
+        tokenizer = read_tokenizer(str(self.path))
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
         return tokenizer
@@ -116,18 +112,3 @@ def _read_config(name_or_path: str | Path, path: Path, settings: dict[str, Any])
     if (config._attn_implementation or "").startswith("flash_attention"):
         config._attn_implementation = None  # without the package, transformers would download a kernel instead
     return config
-
-
-@contextmanager
-def one_line_errors(name_or_path: str | Path) -> Iterator[None]:
-    """Turn errors of transformers about a model that is loaded into a RunError of one line."""
-    try:
-        yield
-    except (OSError, ValueError, SafetensorError) as error:
-        if "trust_remote_code" in str(error):
-            raise RunError(
-                f"{name_or_path} brings code of its own, which kit does not run. If you trust it, load it yourself "
-                "with trust_remote_code=True and save it as a model that transformers knows"
-            ) from None
-        reason = redact(str(error).strip().splitlines()[0])
-        raise RunError(f"{name_or_path} cannot be loaded as a run, a model folder or a Hub id: {reason}") from None

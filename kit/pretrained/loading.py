@@ -1,23 +1,21 @@
 """Load models: trained ones, pretrained ones to train, and adapters with their base model."""
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from transformers import (
-    AutoConfig,
     AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
+from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from kit.errors import RecipeError, RunError
 from kit.hub.download import download, is_downloaded
@@ -29,14 +27,13 @@ from kit.pretrained.adapters import (
     base_model_of,
     merge_adapter,
 )
-from kit.pretrained.folder import ModelFolder, load_config, one_line_errors, weights_dir
-from kit.pretrained.heads import copy_rows, match_labels, move_rows, row_parameters
+from kit.pretrained.architecture import architecture
+from kit.pretrained.folder import ModelFolder, load_config, weights_dir
 from kit.pretrained.padding import padding_problem
 from kit.recipe.base import Recipe
 from kit.system.device import default_device
-
-LABELED_HEADS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
-"""Classes whose heads have a row for each label, or one for a number."""
+from kit.system.files import read_json
+from kit.system.load_errors import one_line_errors
 
 
 def load_model(
@@ -48,12 +45,37 @@ def load_model(
     path = str(folder.path)
     if auto_class is AutoModelForSequenceClassification and (problem := padding_problem(folder.config)):
         raise RunError(f"{folder.name}: {problem}")
+    if (generation := folder.path / GENERATION_CONFIG_NAME).exists():
+        read_json(generation, "generation settings")  # transformers would ignore a damaged file
     with one_line_errors(folder.name), without_progress_bars():
         if adapter_config_file(path) is not None:
             return load_adapted(auto_class, path, folder.config)
-        model = auto_class.from_pretrained(path, config=folder.config, use_safetensors=True, trust_remote_code=False)
-    freeze_constants(model)
+        # mismatched weights would otherwise be logged in a table before the exception
+        model, loading = auto_class.from_pretrained(
+            path,
+            config=folder.config,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+        check_weights(model, loading, folder.name)
+        freeze_constants(model)
     return model
+
+
+def check_weights(model: PreTrainedModel, loading: dict[str, Any], name: str) -> None:
+    """Raise RunError if weights have other shapes than the configuration gives, or if some are missing in a model that
+    this class saved: transformers would initialize them at random, with a warning at most."""
+    mismatched = sorted(key if isinstance(key, str) else key[0] for key in loading["mismatched_keys"])
+    missing = sorted(loading["missing_keys"]) if architecture(model.config) == type(model).__name__ else []
+    if mismatched or missing:
+        what = f"do not match its configuration: {mismatched[0]}" if mismatched else f"are incomplete: {missing[0]}"
+        others = len(mismatched or missing) - 1
+        raise RunError(
+            f"{name} cannot be loaded: its weights {what}{f' and {others} more' if others else ''}. Copy or download "
+            "the folder again"
+        )
 
 
 def load_for_inference(
@@ -63,76 +85,38 @@ def load_for_inference(
     return load_model(auto_class, folder).eval().to(device or default_device())
 
 
-@dataclass(frozen=True)
-class BuiltModel:
-    """A model to train."""
-
-    model: PreTrainedModel
-    new_modules: Sequence[str] = ()
-    """Names of modules whose weights are not those of the pretrained model, such as a new head."""
-    notes: Sequence[str] = ()
-    """What is not as in the pretrained model, for the terminal and the model card."""
-
-
 def new_or_pretrained(
     auto_class: Any, recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_head: bool
-) -> BuiltModel:
-    """The model of a recipe with this config, new or pretrained, in the precision of the recipe.
+) -> tuple[PreTrainedModel, list[str]]:
+    """The model of a recipe with this config, new or pretrained, in the precision of the recipe; and the names of the
+    modules that are newly initialized in a pretrained model, which only `new_head` allows.
 
-    Only with `new_head`, modules of a pretrained model may be newly initialized; if `config` has labels, the rows of
-    its head follow their names. If `model.pretrained` is an adapter, it is merged into its base model. Raises
-    RecipeError or RunError if the model cannot be built or loaded.
+    If `model.pretrained` is an adapter, it is merged into its base model. Raises RecipeError or RunError if the model
+    cannot be built or loaded.
     """
     pretrained, train = recipe.model.pretrained, recipe.train
     torch.manual_seed(train.seed)
     if pretrained is None:
-        return BuiltModel(build_from_config(auto_class, config).to(getattr(torch, train.dtype)))
+        return build_from_config(auto_class, config).to(getattr(torch, train.dtype)), []
     with one_line_errors(pretrained), without_progress_bars(), merged_weights(pretrained) as folder:
         model, loading = auto_class.from_pretrained(
             folder,
             config=config,
-            ignore_mismatched_sizes=new_head,
+            ignore_mismatched_sizes=True,
             output_loading_info=True,
             use_safetensors=True,
             trust_remote_code=False,
         )
-        missing = {*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])} if new_head else set()
-        moved, notes = fit_head(auto_class, folder, model, missing) if new_head else ([], [])
-    freeze_constants(model)
+        if not new_head:
+            check_weights(model, loading, pretrained)
+        freeze_constants(model)
     if model.get_input_embeddings().num_embeddings < len(tokenizer):
         raise RecipeError(
             f"tokenizer.pretrained has {len(tokenizer)} tokens, more than model.pretrained has embeddings for. Remove "
             "tokenizer.pretrained to use the model's own tokenizer"
         )
-    new_modules = sorted({name.rpartition(".")[0] for name in missing.union(moved)} - {""})
-    return BuiltModel(model.to(getattr(torch, train.dtype)), new_modules, notes)
-
-
-def fit_head(auto_class: Any, folder: str, model: PreTrainedModel, missing: Set[str]) -> tuple[list[str], list[str]]:
-    """Let the rows of the head of a pretrained model, loaded from `folder`, follow their labels.
-
-    Returns the names of the parameters that were changed, and notes on the head and on other `missing` weights.
-    """
-    stored = AutoConfig.from_pretrained(folder, trust_remote_code=False)
-    names = row_parameters(model) if auto_class in LABELED_HEADS else []
-    others = sorted({name.rpartition(".")[0] for name in missing} - {name.rpartition(".")[0] for name in names})
-    notes = [f"new weights, which model.pretrained does not have: {', '.join(others)}"] if others else []
-    if not names:
-        return [], notes
-    rows = match_labels(stored, auto_class, model.config)
-    notes.insert(0, rows.describe())
-    if rows.is_unchanged:
-        return [], notes
-    if missing.isdisjoint(names):
-        head = copy_rows(model, names)
-    elif not rows.kept:  # transformers has initialized the head already
-        return names, notes
-    else:
-        head = copy_rows(
-            auto_class.from_pretrained(folder, config=stored, use_safetensors=True, trust_remote_code=False), names
-        )
-    move_rows(model, head, rows)
-    return names, notes
+    missing = [*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])] if new_head else []
+    return model.to(getattr(torch, train.dtype)), sorted({name.rpartition(".")[0] for name in missing} - {""})
 
 
 def build_from_config(auto_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
@@ -189,16 +173,19 @@ def load_base(folder: str, config: PreTrainedConfig) -> PreTrainedModel:
             use_safetensors=True,
             trust_remote_code=False,
         )
-    freeze_constants(model)
+        freeze_constants(model)
     if model.can_generate():
-        model.generation_config = GenerationConfig.from_pretrained(folder)
+        with one_line_errors(folder):
+            model.generation_config = GenerationConfig.from_pretrained(folder)
     return model
 
 
 def load_merged(name_or_path: str | Path) -> PreTrainedModel:
     """The base model of an adapter with the adapter merged into its weights."""
     folder = weights_dir(name_or_path)
-    return merge_adapter(load_base(folder, load_config(folder)), folder)
+    base = load_base(folder, load_config(folder))
+    with one_line_errors(name_or_path):
+        return merge_adapter(base, folder)
 
 
 @contextmanager

@@ -5,10 +5,9 @@ from pathlib import Path
 
 from kit.errors import RunError
 from kit.runs.finish import evaluate_and_export
-from kit.runs.finished import FinishedRun
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import prepare
-from kit.runs.train import build_accelerator, build_loop
+from kit.runs.train import FinishedRun, build_accelerator, build_loop
 from kit.system.console import Reporter
 from kit.training.checkpoint import Checkpoints
 
@@ -38,7 +37,8 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
             steps = loop.load_mean(last)
             reporter.print(f"mean of the checkpoints of steps {', '.join(map(str, steps))}")
             folder.start(prepared.recipe, prepared.tokenizers)
-            shutil.copyfile(source.metrics_file, folder.metrics_file)
+            if source.metrics_file.is_file():
+                shutil.copyfile(source.metrics_file, folder.metrics_file)
             results = evaluate_and_export(prepared, loop, folder, reporter, averaging={"steps": steps, "run": run.name})
         finally:
             loop.release()

@@ -14,7 +14,7 @@ from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.hub.download import is_downloaded
 from kit.recipe.base import RESUMABLE_KEYS, Recipe
-from kit.system.files import TEMPORARY_PREFIX, outside_link, read_json, replace_folder, write_text
+from kit.system.files import TEMPORARY_PREFIX, irregular_entry, outside_link, read_json, replace_folder, write_text
 from kit.system.format import FORMAT_STAMP, RUN_FILE, check_format, read_run_format
 from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
@@ -66,7 +66,7 @@ class RunFolder:
         check_format(self.path, stored)
 
     def check_links(self) -> None:
-        """Raise RunError if a link in the folder points out of it.
+        """Raise RunError if a link in the folder points out of it, or if an entry is no file, such as a named pipe.
 
         A run from somebody else could otherwise make kit read, publish or overwrite any file of this machine.
         """
@@ -74,6 +74,8 @@ class RunFolder:
             raise RunError(
                 f"{link} is a link to a place outside {self.path}: replace it with its content, or remove it"
             )
+        if problem := irregular_entry(self.path):
+            raise RunError(f"{problem}: replace it with a file, or remove it")
 
     @property
     def is_finished(self) -> bool:

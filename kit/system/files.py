@@ -1,13 +1,16 @@
-"""Atomic writes, which survive a kill or a full disk at any moment, and guarded reads of JSON.
+"""Atomic writes, which survive a kill or a full disk at any moment, and guarded reads of files from elsewhere.
 
 A file or folder is written under a temporary name, flushed to disk, and renamed. Renaming within a file system is
 atomic, so readers and crashes see the old content or the new, never a part of it.
 """
 
+import errno
 import hashlib
+import io
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,9 +34,25 @@ def fsync(path: Path) -> None:
         os.close(descriptor)
 
 
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading. Raises OSError for a named pipe, whose other end may never open, and for a device, which
+    may never end; and for a name with a null byte, where Python raises ValueError."""
+    if "\0" in str(path):
+        raise OSError(errno.EINVAL, "the name contains a null byte", str(path))
+    if not stat.S_ISDIR(mode := path.stat().st_mode) and not stat.S_ISREG(mode):
+        raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
+    return path.open("rb")
+
+
+def read_bytes(path: Path) -> bytes:
+    """The content of a file, opened by `open_regular`."""
+    with open_regular(path) as file:
+        return file.read()
+
+
 def file_sha256(path: Path) -> str:
     """The SHA-256 of a file, as hexadecimal digits."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -86,12 +105,29 @@ def recover_replaced(parent: Path) -> None:
 def outside_link(folder: Path) -> Path | None:
     """The first symbolic link in a folder, at any depth, that leads out of it. The folder itself may be one."""
     home = folder.resolve()
-    for root, folders, files in os.walk(folder):
-        for name in sorted([*folders, *files]):
-            path = Path(root, name)
-            if path.is_symlink() and not path.resolve().is_relative_to(home):
-                return path
+    # realpath() rather than resolve(), which raises for a link to itself
+    return next(
+        (p for p in _entries(folder) if p.is_symlink() and not Path(os.path.realpath(p)).is_relative_to(home)), None
+    )
+
+
+def irregular_entry(folder: Path) -> str | None:
+    """A description of the first entry of a folder, at any depth, that is neither a file nor a folder, such as a named
+    pipe or a link to nothing; None if there is none."""
+    for path in _entries(folder):
+        try:
+            mode = path.stat().st_mode
+        except OSError as error:
+            reason = "is a link to nothing" if path.is_symlink() else f"cannot be read: {error.strerror}"
+            return f"{path} {reason}"
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return f"{path} is neither a file nor a folder"
     return None
+
+
+def _entries(folder: Path) -> Iterator[Path]:
+    for root, folders, files in os.walk(folder):
+        yield from (Path(root, name) for name in sorted([*folders, *files]))
 
 
 def read_json(path: Path, what: str) -> dict[str, Any]:
@@ -100,7 +136,7 @@ def read_json(path: Path, what: str) -> dict[str, Any]:
     `what` describes the file in the message, such as "the results of a run".
     """
     try:
-        return _json_object(path.read_bytes())
+        return _json_object(read_bytes(path))
     except FileNotFoundError:
         raise RunError(f"{path} ({what}) does not exist") from None
     except (OSError, ValueError) as error:
@@ -113,7 +149,7 @@ def read_json_lines(path: Path, what: str, *, growing: bool = False) -> Iterator
     A `growing` file may end in a partial line, because its writer is still running or was killed; it is skipped.
     """
     try:
-        content = path.read_bytes()
+        content = read_bytes(path)
     except OSError as error:
         raise RunError(f"{path} cannot be read as {what}: {error}") from None
     # Not splitlines(): strings may contain other line separators, such as U+2028, which JSON does not escape.

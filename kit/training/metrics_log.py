@@ -50,13 +50,15 @@ class MetricsLog:
 
     def validations(self) -> dict[int, Mapping[str, Any]]:
         """The figures of the evaluations on validation, by step."""
-        return {entry["step"]: entry["validation"] for entry in self._entries() if "validation" in entry}
+        return {
+            entry["step"]: entry["validation"] for entry in self._entries() if isinstance(entry.get("validation"), dict)
+        }
 
     def _entries(self) -> Iterator[dict[str, Any]]:
         for line in self.path.read_bytes().split(b"\n") if self.path.exists() else []:
             try:
                 entry = json.loads(line.decode("utf-8"))
-            except ValueError:
+            except (ValueError, RecursionError):
                 continue
             if isinstance(entry, dict) and isinstance(entry.get("step"), int):
                 yield entry

@@ -5,10 +5,12 @@ python recipes/scripts/train_with_kit.py [key=value ...]
 
 import sys
 
-from kit import pipeline, train
+from kit import load_recipe, pipeline, train
+from kit.system.console import Reporter
 
 CHANGES = ["train.max_steps=200", "eval.steps=100", "data.languages=[en, de, fr, ja]"]
-run = train("dates_rnn", output="runs/dates_from_python", overrides=[*CHANGES, *sys.argv[1:]])
+recipe = load_recipe("dates_rnn", [*CHANGES, *sys.argv[1:]])
+run = train(recipe, output="runs/dates_from_python", reporter=Reporter())
 print("exact match on the test split:", run.results["test"]["exact_match"])
 
 translate = pipeline("translation", model=run.folder / "model")

@@ -66,7 +66,7 @@ def _run_kit(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
         os.dup2(nowhere, 1)
         os.dup2(nowhere, 2)
         os.environ.update(environment)
-        _forget_accelerator()
+        forget_accelerator()
         sys.argv = arguments
         main()
         code = 0
@@ -76,7 +76,7 @@ def _run_kit(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
         os._exit(code)
 
 
-def _forget_accelerator() -> None:
+def forget_accelerator() -> None:
     """Clear what an earlier test of this process has left."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
@@ -88,7 +88,7 @@ def _child(rank: int, number: int, port: int, function: Callable[..., Any], argu
     places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "MASTER_PORT": port}
     os.environ |= {name: str(value) for name, value in places.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true", "KIT_PROCESSES": str(number)}
-    _forget_accelerator()
+    forget_accelerator()
     try:
         function(*arguments)
     except BaseException:

@@ -54,7 +54,7 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
         "eval": {"steps": 6, "examples": 0},
     },
     "instruction_tuning": {
-        "model": GPT,
+        "model": {**GPT, "n_positions": 128},
         "tokenizer": CHARACTERS,
         "data": {
             "path": "builtin:date_instructions", "prompt": "prompt", "answer": "answer", "template": "{prompt}\n",
@@ -118,14 +118,6 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 """The sections of a recipe of each task."""
 
-SCORED = {
-    "question_answering": ["eval.metrics=[squad_f1]"],
-    "captioning": ["eval.metrics=[exact_match]"],
-    "dialogue": ["eval.metrics=[exact_match]"],
-    "tagging": ["eval.metrics=[entity_f1, tag_accuracy]"],
-    "instruction_tuning": ["eval.metrics=[exact_match]", "model.n_positions=96"],
-}
-"""Overrides with which runs of these recipes predict, and score their predictions."""
 METRICS = {"translation": "exact_match", "causal_lm": "loss", "masked_lm": "loss", "classification": "accuracy"}
 NO_DROPOUT = {
     "translation": ["model.dropout=0"],

@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from kit.data.text.languages import PREFIX_KEY, Languages, languages_of
 from kit.data.text.vocabulary import BERT_SPECIAL_TOKENS, BOS, EOS, PAD, UNK, train_vocabulary
 from kit.errors import NetworkError, RecipeError, RunError
-from kit.hub.download import resolve_folder
+from kit.hub.download import download
 from kit.hub.foreign import check_model_folder
 from kit.hub.names import one_line, parse_repo_id
 from kit.pipelines.text_to_text import decode_text, unknown_id
 from kit.system.files import read_json
+from kit.system.load_errors import one_line_errors
 from kit.system.redaction import redact
 
 if TYPE_CHECKING:
@@ -168,11 +169,21 @@ class NoTokenizers(Tokenizers):
 
 
 def read_tokenizer(folder: str, subfolder: str = "") -> "PreTrainedTokenizerBase":
+    """The tokenizer in a folder. Raises RunError if it is damaged, RecipeError if it needs a package."""
+    path = Path(folder) / subfolder
+    check_model_folder(path)
+    settings = path / "tokenizer_config.json"
+    generic = settings.is_file() and read_json(settings, "a tokenizer").get("tokenizer_class") in GENERIC_CLASSES
+    with one_line_errors(path, "the tokenizer"):
+        tokenizer = _load_tokenizer(folder, subfolder, generic)
+        tokenizer("a")  # what names tokens that are missing fails at the first text
+    return tokenizer
+
+
+def _load_tokenizer(folder: str, subfolder: str, generic: bool) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    check_model_folder(Path(folder) / subfolder)
-    settings = Path(folder) / subfolder / "tokenizer_config.json"
-    if settings.is_file() and read_json(settings, "a tokenizer").get("tokenizer_class") in GENERIC_CLASSES:
+    if generic:
         # These need no model config; AutoTokenizer would read it, and warn if its model type is not registered.
         return PreTrainedTokenizerFast.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)
     try:
@@ -284,12 +295,12 @@ def train_tokenizer(
 
 def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
     """The tokenizers of a run folder, a model folder or a Hub id. Raises KitError if there are none."""
-    on_hub = parse_repo_id(name_or_path) is not None
+    ref = parse_repo_id(name_or_path)
+    folder = Path(name_or_path)
     try:
-        folder = resolve_folder(name_or_path)
-        if on_hub:
-            return Tokenizers.load(folder)
-    except (NetworkError, RecipeError, RunError):
+        if ref is not None:
+            return Tokenizers.load(download(ref))
+    except (NetworkError, RecipeError):
         raise
     except Exception as error:
         raise RecipeError(

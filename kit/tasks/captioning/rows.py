@@ -78,9 +78,7 @@ def rename_common_columns(rows: "Dataset", data: "CaptioningData") -> "Dataset":
 
 
 def root_of(data: "CaptioningData") -> Path:
-    """The folder that file names are relative to; of rows from Python, the working folder."""
-    if data.rows is not None:
-        return Path()
+    """The folder that file names are relative to."""
     path = Path(data.path).expanduser()
     return path.parent if path.is_file() else path
 
