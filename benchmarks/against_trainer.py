@@ -60,7 +60,7 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
         seconds = trainer.train().metrics["train_runtime"]
     found = {"train": {"seconds": float(seconds)}}
     model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # judged in 32 bits, as kit's
-    prepared = replace(prepared, model=model.eval())
+    prepared = replace(prepared, built=replace(prepared.built, model=model.eval()))
     objective = prepared.task.objective(model, prepared.state)
     for split in ("validation", "test"):
         if split in prepared.encoded:

@@ -34,7 +34,6 @@ from kit import load_recipe, train
 from kit.cards.markdown import table
 from kit.data.splits import load_splits
 from kit.recipe.base import Recipe
-from kit.system.console import Reporter
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ Side = Callable[[Recipe, Path], Outcome]
 
 
 def with_kit(recipe: Recipe, folder: Path) -> Outcome:
-    results = train(recipe, folder, reporter=Reporter(quiet=True)).results
+    results = train(recipe, folder, quiet=True).results
     seen = results["data"]["examples"]["train"] * results["train"]["epochs"]
     return Outcome(seen / results["train"]["seconds"], results["validation"]["accuracy"])
 

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from kit.pretrained.pipelines import pipeline, register
     from kit.recipe.base import Recipe
     from kit.runs.evaluate import evaluate
-    from kit.runs.train import FinishedRun, train
+    from kit.runs.finished import FinishedRun
+    from kit.runs.train import train
     from kit.tasks.families.seq2seq.inference import Translator
     from kit.tasks.registry import load_recipe
+    from kit.training.callbacks import Callback, TrainingState
 
 _HOMES = {
     "DataError": "kit.errors",
@@ -40,11 +42,14 @@ _HOMES = {
     "register": "kit.pretrained.pipelines",
     "Recipe": "kit.tasks.registry",
     "load_recipe": "kit.tasks.registry",
-    "FinishedRun": "kit.runs.train",
+    "FinishedRun": "kit.runs.finished",
+    "Callback": "kit.training.callbacks",
+    "TrainingState": "kit.training.callbacks",
     "train": "kit.runs.train",
 }
 
 __all__ = [
+    "Callback",
     "DataError",
     "FinishedRun",
     "HubError",
@@ -53,6 +58,7 @@ __all__ = [
     "Recipe",
     "RecipeError",
     "RunError",
+    "TrainingState",
     "Translator",
     "__version__",
     "compare_runs",

@@ -27,6 +27,10 @@ class DataError(KitError):
     """Data that is missing, unreadable or not what the recipe states."""
 
 
+class MissingDataError(DataError):
+    """Data that is not where the recipe locates it."""
+
+
 class RunError(KitError):
     """A run or model folder that is missing, corrupt, in use, or of another recipe."""
 

@@ -96,6 +96,30 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(make_recipe(folder, "translation", overrides=overrides), folder / "run").folder
 
 
+@pytest.fixture(scope="session")
+def run_of_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A function that returns a finished run of a task on built-in data, trained for a moment."""
+    from functools import cache
+
+    from support.recipes import SCORED, make_recipe
+
+    from kit import train
+
+    @cache
+    def run(task: str) -> Path:
+        folder = tmp_path_factory.mktemp(task)
+        overrides = [
+            "train.max_steps=6",
+            "train.save_steps=6",
+            "eval.steps=0",
+            "eval.examples=2",
+            *SCORED.get(task, []),
+        ]
+        return train(make_recipe(folder, task, overrides=overrides), folder / "run").folder
+
+    return run
+
+
 NUMBERS = {
     "en": ("one", "two", "three", "four", "five", "six", "seven"),
     "de": ("eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben"),

@@ -10,7 +10,7 @@ import pytest
 import kit
 
 EXCEPTIONS = ["DataError", "HubError", "KitError", "NetworkError", "RecipeError", "RunError"]
-CLASSES = ["FinishedRun", "Recipe", "Translator"]
+CLASSES = ["Callback", "FinishedRun", "Recipe", "TrainingState", "Translator"]
 FUNCTIONS = [
     "compare_runs", "evaluate", "load_metric", "load_recipe", "pipeline", "register", "register_metric", "train",
 ]  # fmt: skip

@@ -19,7 +19,8 @@ from kit.cards.provenance import (
     summary,
     training,
 )
-from kit.cards.tables import figure_titles, figures_of, figures_table, group_tables, results_table
+from kit.cards.tables import figures_of, figures_table, group_tables, results_table
+from kit.evaluation.titles import figure_titles
 from kit.hub.names import RepoRef
 from kit.models import MODELS
 from kit.recipe.catalog import model_cards_folder
@@ -84,6 +85,7 @@ def write_card(
         "data_table": data_table(recipe, results),
         "data_notes": data_notes(results),
         "training_table": figures_table(training(recipe, results), ("figure", "value")),
+        "training_notes": [escape(note) for note in results.get("initialization") or ()],
         "curves": [plot for plot in plots if "attention" not in plot["title"]],
         "attentions": [plot for plot in plots if "attention" in plot["title"]],
         "recipe_block": code_block(shared_recipe(recipe), "yaml"),

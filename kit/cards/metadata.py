@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kit.cards.provenance import base_on_hub, short_path
-from kit.cards.tables import SPLITS, figure_titles, figures_of, metric_names
+from kit.cards.tables import SPLITS, figures_of
 from kit.evaluation.metrics import ACCURACIES, MODEL_METRICS
+from kit.evaluation.titles import figure_titles, metric_names
 from kit.hub.names import parse_repo_id
 
 if TYPE_CHECKING:

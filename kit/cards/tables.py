@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kit.cards.markdown import escape, table
-from kit.evaluation.evaluation import UNKNOWN_TOKENS
-from kit.evaluation.metrics import METRICS, MODEL_METRICS
+from kit.evaluation.titles import lower_is_better
 from kit.system.files import read_json_lines
 
 SPLITS = ("test", "validation")
 """The splits that a card reports, most important first."""
 
-_TITLES = {
-    "loss": "Loss",
-    "perplexity": "Perplexity",
-    "bits_per_byte": "Bits per byte",
-    "masked_loss": "Masked-token loss",
-    "unigram_loss": "Masked-token loss of a unigram baseline",
-    "pair_loss": "Sentence-pair loss",
-    "masked_accuracy": "Masked-token accuracy",
-    "pair_accuracy": "Sentence-pair accuracy",
-    "answer_accuracy": "Answer accuracy",
-    "answer_majority": "Answer accuracy of a majority baseline",
-    "persistence_mse": "Mean squared error of repeating the last value",
-    "persistence_mae": "Mean absolute error of repeating the last value",
-    "seasonal_mse": "Mean squared error of the seasonal naive forecast",
-    "seasonal_mae": "Mean absolute error of the seasonal naive forecast",
-    "linear_mse": "Mean squared error of a linear autoregression",
-    "linear_mae": "Mean absolute error of a linear autoregression",
-    "regression_mse": "Mean squared error of a linear regression for each step ahead",
-    "regression_mae": "Mean absolute error of a linear regression for each step ahead",
-    "coverage_50": "Share of values in the central 50 % interval",
-    "coverage_90": "Share of values in the central 90 % interval",
-    UNKNOWN_TOKENS: "Unknown tokens in the output",
-}
-"""Titles of figures that are not metrics."""
-_BASELINES = tuple(
-    f"{baseline}_{error}"
-    for baseline in ("persistence", "seasonal", "linear", "regression")
-    for error in ("mse", "mae")
-)
-
 
 def figures_of(results: Mapping[str, Any], section: str) -> Mapping[str, Any]:
     """A section of the results, empty if the run has none."""
     return results.get(section) or {}
-
-
-def metric_names(recipe_metrics: Sequence[str]) -> list[str]:
-    """All metrics, including those of the recipe that were registered while training, but not in this process."""
-    return list(dict.fromkeys([*METRICS, *(name for name in recipe_metrics if name not in _TITLES)]))
-
-
-def figure_titles(recipe_metrics: Sequence[str]) -> dict[str, str]:
-    """The titles of figures, in the order in which a card lists them."""
-    names = metric_names(recipe_metrics)
-    return {name: METRICS[name].title if name in METRICS else name for name in names} | _TITLES
 
 
 def results_table(results: Mapping[str, Any], titles: Mapping[str, str]) -> str:
@@ -85,10 +43,7 @@ def group_tables(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[
 
 
 def _heading(name: str, titles: Mapping[str, str]) -> str:
-    lower = name in (*MODEL_METRICS, *_BASELINES, UNKNOWN_TOKENS) or (
-        name in METRICS and not METRICS[name].greater_is_better
-    )
-    return f"{titles[name]} (lower is better)" if lower else titles[name]
+    return f"{titles[name]} (lower is better)" if lower_is_better(name) else titles[name]
 
 
 def figures_table(figures: Mapping[str, Any], headings: tuple[str, str]) -> str:

@@ -13,10 +13,19 @@ from kit.errors import KitError
 def evaluate(
     run: RunOrHub,
     overrides: Overrides = None,
-    split: Annotated[str, typer.Option(help="Split to evaluate on.")] = "test",
+    split: Annotated[
+        str | None, typer.Option(help="Split to evaluate on (default: test, or the only one there is).")
+    ] = None,
     predictions: Annotated[Path | None, typer.Option(help="File to write predictions to, as JSON lines.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Evaluate the model of a run. Overrides such as eval.num_beams=5 apply only to this evaluation."""
+    """Evaluate the model of a run, on its own data or, with data.path=FILE, on other data.
+
+    Overrides such as eval.num_beams=5 apply only to this evaluation.
+    """
+    from rich.console import Console
+
+    from kit.evaluation.show import figure_tables
     from kit.prediction.writing import open_output, to_json
     from kit.runs.evaluate import evaluate as evaluate_run
     from kit.system.console import Reporter
@@ -27,7 +36,12 @@ def evaluate(
             raise KitError("--predictions: this evaluation makes none. Set eval.metrics or eval.examples")
         with open_output(predictions) as file:
             file.writelines(to_json(row) + "\n" for row in evaluation.rows)
-    print(json.dumps(evaluation.figures, indent=1, ensure_ascii=False))
+    if as_json:
+        print(json.dumps(evaluation.figures, indent=1, ensure_ascii=False))
+        return
+    console = Console()
+    for table in figure_tables(evaluation.figures, run):
+        console.print(table)
 
 
 def compare(

@@ -35,41 +35,21 @@ def train(
     RECIPE can also be a run folder, to repeat or resume the run, or a run on the Hub to repeat: OWNER/NAME or
     OWNER/NAME@REVISION.
     """
-    from kit.recipe.catalog import recipe_exists
-    from kit.tasks.registry import load_recipe
+    from kit.runs.request import find_request, output_of
+    from kit.system.console import Reporter
 
-    path = Path(recipe)
-    is_run = (path / "recipe.yaml").is_file()
-    if is_run and recipe_exists(recipe):
-        typer.echo(f"{recipe}: using the run folder of this name, not the shipped recipe", err=True)
-    on_hub = None if is_run else _run_on_hub(recipe)
-    if on_hub is not None:
-        from kit.runs.revisions import recipe_of
-
-        loaded = recipe_of(on_hub, overrides or [])
-    else:
-        loaded = load_recipe(path / "recipe.yaml" if is_run else recipe, overrides or [])
+    request = find_request(recipe, overrides or [], report=Reporter().print)
     if dry_run:
         given = {"--output": output is not None, "--resume": resume, "--processes": processes > 1, "--shard": shard}
         for option in (option for option, is_given in given.items() if is_given):
             raise KitError(f"{option} has no effect with --dry-run, which looks at one process. Leave it out")
-        return _inspect(loaded)
-    name = path.stem if on_hub is None else on_hub.repo.rpartition("/")[2]
-    target = output or (path if is_run else Path("runs") / name)
+        return _inspect(request.recipe)
+    target = output_of(request, output)
     if processes > 1:
         return _train_in_processes(processes, target, shard)
     if shard and "RANK" not in os.environ:
         raise KitError("--shard splits the weights across processes: add --processes 2 or more")
-    _train(loaded, target, resume)
-
-
-def _run_on_hub(recipe: str) -> Any:
-    """The Hub repository that OWNER/NAME[@REVISION] refers to, or None if a recipe has this name."""
-    from kit.hub.names import parse_repo_id
-    from kit.recipe.catalog import recipe_exists
-
-    name = parse_repo_id(recipe)
-    return name if name is not None and "/" in name.repo and not recipe_exists(recipe) else None
+    _train(request.recipe, target, resume)
 
 
 def _train(recipe: Any, output: Path, resume: bool) -> None:
@@ -83,7 +63,7 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
     reporter = Reporter(quiet=not is_main_process())
     resume_hint = f"resume with: kit train {output} --resume"
     try:
-        finished = run_training(recipe, output, resume, reporter)
+        finished = run_training(recipe, output, resume)
     except TrainingInterrupted as stop:
         reporter.print(f"stopped after step {stop.step}; {resume_hint}")
         raise typer.Exit(128 + stop.signal_number) from None
@@ -98,9 +78,7 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
 
 def _show_results(finished: Any, reporter: Any) -> None:
     """Print the run folder and its main figures."""
-    if finished.already_finished:
-        reporter.print(f"{finished.folder} holds the finished run; nothing was changed (use --output for a new one):")
-    else:
+    if not finished.already_finished:
         reporter.print(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")
     if is_main_process():
         for split in ("validation", "test"):

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kit.data.columns import keep_common_columns
+from kit.data.columns import blank, keep_common_columns
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import ColumnView, filter_rows, fingerprint, first_occurrences, held_out_mask, row_digests
-from kit.data.sources import SPLITS
+from kit.data.rows import filter_rows, fingerprint, first_occurrences, held_out_mask, row_digests
+from kit.data.sources import SPLITS, missing_split
 from kit.data.steps import RowSteps
 from kit.data.streaming.stream import Stream
 from kit.errors import DataError
@@ -52,6 +52,13 @@ class SplitBuilder:
         self.datasets = {name: datasets[name] for name in SPLITS if name in datasets}
         self.report.splits = {name: reports[name] for name in SPLITS if name in reports}
 
+    @property
+    def train(self) -> "Dataset":
+        """The training rows. Raises DataError if the data has none to hold others out of."""
+        if "train" not in self.datasets:
+            raise missing_split(self.data, "train", [*self.datasets])
+        return self.datasets["train"]
+
     def check_not_empty(self) -> None:
         """Raise DataError for a split without rows; add a note to the report for examples that a split lacks."""
         for split, rows in self.datasets.items():
@@ -79,15 +86,18 @@ class SplitBuilder:
 
     def hold_out_missing(self) -> None:
         """Take validation and test out of train where the data has none and the recipe gives a size."""
-        for split, size in self.held_out_sizes(self.steps.holdout_sizes(len(self.datasets["train"]))).items():
-            train = self.datasets["train"]
+        rows = len(self.datasets.get("train", ()))
+        for split, size in self.held_out_sizes(self.steps.holdout_sizes(rows)).items():
+            train = self.train
             held = held_out_mask(self.steps.holdout_groups(train), size, f"{split}_size", self.data.held_out_by[0])
             self.datasets["train"] = filter_rows(train, ~held)
             self.report.splits["train"].dropped[f"held out for {split}"] = int(held.sum())
             self.add(split, filter_rows(train, held), SplitReport(int(held.sum())))
 
     def select_training_rows(self) -> None:
-        """Apply drop_duplicates, then the limits of the task, then max_examples."""
+        """Apply drop_duplicates, then the limits of the task, then max_examples, then the repetitions."""
+        if "train" not in self.datasets:  # data to evaluate
+            return
         data, train, report = self.data, self.datasets["train"], self.report.splits["train"]
         if data.drop_duplicates:
             first = first_occurrences(row_digests(train, self.steps.identity))
@@ -97,7 +107,7 @@ class SplitBuilder:
         if data.max_examples is not None and data.max_examples < len(train):
             report.dropped["beyond data.max_examples"] = len(train) - data.max_examples
             train = filter_rows(train, np.random.default_rng(data.seed).permutation(len(train)) < data.max_examples)
-        self.datasets["train"] = train
+        self.datasets["train"] = self.steps.repeat(train, report)
 
     def finish(self, stream: Stream | None = None) -> Splits:
         """The splits with the columns that all of them share.
@@ -110,12 +120,12 @@ class SplitBuilder:
 
     def _count_rows(self) -> None:
         """Add the counts of the rows that were kept to the report."""
-        roles = self.data.roles
+        roles = self.data.text_roles
         for split, rows in self.datasets.items():
             report = self.report.splits[split]
             report.rows = len(rows)
             for role in roles:
-                report.flagged += Counter({f"empty {role}": sum(cell == "" for cell in ColumnView(rows, role))})
+                report.flagged += Counter({f"empty {role}": int(blank(rows, role).sum())})
 
     def fingerprinted(self, stream: Stream | None = None) -> Splits:
         """The splits as they are, with their fingerprints. Raises DataError if they differ from `data.fingerprints`."""

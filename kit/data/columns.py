@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import filter_rows, to_dataset
+from kit.data.rows import ColumnView, filter_rows, to_dataset
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from kit.recipe.data import DataSection
 
+DELIMITERS = (";", "\t", "|", ",")
+"""What separates the columns of tables, the least common in text first."""
 PARAGRAPHS = "\n\n"
 """Separator of the paragraphs of a document."""
 
@@ -41,7 +43,7 @@ def name_columns(
             raise DataError(
                 f'data.{key}: the {split} split of {data.path} has no column "{name}".'
                 f"{did_you_mean(name, dataset.column_names)} It has {', '.join(dataset.column_names)}. "
-                "(If this is a file without a header line, name its columns with data.columns.)"
+                f"{delimiter_hint(dataset.column_names, data)}"
             )
         kind = dataset.data.schema.field(name).type
         # A column of type null has no values at all; its rows are counted as missing.
@@ -54,6 +56,15 @@ def name_columns(
     others = [name for name in dataset.column_names if name not in chosen]
     dataset = dataset.select_columns([*chosen, *others])
     return dataset.rename_columns(chosen) if needed == data.roles else dataset
+
+
+def delimiter_hint(columns: Sequence[str], data: "DataSection") -> str:
+    """What to do about a table whose columns are not those that are needed."""
+    inside = [mark for mark in DELIMITERS if mark in columns[0]] if len(columns) == 1 else []
+    if inside and data.delimiter is None:
+        shown = {"\t": r"\t"}.get(inside[0], inside[0])
+        return f'If "{shown}" separates the columns, set data.delimiter="{shown}".'
+    return "(If this is a file without a header line, name its columns with data.columns.)"
 
 
 def flatten_translations(dataset: "Dataset", names: set[str]) -> "Dataset":
@@ -96,14 +107,25 @@ def plain_text(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema(fields))
 
 
-def drop_missing(dataset: "Dataset", roles: Sequence[str], report: SplitReport) -> "Dataset":
-    """Drop and count rows that lack a text or a value. Empty text is a value, and stays."""
+def drop_missing(dataset: "Dataset", roles: Sequence[str], report: SplitReport, texts: Sequence[str] = ()) -> "Dataset":
+    """Drop and count rows that lack a text or a value, and those with an empty text in one of the columns `texts`."""
     complete = np.ones(len(dataset), dtype=bool)
     for role in roles:
         present = ~missing(dataset, role)
         report.dropped += Counter({f"no {role}": int((complete & ~present).sum())})
         complete &= present
+    for role in texts:
+        filled = ~blank(dataset, role)
+        report.dropped += Counter({f"empty {role}": int((complete & ~filled).sum())})
+        complete &= filled
     return dataset if complete.all() else filter_rows(dataset, complete)
+
+
+def blank(dataset: "Dataset", column: str) -> np.ndarray:
+    """A mask of the rows whose text in a column is empty or only white space, or whose list has no items."""
+    return np.array(
+        [not (cell.strip() if isinstance(cell, str) else cell) for cell in ColumnView(dataset, column)], bool
+    )
 
 
 def missing(dataset: "Dataset", column: str) -> np.ndarray:

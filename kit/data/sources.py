@@ -1,21 +1,31 @@
 """Locate and read the data that a recipe names: `builtin:NAME`, a local file or folder, or a Hub dataset."""
 
+import os
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kit.data.builtin import load_builtin
 from kit.data.columns import plain_text
-from kit.data.formats.folders import ShardFiles, list_data_files, missing_file, read_shards, split_files, splits_of
+from kit.data.formats.folders import (
+    ShardFiles,
+    list_data_files,
+    missing_file,
+    nested_files,
+    read_shards,
+    split_files,
+    split_folders,
+    splits_of,
+)
 from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.reader import EXTENSIONS
 from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
 from kit.data.steps import RowSteps
-from kit.errors import DataError, NetworkError, did_you_mean
-from kit.hub.names import looks_like_hub_id, one_line
+from kit.errors import DataError, MissingDataError, NetworkError, did_you_mean
+from kit.hub.names import is_in_folder, looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
-from kit.recipe.data import TEXT_FILE_KEYS
+from kit.recipe.data import IN_MEMORY, TEXT_FILE_KEYS
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -23,13 +33,17 @@ if TYPE_CHECKING:
     from kit.recipe.data import DataSection
 
 BUILTIN = "builtin:"
+MAX_SHARDS = 20
+"""More .txt files in a folder than this are texts, rather than the shards of a split."""
 SPLITS = ("train", "validation", "test")
 OTHER_NAMES = {"validation": ("val", "valid", "dev")}
 UNUSED = {
     "built-in": ("name", "revision", *TEXT_FILE_KEYS),
     "local": ("name", "revision", "languages", "sizes"),
     "Hub": (*TEXT_FILE_KEYS, "languages", "sizes"),
+    "in-memory": ("name", "revision", *SPLITS, "languages", "sizes", *TEXT_FILE_KEYS, "streaming"),
 }
+"""Keys without effect on each kind of data."""
 SplitRows = tuple["Dataset", SplitReport]
 """The rows of a split as they were read, and an account of them."""
 
@@ -37,6 +51,8 @@ SplitRows = tuple["Dataset", SplitReport]
 def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, SplitRows]:
     """The rows of train, validation and test, as far as the data has them."""
     path, kind = Path(data.path).expanduser(), source_kind(data)
+    if data.rows is not None:
+        return {split: all_rows(rows) for split, rows in data.rows.items()}
     if kind == "built-in":
         sizes: dict[str, int] = dict((data.sizes or {}).items())
         name = data.path.removeprefix(BUILTIN)
@@ -48,40 +64,72 @@ def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, SplitRows]:
     return {split: read_files(shards, data, steps) for split, shards in local_files(path, data, steps).items()}
 
 
+def nearest_file(path: Path) -> str:
+    """A hint at the file that was probably meant; empty if there is none."""
+    return did_you_mean(path.name, os.listdir(path.parent)) if path.parent.is_dir() else ""
+
+
 def all_rows(rows: "Dataset") -> SplitRows:
     """A split of which every row could be read."""
     return rows, SplitReport(len(rows))
 
 
 def source_kind(data: "DataSection") -> str:
-    """Where the data is: "built-in", "local" or, if no such file exists, "Hub".
+    """Where the data is: "in-memory", "built-in", "local" or, if no such file exists, "Hub".
 
-    Raises DataError for a key of the recipe that has no effect there.
+    Raises DataError for a key of the recipe that has no effect there, and for rows that are no longer in memory.
     """
     path = Path(data.path).expanduser()
-    kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
+    if data.path == IN_MEMORY:
+        kind = "in-memory"
+        if data.rows is None:
+            raise MissingDataError(
+                "data.path: the rows were passed from Python, and a run does not store them. Name data to use "
+                "instead, such as data.path=FILE; or, in Python, pass rows again: data={...}."
+            )
+    else:
+        kind = "built-in" if data.path.startswith(BUILTIN) else "local" if path.exists() else "Hub"
+    described = "rows passed from Python" if kind == "in-memory" else f"{kind} data ({data.path})"
     for name in UNUSED[kind]:
         if data.is_set(name):
-            raise DataError(f"data.{name} has no meaning for {kind} data ({data.path}). Remove it.")
+            raise DataError(f"data.{name} has no meaning for {described}. Remove it.")
     return kind
 
 
 def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, list[ShardFiles]]:
-    """The files of each split. A single file is train; in a folder, file names decide."""
+    """The files of each split. A single file is train; in a folder, the names of files or of folders decide."""
     suffixes = data.text_columns
     if path.is_dir() and (tables := steps.tables_in(path)):
         return {split: [tables[name]] for split, name in split_names(data, tables).items()}
     if path.is_file():
         return {name: [path] for name in split_names(data, ["train"])}
-    files = list_data_files(path, suffixes)
+    files, layout = list_data_files(path, suffixes), layout_of(data)
     available = splits_of(files, suffixes)
-    if data.train in files and data.train not in available:
-        suffix, key = next(iter(suffixes.items()))
-        raise missing_file(path, data.train, key, suffix, files[data.train])
-    layout = layout_of(data)
+    if data.train not in available:
+        if folders := split_folders(path, suffixes, layout):
+            if data.train not in folders and "data" in folders:  # as in repositories of the Hub
+                return local_files(path / "data", data, steps)
+            return {split: folders[name] for split, name in split_names(data, folders).items()}
+        if data.train in files:
+            suffix, key = next(iter(suffixes.items()))
+            raise missing_file(path, data.train, key, suffix, files[data.train])
+        if not available and (file := next(nested_files(path), None)):
+            raise DataError(nested_hint(path, file))
     return {
         split: split_files(path, name, files, suffixes, layout) for split, name in split_names(data, available).items()
     }
+
+
+def nested_hint(folder: Path, file: Path) -> str:
+    """What to do about a folder whose files are two or more folders below it."""
+    if file.suffix == ".txt" and len(list(file.parent.iterdir())) > MAX_SHARDS:
+        advice = (
+            f"If {file.parent.name} is the class of the texts in its files, write one csv file for each split, with "
+            "the columns text and label"
+        )
+    else:
+        advice = f"Set data.path to the folder that has a file, or a folder of files, for each split: {file.parent}"
+    return f"data.path: {folder} has no data files, but folders below it do, such as {file}. {advice}."
 
 
 def layout_of(data: "DataSection") -> Layout:
@@ -103,15 +151,19 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
     Raises DataError or NetworkError, naming both the path and the Hub id that were tried.
     """
+    missing = MissingDataError(f"data.path: there is no file or folder {path.absolute()}.{nearest_file(path)}")
     if not looks_like_hub_id(data.path) or file_extension(path) in EXTENSIONS:
-        raise DataError(f"data.path: there is no file or folder {path.absolute()}.")
+        raise missing
     from datasets import load_dataset
+    from huggingface_hub.constants import is_offline_mode
 
     try:
         return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
     # datasets, fsspec and pyarrow raise dozens of types here; all mean that the data is unavailable
     except Exception as error:
-        kind = NetworkError if is_transient(error) else DataError
+        if is_in_folder(data.path) and (is_transient(error) or is_offline_mode()):
+            raise missing from None
+        kind = NetworkError if is_transient(error) else MissingDataError
         raise kind(
             f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "
             f"{one_line(error)}"
@@ -119,7 +171,10 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
 
 
 def split_names(data: "DataSection", available: Collection[str]) -> dict[str, str]:
-    """The name that each split has in the data. A split may only be missing if its name was left at the default."""
+    """The name that each split has in the data. A split may only be missing if its name was left at the default.
+
+    Data without a training split can be evaluated; `check_training_splits` rejects it for training.
+    """
     names = {}
     for split in SPLITS:
         wanted = getattr(data, split)
@@ -129,9 +184,17 @@ def split_names(data: "DataSection", available: Collection[str]) -> dict[str, st
         name = next((candidate for candidate in candidates if candidate in available), None)
         if name is not None:
             names[split] = name
-        elif split == "train" or wanted != split:
-            raise DataError(
-                f'data.{split}: {data.path} has no split "{wanted}".{did_you_mean(wanted, available)} '
-                f"It has {', '.join(available) or 'none'}."
-            )
+        elif wanted != split:
+            raise missing_split(data, split, available)
+    if not names:
+        raise missing_split(data, "train", available)
     return names
+
+
+def missing_split(data: "DataSection", split: str, available: Collection[str]) -> DataError:
+    """The error for a split that the data does not have."""
+    wanted = getattr(data, split)
+    return DataError(
+        f'data.{split}: {data.path} has no split "{wanted}".{did_you_mean(wanted, available)} '
+        f"It has {', '.join(available) or 'none'}."
+    )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kit.data.builder import SplitBuilder, Splits
 from kit.data.columns import drop_missing, name_columns
-from kit.data.sources import read_splits
+from kit.data.sources import missing_split, read_splits
 from kit.data.steps import RowSteps
 from kit.data.streamed import load_streamed
 from kit.errors import DataError
@@ -15,11 +15,13 @@ from kit.errors import DataError
 if TYPE_CHECKING:
     from kit.recipe.data import DataSection
 
-__all__ = ["Splits", "check_validation", "load_splits"]
+__all__ = ["Splits", "check_training_splits", "load_splits"]
 
 
-def check_validation(splits: Splits, data: "DataSection") -> None:
-    """Raise DataError for data that cannot be trained on, because it has no validation split."""
+def check_training_splits(splits: Splits, data: "DataSection") -> None:
+    """Raise DataError for data that cannot be trained on, because it has no training or no validation split."""
+    if "train" not in splits.datasets and splits.stream is None:
+        raise missing_split(data, "train", [*splits.datasets])
     if "validation" not in splits.datasets:
         raise DataError(
             f"{data.path} has no validation split, by which the best checkpoint is chosen. Name it "
@@ -45,7 +47,8 @@ def load_splits(data: "DataSection", steps: RowSteps | None = None) -> Splits:
         builder.hold_out_missing()
     for split, rows in builder.datasets.items():
         report = builder.report.splits[split]
-        complete = drop_missing(steps.expand(rows, report), data.roles, report)
+        texts = data.text_roles if split == "train" else ()
+        complete = drop_missing(steps.expand(rows, report), data.roles, report, texts)
         builder.datasets[split] = steps.merge(complete, split, report)
     if data.value_columns and "test" in builder.datasets and not builder.datasets["test"]:
         del builder.datasets["test"], builder.report.splits["test"]  # as in benchmarks that publish no answers
@@ -54,5 +57,4 @@ def load_splits(data: "DataSection", steps: RowSteps | None = None) -> Splits:
     if not steps.expands:
         builder.hold_out_missing()
     builder.select_training_rows()
-    builder.datasets["train"] = steps.repeat(builder.datasets["train"], builder.report.splits["train"])
     return builder.finish()

@@ -18,6 +18,7 @@ from kit.data.sources import (
     layout_of,
     load_from_hub,
     local_files,
+    missing_split,
     read_files,
     source_kind,
     split_names,
@@ -60,10 +61,14 @@ def open_splits(data: "DataSection", steps: RowSteps) -> tuple[list[Shard], dict
     path, kind = Path(data.path).expanduser(), source_kind(data)
     if kind == "local":
         files = local_files(path, data, steps)
+        if "train" not in files:
+            raise missing_split(data, "train", [*files])
         shards: list[Shard] = [FileShard(shard, layout_of(data)) for shard in files.pop("train")]
         return shards, {split: read_files(rest, data, steps) for split, rest in files.items()}
     hub = load_from_hub(data, path, streaming=True)
     names = split_names(data, hub)
+    if "train" not in names:
+        raise missing_split(data, "train", hub)
     train = hub[names.pop("train")]
     shards = [HubShard(train, number, data.path, hub_commit(data)) for number in range(train.num_shards)]
     return shards, {split: all_rows(read_whole(hub[name], data)) for split, name in names.items()}
@@ -108,7 +113,7 @@ def rows_of(data: "DataSection", steps: RowSteps, chunk: Chunk) -> tuple["Datase
     columns = {name: table[name] if name in table.column_names else absent for name in data.text_columns}
     rows = name_columns(to_dataset(plain_text(pa.table(columns))), data, "train", DataReport(), steps.columns)
     report = SplitReport(chunk.table.num_rows + chunk.dropped.total(), dropped=Counter(chunk.dropped))
-    rows = drop_missing(steps.expand(rows, report), data.roles, report)
+    rows = drop_missing(steps.expand(rows, report), data.roles, report, data.text_roles)
     report.rows = len(rows)
     return rows, report
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import HubError, KitError, NetworkError
-from kit.hub.names import RepoRef, parse_repo_id
+from kit.errors import HubError, KitError, NetworkError, RunError
+from kit.hub.names import RepoRef, exists, is_in_folder, parse_repo_id
 from kit.hub.retry import print_error, with_retries
 from kit.system.files import file_sha256
 
@@ -29,12 +29,22 @@ FILE_FILTERS: dict[str, Any] = {"allow_patterns": list(ALLOW_PATTERNS), "ignore_
 
 
 def resolve_folder(name: str | Path) -> Path:
-    """The local folder of a model, downloaded if `name` is a Hub id.
+    """The local folder of a run or model, downloaded if `name` is a Hub id.
 
-    A name that cannot be a Hub id is returned as a path, whether or not it exists.
+    Raises RunError if there is none, HubError or NetworkError if it may be on the Hub and cannot be loaded.
     """
     ref = parse_repo_id(name)
-    return Path(name) if ref is None else download(ref)
+    missing = RunError(f"{name} does not exist: there is no such run or model folder")
+    if ref is not None:
+        try:
+            return download(ref)
+        except (HubError, NetworkError) as error:
+            if is_in_folder(ref.repo) and is_unreachable(error):
+                raise missing from error
+            raise
+    if not exists(Path(name)):
+        raise missing
+    return Path(name)
 
 
 def is_downloaded(folder: Path) -> bool:
@@ -53,7 +63,7 @@ def download(ref: RepoRef) -> Path:
     """
     from huggingface_hub import snapshot_download
 
-    action = f"{ref} cannot be loaded as a run, a model folder or a Hub id"
+    action = f"there is no run or model folder {ref}, and it cannot be loaded from the Hub"
     commit = resolve_commit(ref, action)
     if (snapshot := cached_snapshot(ref.repo, commit)) is not None:
         return snapshot

@@ -31,7 +31,7 @@ def parse_repo_id(name: str | Path) -> RepoRef | None:
 
     None for an existing file or folder, which takes precedence, and for a path that cannot be a repository name.
     """
-    return None if _exists(Path(name)) else parse_foreign_repo_id(name)
+    return None if exists(Path(name)) else parse_foreign_repo_id(name)
 
 
 def parse_foreign_repo_id(name: str | Path) -> RepoRef | None:
@@ -45,13 +45,20 @@ def looks_like_hub_id(name: str) -> bool:
     return re.fullmatch(_NAME, name) is not None
 
 
+def is_in_folder(name: str) -> bool:
+    """Whether a name is probably that of a missing file or folder rather than `OWNER/NAME` on the Hub: it would be in a
+    folder that exists."""
+    parent = Path(name).parent
+    return parent != Path() and exists(parent)
+
+
 def one_line(error: Exception) -> str:
     """The message of an exception on one line, shortened to 300 characters; its class name if the message is empty."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _MAX_MESSAGE_LENGTH else text[:_MAX_MESSAGE_LENGTH] + " …"
 
 
-def _exists(path: Path) -> bool:
+def exists(path: Path) -> bool:
     try:
         return path.exists()
     except (OSError, ValueError):  # too long for the file system, or with a null byte

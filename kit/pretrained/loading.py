@@ -1,15 +1,17 @@
 """Load models: trained ones, pretrained ones to train, and adapters with their base model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
     GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -29,11 +31,15 @@ from kit.pretrained.adapters import (
 )
 from kit.pretrained.architecture import architecture
 from kit.pretrained.folder import ModelFolder, load_config, weights_dir
+from kit.pretrained.heads import copy_rows, match_labels, move_rows, row_parameters
 from kit.pretrained.padding import padding_problem
 from kit.recipe.base import Recipe
 from kit.system.device import default_device
 from kit.system.files import read_json
 from kit.system.load_errors import one_line_errors
+
+LABELED_HEADS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
+"""Classes whose heads have a row for each label, or one for a number."""
 
 
 def load_model(
@@ -85,19 +91,30 @@ def load_for_inference(
     return load_model(auto_class, folder).eval().to(device or default_device())
 
 
+@dataclass(frozen=True)
+class BuiltModel:
+    """A model to train."""
+
+    model: PreTrainedModel
+    new_modules: Sequence[str] = ()
+    """Names of modules whose weights are not those of the pretrained model, such as a new head."""
+    notes: Sequence[str] = ()
+    """What is not as in the pretrained model, for the terminal and the model card."""
+
+
 def new_or_pretrained(
     auto_class: Any, recipe: Recipe, config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase, new_head: bool
-) -> tuple[PreTrainedModel, list[str]]:
-    """The model of a recipe with this config, new or pretrained, in the precision of the recipe; and the names of the
-    modules that are newly initialized in a pretrained model, which only `new_head` allows.
+) -> BuiltModel:
+    """The model of a recipe with this config, new or pretrained, in the precision of the recipe.
 
-    If `model.pretrained` is an adapter, it is merged into its base model. Raises RecipeError or RunError if the model
-    cannot be built or loaded.
+    Only with `new_head`, modules of a pretrained model may be newly initialized; if `config` has labels, the rows of
+    its head follow their names. If `model.pretrained` is an adapter, it is merged into its base model. Raises
+    RecipeError or RunError if the model cannot be built or loaded.
     """
     pretrained, train = recipe.model.pretrained, recipe.train
     torch.manual_seed(train.seed)
     if pretrained is None:
-        return build_from_config(auto_class, config).to(getattr(torch, train.dtype)), []
+        return BuiltModel(build_from_config(auto_class, config).to(getattr(torch, train.dtype)))
     with one_line_errors(pretrained), without_progress_bars(), merged_weights(pretrained) as folder:
         model, loading = auto_class.from_pretrained(
             folder,
@@ -109,14 +126,43 @@ def new_or_pretrained(
         )
         if not new_head:
             check_weights(model, loading, pretrained)
+        missing = {*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])} if new_head else set()
+        moved, notes = fit_head(auto_class, folder, model, missing) if new_head else ([], [])
         freeze_constants(model)
     if model.get_input_embeddings().num_embeddings < len(tokenizer):
         raise RecipeError(
             f"tokenizer.pretrained has {len(tokenizer)} tokens, more than model.pretrained has embeddings for. Remove "
             "tokenizer.pretrained to use the model's own tokenizer"
         )
-    missing = [*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])] if new_head else []
-    return model.to(getattr(torch, train.dtype)), sorted({name.rpartition(".")[0] for name in missing} - {""})
+    new_modules = sorted({name.rpartition(".")[0] for name in missing.union(moved)} - {""})
+    return BuiltModel(model.to(getattr(torch, train.dtype)), new_modules, notes)
+
+
+def fit_head(auto_class: Any, folder: str, model: PreTrainedModel, missing: Set[str]) -> tuple[list[str], list[str]]:
+    """Let the rows of the head of a pretrained model, loaded from `folder`, follow their labels.
+
+    Returns the names of the parameters that were changed, and notes on the head and on other `missing` weights.
+    """
+    stored = AutoConfig.from_pretrained(folder, trust_remote_code=False)
+    names = row_parameters(model) if auto_class in LABELED_HEADS else []
+    others = sorted({name.rpartition(".")[0] for name in missing} - {name.rpartition(".")[0] for name in names})
+    notes = [f"new weights, which model.pretrained does not have: {', '.join(others)}"] if others else []
+    if not names:
+        return [], notes
+    rows = match_labels(stored, auto_class, model.config)
+    notes.insert(0, rows.describe())
+    if rows.is_unchanged:
+        return [], notes
+    if missing.isdisjoint(names):
+        head = copy_rows(model, names)
+    elif not rows.kept:  # transformers has initialized the head already
+        return names, notes
+    else:
+        head = copy_rows(
+            auto_class.from_pretrained(folder, config=stored, use_safetensors=True, trust_remote_code=False), names
+        )
+    move_rows(model, head, rows)
+    return names, notes
 
 
 def build_from_config(auto_class: Any, config: PreTrainedConfig) -> PreTrainedModel:

@@ -183,6 +183,10 @@ class Recipe(Section):
         validated."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
+    def with_rows(self, rows: Mapping[str, Any] | None) -> Self:
+        """A copy of this recipe whose data is these datasets of train, validation and test."""
+        return self.model_copy(update={"data": self.data.with_rows(rows)})
+
     def flat(self) -> dict[str, Any]:
         """Every value by its dotted key; `task` and `measured` keep their names."""
         values: dict[str, Any] = {}

@@ -10,12 +10,11 @@ from kit.errors import RecipeError
 from kit.recipe.catalog import find_recipe
 from kit.recipe.document import parse_override, printable, read_text, read_yaml, write_yaml
 from kit.recipe.keys import Recipes
-from kit.recipe.parse import parse_recipe
+from kit.recipe.parse import GROUPS, parse_recipe
 
 OF_THE_RUN = ("measured", "hub")
 """Sections about the run and the model of the original: its figures, tags, languages and license."""
 
-GROUPS = "eval.group_by"
 OF_THE_DATA = ("data.languages", "data.sizes", "data.name", "data.revision")
 """Keys about the data of the original, which other data does not have."""
 
@@ -49,7 +48,7 @@ def _copied(source: Path, target: Path, overrides: Sequence[str], dropped: Set[s
     text = read_text(source)
     original = read_yaml(text, printable(source)).value
     values = _values(overrides)
-    removed = {GROUPS, *dropped, *(OF_THE_DATA if "path" in values.get("data", {}) else ())}
+    removed = {".".join(GROUPS), *dropped, *(OF_THE_DATA if "path" in values.get("data", {}) else ())}
     yield f"# A copy of the recipe {source.stem}."
     yield f"#   kit train {printable(target)}"
     for section, heading, lines in _sections(text):

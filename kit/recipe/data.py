@@ -1,11 +1,11 @@
 """The recipe section `data`: its key groups, and the section that every task extends."""
 
 import codecs
-from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MinLen
-from pydantic import PositiveInt
+from pydantic import AfterValidator, PositiveInt, PrivateAttr
 
 from kit.errors import did_you_mean
 from kit.recipe.messages import show
@@ -16,15 +16,25 @@ TABULAR_KEYS = ("columns", "delimiter", "quoting")
 TEXT_FILE_KEYS = (*TABULAR_KEYS, "encoding")
 """Data keys for the format of text files."""
 NOT_BUILTIN = "on data that is not built-in (data.path: builtin:NAME)"
+IN_MEMORY = "in-memory data"
+"""Value of `data.path` for rows that a Python program passes to kit. A recipe does not store them."""
+
+
+def with_tabs(delimiter: str) -> str:
+    r"""The delimiter with a tab for each `\t`, as people type it on the command line."""
+    return delimiter.replace(r"\t", "\t")
 
 
 class SourceKeys(Section):
     """Location of the data, and the names of its splits."""
 
     evaluation_keys: ClassVar[tuple[str, ...]] = ("path", "name", "revision", "train", "validation", "test")
+    source_keys: ClassVar[tuple[str, ...]] = ("name", "revision", "train", "validation", "test")
+    """Keys of this group that describe where rows are read from, and do not apply to rows passed from Python."""
 
     path: str
-    """Hub id, folder or file, or builtin:NAME for data that kit generates offline."""
+    """Hub id, folder or file, or builtin:NAME for data that kit generates offline. kit writes "in-memory data" for rows
+    that were passed from Python."""
 
     name: str | None = None
     """Configuration of a Hub dataset that has several, such as a language pair."""
@@ -56,12 +66,13 @@ class FileKeys(SourceKeys):
 
     evaluation_keys: ClassVar[tuple[str, ...]] = TEXT_FILE_KEYS
     prediction_keys: ClassVar[tuple[str, ...]] = TEXT_FILE_KEYS
+    source_keys: ClassVar[tuple[str, ...]] = TEXT_FILE_KEYS
 
     columns: Annotated[list[str], MinLen(1)] | None = None
     """Column names, in order, of files without a header line."""
 
-    delimiter: Annotated[str, MinLen(1)] | None = None
-    """Column delimiter; by default a tab or a comma, depending on the file extension."""
+    delimiter: Annotated[str, MinLen(1), AfterValidator(with_tabs)] | None = None
+    """Column delimiter, such as ";" or \\t for a tab; by default a tab or a comma, depending on the file extension."""
 
     quoting: bool | None = None
     """Whether cells may be enclosed in double quotes, which lets them contain delimiters and line breaks; false treats
@@ -88,6 +99,7 @@ class BuiltinKeys(SourceKeys):
     """Amount of built-in data."""
 
     evaluation_keys: ClassVar[tuple[str, ...]] = ("sizes",)
+    source_keys: ClassVar[tuple[str, ...]] = ("sizes",)
 
     sizes: dict[Literal["train", "validation", "test"], PositiveInt] | None = None
     """Number of examples to generate for each split; built-in data only."""
@@ -101,6 +113,7 @@ class LanguagesKey(SourceKeys):
     """Languages of built-in data, for tasks that have such data in several languages."""
 
     evaluation_keys: ClassVar[tuple[str, ...]] = ("languages",)
+    source_keys: ClassVar[tuple[str, ...]] = ("languages",)
 
     languages: Annotated[list[str], MinLen(1)] | None = None
     """Languages to generate; built-in data only. By default all available languages."""
@@ -162,6 +175,7 @@ class StreamingKeys(SourceKeys):
     in_memory_keys: ClassVar[tuple[str, ...]] = ("drop_duplicates",)
     """Keys that need all training data in memory."""
     own_data_keys: ClassVar[tuple[str, ...]] = ("streaming",)
+    source_keys: ClassVar[tuple[str, ...]] = ("streaming", "buffer_size")
 
     streaming: bool = False
     """Stream the training data, one buffer at a time, for files or Hub datasets larger than memory and disk; several
@@ -214,6 +228,24 @@ class DataSection(FilterKeys, HoldoutKeys, BuiltinKeys, FileKeys):
     """Fingerprint of each split, which kit writes to the recipe of a run; loading different data from the same path is
     then an error."""
 
+    _rows: Mapping[str, Any] | None = PrivateAttr(default=None)
+
+    @property
+    def rows(self) -> Mapping[str, Any] | None:
+        """The datasets of the splits, if a Python program passed them; they stay in their process."""
+        return self._rows
+
+    def with_rows(self, rows: Mapping[str, Any] | None) -> Self:
+        """The section with these datasets of train, validation and test."""
+        copied = self.model_copy()
+        copied._rows = rows
+        return copied
+
+    def __getstate__(self) -> dict[Any, Any]:
+        """What is sent to other processes: everything but the rows, of which each process has its own."""
+        state = super().__getstate__()
+        return {**state, "__pydantic_private__": {**(state["__pydantic_private__"] or {}), "_rows": None}}
+
     @property
     def text_columns(self) -> dict[str, str]:
         """Columns (or file suffixes) that hold text, each mapped to the recipe key that names it."""
@@ -228,6 +260,11 @@ class DataSection(FilterKeys, HoldoutKeys, BuiltinKeys, FileKeys):
     def roles(self) -> tuple[str, ...]:
         """The internal names of these columns; the first one identifies an example."""
         return (*self.text_columns.values(), *self.value_columns.values())
+
+    @property
+    def text_roles(self) -> tuple[str, ...]:
+        """The internal names of the columns in which a training example must not be empty."""
+        return tuple(role for role in self.roles if role in self.text_columns.values())
 
     @property
     def input_roles(self) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
 """Load a recipe: from YAML and `key=value` overrides to a validated `Recipe`, or one error that lists every mistake."""
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from pathlib import Path, PurePath
+from typing import Any, TypeGuard
 
 from pydantic import ValidationError
 
@@ -12,14 +12,28 @@ from kit.errors import RecipeError, did_you_mean
 from kit.recipe import model_settings
 from kit.recipe.base import Recipe, sections_of
 from kit.recipe.catalog import find_recipe, shipped_recipes
-from kit.recipe.document import Document, parse_override, printable, read_text, read_yaml
+from kit.recipe.data import IN_MEMORY
+from kit.recipe.document import Document, parse_override, printable, read_text, read_yaml, write_override
 from kit.recipe.keys import Recipes, unknown_key
 from kit.recipe.messages import Problem, field_problems, show
 from kit.recipe.model import ModelSection
 from kit.recipe.section import SAVED
 
+RecipeSource = str | Path | Mapping[str, Any] | Recipe
+"""A recipe file or the name of a shipped recipe; the sections of a recipe; or a loaded recipe."""
+
+Overrides = Sequence[str] | Mapping[str, Any]
+"""Values that take precedence: `key=value` arguments, or a mapping from dotted keys to values."""
+
 Key = tuple[str, str]
 """Section and name of a key."""
+
+PYTHON = "recipe"
+"""Where messages locate the mistakes of a recipe that is not a file."""
+
+HOLDOUT_UNITS = ("size", "share", "steps")
+GROUPS = ("eval", "group_by")
+"""The key with columns of the data by which results are grouped."""
 
 ALTERNATIVES: tuple[tuple[Key, Key], ...] = (
     (("train", "max_steps"), ("train", "num_train_epochs")),
@@ -30,15 +44,76 @@ ALTERNATIVES: tuple[tuple[Key, Key], ...] = (
 """Pairs of keys of which a recipe sets one: the one on the command line wins over the one in the file."""
 
 
-def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Recipes, saved: bool = False) -> Recipe:
-    """Load a recipe file, or a shipped recipe by name, and apply `key=value` overrides, which take precedence.
+def parse_recipe(
+    source: RecipeSource,
+    overrides: Overrides,
+    recipes: Recipes,
+    saved: bool = False,
+    rows: Mapping[str, Any] | None = None,
+) -> Recipe:
+    """Load a recipe file, or a shipped recipe by name, and apply overrides, which take precedence.
 
-    `recipes` maps each task to its recipe class. `saved` accepts names that are not registered in this process,
-    for the recipe of a run. A key of the file that an override replaces, or of a shipped recipe that it makes
+    `source` can also be a mapping of sections, or a loaded recipe. Overrides are `key=value` arguments, or a mapping
+    from dotted keys to values. `recipes` maps each task to its recipe class. `saved` accepts names that are not
+    registered in this process, for the recipe of a run. With `rows`, the datasets of the splits, the recipe loses what
+    describes other data. A key of the file that an override replaces, or of a shipped recipe that it makes
     meaningless, is dropped. Raises one RecipeError that lists every mistake, one per line. Checking the
     settings of a model imports transformers.
     """
-    path = find_recipe(path_or_name)
+    document, is_shipped = _open(source)
+    replaced = {} if rows is None else _use_rows(document, recipes, rows, is_shipped)
+    for argument in as_arguments(overrides):
+        document.override(argument)
+    replaced |= _drop_alternatives(document)
+    recipe, problems = _validate(document, recipes, saved)
+    if problems and (overrides or rows is not None) and is_shipped:
+        recipe, problems = _drop_meaningless(document, recipes, saved, problems, replaced)
+    if recipe is None or problems:
+        problems.sort(key=lambda problem: document.order(problem[0]))
+        raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
+    recipe = recipe.with_dropped({".".join(key): reason for key, reason in replaced.items()})
+    if rows is None:
+        return recipe
+    if recipe.data.path != IN_MEMORY:
+        raise RecipeError("data.path: it has no effect on rows passed from Python. Leave it out.")
+    return recipe.with_rows(rows)
+
+
+def as_arguments(overrides: Overrides) -> list[str]:
+    """Overrides as `key=value` arguments."""
+    if isinstance(overrides, str):
+        raise RecipeError(f'overrides: expected a list such as ["{printable(overrides)}"], or a mapping; got text.')
+    if isinstance(overrides, Mapping):
+        return [write_override(str(key), plain_value(value)) for key, value in overrides.items()]
+    return list(overrides)
+
+
+def plain_value(value: Any) -> Any:
+    """A value of a Python program as a recipe file has it: tuples are lists, and paths are text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain_value(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain_value(part) for part in value]
+    return str(value) if isinstance(value, PurePath) else value
+
+
+def is_loaded(source: RecipeSource) -> TypeGuard[Recipe]:
+    """Whether a recipe is loaded already, of whatever task."""
+    return hasattr(source, "to_yaml")
+
+
+def _open(source: RecipeSource) -> tuple[Document, bool]:
+    """The document of a recipe, and whether it is a shipped one. Raises RecipeError if it does not have sections."""
+    if is_loaded(source):
+        # as in the recipe of a run, keys without effect are left out
+        return Document(read_yaml(source.to_yaml(), PYTHON).value, PYTHON), False
+    if isinstance(source, Mapping):
+        return Document(plain_value(source), PYTHON), False
+    if not isinstance(source, str | Path):
+        raise RecipeError(
+            f"recipe: expected a file, the name of a shipped recipe, a mapping or a loaded recipe, got {show(source)}."
+        )
+    path = find_recipe(source)
     document = read_yaml(read_text(path), printable(path))
     if document.value is None:
         raise RecipeError(f"{document.filename} is empty. Copy a shipped recipe with `kit copy` to start from.")
@@ -46,16 +121,26 @@ def parse_recipe(path_or_name: str | Path, overrides: Sequence[str], recipes: Re
         raise RecipeError(
             f"{document.filename}: a recipe consists of sections (task:, model:, …); this is a list or text."
         )
-    for argument in overrides:
-        document.override(argument)
-    replaced = _drop_alternatives(document)
-    recipe, problems = _validate(document, recipes, saved)
-    if problems and overrides and path in shipped_recipes().values():
-        recipe, problems = _drop_meaningless(document, recipes, saved, problems, replaced)
-    if recipe is None or problems:
-        problems.sort(key=lambda problem: document.order(problem[0]))
-        raise RecipeError("\n".join(f"{document.where(path)}: {message}" for path, message in problems))
-    return recipe.with_dropped({".".join(key): reason for key, reason in replaced.items()})
+    return document, path in shipped_recipes().values()
+
+
+def _use_rows(document: Document, recipes: Recipes, rows: Mapping[str, Any], is_shipped: bool) -> dict[Key, str]:
+    """Make the document one about rows passed from Python; returns why keys were dropped, by key.
+
+    Keys about the source of other data are dropped, as are sizes of splits that are among the rows. A shipped recipe
+    also loses what belongs to the model of the original, and its groups of results.
+    """
+    kind = sections_of(_recipe_class(document.value, recipes)[1])["data"]
+    given = [f"{split}_{unit}" for split in rows for unit in HOLDOUT_UNITS]
+    keys = [("data", name) for name in (*kind.keys_of("source_keys"), *given)]
+    if is_shipped:
+        keys += [GROUPS, *(("hub", name) for name in document.value.get("hub") or ())]
+        document.value.pop("measured", None)
+    dropped = {key: "the rows are passed from Python" for key in keys if document.has(key)}
+    for key in dropped:
+        document.drop(key)
+    document.override(write_override("data.path", IN_MEMORY))
+    return dropped
 
 
 def _drop_alternatives(document: Document) -> dict[Key, str]:

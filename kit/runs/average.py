@@ -5,9 +5,10 @@ from pathlib import Path
 
 from kit.errors import RunError
 from kit.runs.finish import evaluate_and_export
+from kit.runs.finished import FinishedRun
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import prepare
-from kit.runs.train import FinishedRun, build_accelerator, build_loop
+from kit.runs.train import build_accelerator, build_loop
 from kit.system.console import Reporter
 from kit.training.checkpoint import Checkpoints
 

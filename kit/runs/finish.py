@@ -132,6 +132,7 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
             "notes": prepared.report.lines(),
             "fingerprints": prepared.splits.fingerprints,
         },
+        "initialization": list(prepared.built.notes),
         "parameters": total,
         "trained_parameters": trained,
         "hardware": describe_hardware(loop.accelerator.num_processes),

@@ -23,6 +23,7 @@ from kit.hub.names import parse_repo_id
 from kit.models import register_models
 from kit.pretrained.adapters import adapter_config_file, add_adapter, describe_parameters
 from kit.pretrained.folder import weights_dir
+from kit.pretrained.loading import BuiltModel
 from kit.recipe.base import Recipe
 from kit.runs.revisions import pin_revisions
 from kit.tasks.base import Encoded, Task, TaskState
@@ -44,11 +45,15 @@ class Prepared:
     encoded: Mapping[str, Encoded[Any]]
     """By split; streamed training data is missing."""
     plan: EpochPlan | StreamPlan[Any]
-    model: PreTrainedModel
+    built: BuiltModel
     duplicates: tuple[Duplicates, Mapping[str, Overlap]]
     """Duplicates among the training examples, and what the other splits share with these."""
     stream_plan: StreamPlan[Any] | None = None
     """The plan, if the training data is streamed."""
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.built.model
 
     @property
     def tokenizers(self) -> Tokenizers:
@@ -122,6 +127,7 @@ class Prepared:
                 if rows.truncated
             ),
             f"model: {self.model.config.model_type}, {describe_parameters(self.model)}",
+            *(f"  {note}" for note in self.built.notes),
             f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",
         ]
 
@@ -133,7 +139,7 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     does this and builds the tokenizers (or is given them) for all of them.
     """
     register_models()
-    recipe = on_main(lambda: pin_revisions(recipe))
+    recipe = on_main(lambda: pin_revisions(recipe)).with_rows(recipe.data.rows)
     splits = create_task(recipe).load_training_splits()
     check_same_data(splits)
     recipe = recipe.with_values("data", fingerprints=splits.fingerprints)
@@ -146,8 +152,8 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
         return Prepared(recipe, task, splits, state, encoded, plan, build_model(task, state), duplicates)
     process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
     stream_plan = task.stream_plan(splits, state, process, processes)
-    model = build_model(task, state)
-    return Prepared(recipe, task, splits, state, encoded, stream_plan, model, duplicates, stream_plan)
+    built = build_model(task, state)
+    return Prepared(recipe, task, splits, state, encoded, stream_plan, built, duplicates, stream_plan)
 
 
 def duplicates_of(
@@ -174,12 +180,12 @@ def check_same_data(splits: Splits) -> None:
             )
 
 
-def build_model(task: Task[Any, Any], state: TaskState) -> PreTrainedModel:
+def build_model(task: Task[Any, Any], state: TaskState) -> BuiltModel:
     """The model of the task, with the freezing and the adapter that the recipe asks for."""
     built, section, pretrained = task.build_model(state), task.recipe.peft, task.recipe.model.pretrained
     freeze(built.model, task.recipe.train)
     if section.method is None:
-        return built.model
+        return built
     assert pretrained is not None
     if adapter_config_file(weights_dir(pretrained)) is not None:
         raise RecipeError(
@@ -189,4 +195,5 @@ def build_model(task: Task[Any, Any], state: TaskState) -> PreTrainedModel:
     torch.manual_seed(task.recipe.train.seed)
     assert task.recipe.peft_task_type is not None  # the recipe rejects peft.method where there is none
     base = parse_repo_id(pretrained) or str(Path(weights_dir(pretrained)).resolve())
-    return add_adapter(built.model, section, task.recipe.peft_task_type, base, built.new_modules)
+    add_adapter(built.model, section, task.recipe.peft_task_type, base, built.new_modules)
+    return built

@@ -7,7 +7,7 @@ from pathlib import Path
 from kit.data.formats.layout import file_extension
 from kit.data.formats.reader import EXTENSIONS
 from kit.errors import HubError, KitError
-from kit.hub.download import download, resolve_commit
+from kit.hub.download import download, resolve_commit, resolve_folder
 from kit.hub.names import COMMIT, RepoRef, looks_like_hub_id, parse_repo_id
 from kit.recipe.base import Recipe
 from kit.tasks.registry import load_recipe
@@ -24,9 +24,10 @@ def pin_revisions(recipe: Recipe) -> Recipe:
     A dataset whose commit is unknown is not pinned; loading it reports what is wrong.
     """
     for section, key in MODEL_KEYS:
-        name = parse_repo_id(getattr(getattr(recipe, section), key) or "")
+        value = getattr(getattr(recipe, section), key) or ""
+        name = parse_repo_id(value)
         if name is not None and not name.is_pinned:
-            commit = download(name).name
+            commit = resolve_folder(value).name
             if COMMIT.fullmatch(commit):
                 recipe = recipe.with_values(section, **{key: str(RepoRef(name.repo, commit))})
     data = recipe.data

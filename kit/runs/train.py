@@ -1,8 +1,7 @@
 """A run from recipe to results: `train` reads as the table of contents of kit."""
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,23 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 
+from kit.data.in_memory import datasets_of
 from kit.errors import RecipeError, RunError
 from kit.evaluation.metrics import greater_is_better
 from kit.recipe.base import Recipe
+from kit.recipe.parse import Overrides, RecipeSource
 from kit.runs.finish import finish, show_evaluation
+from kit.runs.finished import FinishedRun
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import Prepared, prepare
+from kit.runs.request import find_request, output_of
 from kit.runs.revisions import pin_revisions, reuse_revisions
 from kit.system.console import Reporter
+from kit.system.device import preserved_random_state
 from kit.system.machine import keep_freed_memory
+from kit.tasks.registry import create_task
 from kit.training import sharding
+from kit.training.callbacks import Callback, check_callbacks
 from kit.training.launch import EXPECTED_PROCESSES
 from kit.training.layer_swaps import swap_layers
 from kit.training.loop import Loop
@@ -31,43 +37,54 @@ from kit.training.processes import on_main, wait_for_everyone
 UNSUPPORTED_ENGINES = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
 
 
-@dataclass(frozen=True)
-class FinishedRun:
-    """The folder of a finished run, and its figures."""
-
-    folder: Path
-    results: dict[str, Any]
-    already_finished: bool = False
-    """Whether the run was finished already, so that nothing was trained."""
-
-
-def train(recipe: Recipe, output: str | Path, resume: bool = False, reporter: Reporter | None = None) -> FinishedRun:
+def train(
+    recipe: RecipeSource,
+    output: str | Path | None = None,
+    resume: bool = False,
+    *,
+    data: Mapping[str, Any] | None = None,
+    overrides: Overrides = (),
+    callbacks: Sequence[Callback] = (),
+    quiet: bool = False,
+) -> FinishedRun:
     """Train the model of a recipe; evaluate it, export it and write its card into the folder `output`.
 
+    `recipe` is a recipe file, the name of a shipped recipe, a run folder, the sections of a recipe as a mapping, or a
+    loaded recipe. `overrides` take precedence over it: `{"train.max_steps": 500}`, or a list of `key=value` arguments.
+    `data` has the rows of train, validation and test to use instead of the recipe's data; of each split, a
+    `datasets.Dataset`, a data frame or a list of dictionaries. Without `output`, the run is in runs/RECIPE-NAME.
+
     A finished run of the same recipe is returned without training. With `resume`, an unfinished run continues from its
-    last checkpoint.
+    last checkpoint; rows from Python must be the same. `callbacks` are called while it trains. Messages and progress
+    are printed unless `quiet`. Raises KitError for mistakes in the recipe or the data.
     """
     keep_freed_memory()
-    accelerator = build_accelerator(recipe, Path(output))
-    reporter = reporter if reporter is not None and accelerator.is_main_process else Reporter(quiet=True)
-    folder = RunFolder(Path(output))
+    rows = None if data is None else datasets_of(data)
+    request = find_request(recipe, overrides, rows, Reporter(quiet).print)
+    folder = RunFolder(output_of(request, output))
+    accelerator = build_accelerator(request.recipe, folder.path)
+    reporter = Reporter(quiet=quiet or not accelerator.is_main_process)
     # only the main process looks into the folder, which on another machine can be a different one
-    recipe = on_main(lambda: resolve_recipe(recipe, folder, resume, accelerator, reporter))
+    resolved = on_main(lambda: resolve_recipe(request.recipe, folder, resume, accelerator, reporter))
+    resolved = resolved.with_rows(request.recipe.data.rows)  # each process has its own
     results = on_main(lambda: folder.results() if folder.is_finished else None)
     if results is not None:
+        if resolved.data.rows is not None:
+            create_task(resolved).load_training_splits()  # raises DataError if these are not the rows of the run
+        reporter.print(f"{folder.path} holds the finished run; nothing was changed (use --output for a new one)")
         return FinishedRun(folder.path, results, already_finished=True)
-    with folder.locked(accelerator.is_main_process):
+    with preserved_random_state(), folder.locked(accelerator.is_main_process):
         folder.check_shared()
-        prepared = prepare(recipe, on_main(folder.tokenizers), accelerator)
+        prepared = prepare(resolved, on_main(folder.tokenizers), accelerator)
         if accelerator.is_main_process:
             folder.start(prepared.recipe, prepared.tokenizers)
         wait_for_everyone()
-        dropped = [f"recipe: {key} is dropped: {reason}" for key, reason in recipe.dropped.items()]
+        dropped = [f"recipe: {key} is dropped: {reason}" for key, reason in request.recipe.dropped.items()]
         for line in [*dropped, *prepared.summary(), describe_processes(accelerator)]:
             reporter.print(line)
-        loop = build_loop(prepared, folder, accelerator, reporter)
+        loop = build_loop(prepared, folder, accelerator, reporter, check_callbacks(callbacks))
         try:
-            with explain_out_of_memory(recipe, loop):
+            with explain_out_of_memory(resolved, loop):
                 resume_from_checkpoint(loop, resume, reporter)
                 loop.run()
                 results = finish(prepared, loop, folder, reporter)
@@ -169,7 +186,13 @@ def describe_processes(accelerator: Accelerator) -> str:
     return f"processes: {number}, on {accelerator.device.type} by {torch.distributed.get_backend()}, {weights}"
 
 
-def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, reporter: Reporter) -> Loop:
+def build_loop(
+    prepared: Prepared,
+    folder: RunFolder,
+    accelerator: Accelerator,
+    reporter: Reporter,
+    callbacks: tuple[Callback, ...] = (),
+) -> Loop:
     """The training loop of the task's objective, which evaluates on the validation split."""
     recipe, task = prepared.recipe, prepared.task
     swap_layers(prepared.model, accelerator.device, accelerator.mixed_precision != "no")
@@ -205,6 +228,7 @@ def build_loop(prepared: Prepared, folder: RunFolder, accelerator: Accelerator, 
         folder=folder.path,
         log=MetricsLog(folder.metrics_file, accelerator),
         reporter=reporter,
+        callbacks=callbacks,
     )
 
 

@@ -1,5 +1,7 @@
 """The device that models run on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,3 +18,15 @@ def default_device() -> "torch.device":
 
     # PartialState reads the variable only through Accelerator
     return PartialState(cpu=parse_flag_from_env("ACCELERATE_USE_CPU")).device
+
+
+@contextmanager
+def preserved_random_state() -> Iterator[None]:
+    """Context manager: torch's random numbers go on after the block as if it had drawn none.
+
+    A run seeds them for each micro-batch, and a Python program that trains has a use of them, too.
+    """
+    import torch
+
+    with torch.random.fork_rng([torch.cuda.current_device()] if torch.cuda.is_initialized() else []):
+        yield

@@ -20,7 +20,7 @@ from kit.cards.card import write_card
 from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.shortcuts import LabeledPairs
-from kit.data.splits import Splits, check_validation, load_splits
+from kit.data.splits import Splits, check_training_splits, load_splits
 from kit.data.steps import ExampleColumns, RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
@@ -29,7 +29,7 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.engine import Predictor
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import load_model, new_or_pretrained
+from kit.pretrained.loading import BuiltModel, load_model, new_or_pretrained
 from kit.recipe.base import Recipe
 from kit.training.objective import Batch, Objective
 from kit.training.processes import gather
@@ -76,15 +76,6 @@ class Encoded(Generic[E]):
     """Indices of the rows that passed the filters; None for all of them."""
     notes: tuple[str, ...] = ()
     """Notes on the split for the terminal and the model card."""
-
-
-@dataclass(frozen=True)
-class BuiltModel:
-    """A model to train."""
-
-    model: PreTrainedModel
-    new_modules: Sequence[str] = ()
-    """Names of modules that have no pretrained weights, such as a new head."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +148,9 @@ class Task(ABC, Generic[E, S]):
         return load_splits(self.recipe.data, self.row_steps())
 
     def load_training_splits(self) -> Splits:
-        """The splits of a run, which needs one for validation, unlike the evaluation of a trained model."""
+        """The splits of a run, which needs train and validation, unlike the evaluation of a trained model."""
         splits = self.load_splits()
-        check_validation(splits, self.recipe.data)
+        check_training_splits(splits, self.recipe.data)
         return splits
 
     @property
@@ -267,8 +258,7 @@ class Task(ABC, Generic[E, S]):
     def build_model(self, state: S) -> BuiltModel:
         """A new model initialized with `train.seed`, or a pretrained one, in the precision of the recipe."""
         config, tokenizer = copy.deepcopy(state.config), state.tokenizers.source
-        model, new_modules = new_or_pretrained(self.auto_class, self.recipe, config, tokenizer, self.new_head)
-        return BuiltModel(model, new_modules)
+        return new_or_pretrained(self.auto_class, self.recipe, config, tokenizer, self.new_head)
 
     def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
         """A trained model of this task, from a run folder, a model folder or a Hub id."""

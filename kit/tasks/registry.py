@@ -5,13 +5,12 @@ and a `task` module; their classes are `NAMERecipe` and `NAME`.
 """
 
 import importlib
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from kit.errors import RecipeError, RunError
 from kit.recipe.base import Recipe
-from kit.recipe.parse import parse_recipe
+from kit.recipe.parse import Overrides, RecipeSource, parse_recipe
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -68,13 +67,17 @@ def find_task(config: "PreTrainedConfig") -> "type[Task[Any, Any]]":
     raise RunError(f"no task of kit uses a {config.model_type} that was saved as {saved_by}")
 
 
-def load_recipe(path_or_name: str | Path, overrides: Sequence[str] = (), *, saved: bool = False) -> Recipe:
-    """Load a recipe file, or a shipped recipe by name, with `key=value` overrides, which take precedence.
+def load_recipe(
+    recipe: RecipeSource, overrides: Overrides = (), *, saved: bool = False, rows: Mapping[str, Any] | None = None
+) -> Recipe:
+    """Load a recipe: from a file, by the name of a shipped recipe, or from a mapping of sections as in a file.
 
-    `saved` accepts metrics that are not registered in this process, for the recipe of a run. Raises one RecipeError
-    that lists every mistake, one per line.
+    `overrides` take precedence: a list of `key=value` arguments, or a mapping such as `{"train.max_steps": 500}`. They
+    also change a recipe that is loaded already. `saved` accepts metrics that are not registered in this process, for
+    the recipe of a run. `rows` are the datasets of train, validation and test, instead of the data that the recipe
+    names. Raises one RecipeError that lists every mistake, one per line.
     """
-    return parse_recipe(path_or_name, overrides, recipe_classes(), saved=saved)
+    return parse_recipe(recipe, overrides, recipe_classes(), saved=saved, rows=rows)
 
 
 def _load(location: str, module: str, suffix: str) -> Any:

@@ -28,6 +28,7 @@ from kit.errors import DataError, RunError
 from kit.recipe.base import Recipe
 from kit.system.console import Reporter, TrainingProgress
 from kit.training.averaging import MovingAverage, mean_weights
+from kit.training.callbacks import Callback, TrainingState
 from kit.training.checkpoint import (
     Checkpoint,
     Checkpoints,
@@ -39,7 +40,7 @@ from kit.training.checkpoint import (
 )
 from kit.training.metrics_log import LogWindow, MetricsLog
 from kit.training.objective import Batch, Objective
-from kit.training.processes import on_main, wait_for_everyone
+from kit.training.processes import gather, on_main, wait_for_everyone
 from kit.training.progress import Progress
 from kit.training.sharding import (
     free_weights,
@@ -86,6 +87,7 @@ class Loop:
     folder: Path
     log: MetricsLog
     reporter: Reporter
+    callbacks: tuple[Callback, ...] = ()
 
     def __post_init__(self) -> None:
         self.progress = Progress(world_size=self.accelerator.num_processes)
@@ -101,6 +103,10 @@ class Loop:
         self.average = None if decay is None else MovingAverage(self.trained_objective.model, decay)
         self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has the full tensors
         self.stop = StopSignals()
+        self._saved_step: int | None = None
+        self._last_loss: float | None = None
+        # all processes must take part in summing the loss for callbacks, even if only the main one was given some
+        self._is_observed = any(gather([bool(self.callbacks)]))
 
     # ---- the run -------------------------------------------------------------------------------------------------
 
@@ -127,6 +133,7 @@ class Loop:
                 progress.step_seconds += time.perf_counter() - began
                 window.add(loss, token_counts, time.perf_counter() - began)
                 bar.advance(window)
+                self._call_on_step(loss)
                 if progress.step % train.logging_steps == 0 or progress.step == self.total_steps:
                     self._log(window, norm, bar)
                     window = LogWindow()
@@ -136,7 +143,8 @@ class Loop:
                     self._save()
             if progress.evaluated_step < progress.step:
                 self._evaluate()
-            self._save()
+            if self._saved_step != progress.step:
+                self._save()
         if self.sharded:
             load_full_weights(self.objective, self.trained_objective)
         progress.seconds = self._seconds()
@@ -260,6 +268,23 @@ class Loop:
             padding=round(1 - window.real_tokens / max(1, window.padded_tokens), 4),
         )
 
+    def _call_on_step(self, loss: Tensor) -> None:
+        """Call the callbacks after a step; `loss` is this process's share of the step's loss."""
+        if self._is_observed:
+            self._last_loss = float(self.accelerator.reduce(loss.to(self.accelerator.device), reduction="sum"))
+            for callback in self._main_callbacks():
+                callback.on_step(self._state())
+
+    def _main_callbacks(self) -> tuple[Callback, ...]:
+        """The callbacks in the main process, none in the others."""
+        return self.callbacks if self.accelerator.is_main_process else ()
+
+    def _state(self) -> TrainingState:
+        """What callbacks are told about the run."""
+        step = self.progress.step
+        rate = self.optimizer.param_groups[0]["lr"]
+        return TrainingState(step, self.total_steps, self.plan.epochs(step), rate, self._last_loss)
+
     def _evaluate(self) -> bool:
         """Evaluate; returns whether this is the best step so far."""
         progress = self.progress
@@ -269,7 +294,11 @@ class Loop:
         ):
             figures, value, greater = self.evaluate(progress.step)
         self.log.add(progress.step, validation=figures)
-        return progress.record(progress.step, value, figures["loss"], greater)
+        is_best = progress.record(progress.step, value, figures["loss"], greater)
+        self._saved_step = None  # a checkpoint of this step does not have the evaluation
+        for callback in self._main_callbacks():
+            callback.on_evaluate(self._state(), figures)
+        return is_best
 
     @contextmanager
     def _full_weights(self) -> Iterator[None]:
@@ -300,6 +329,9 @@ class Loop:
             }
             self.checkpoints.save(self.progress.step, model, optimizer, state, average, carried)
             self.checkpoints.rotate(self.progress.step, self.progress.best_step)
+        self._saved_step = self.progress.step
+        for callback in self._main_callbacks():
+            callback.on_save(self._state(), self.checkpoints.at(self.progress.step).folder)
         wait_for_everyone()
 
     def _carried_state(self) -> dict[str, Tensor]:

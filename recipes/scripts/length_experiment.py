@@ -69,7 +69,7 @@ def main(arguments: list[str]) -> None:
         recipe = load_recipe("experiments/length", [*changes, *overrides])
         output = options.output / name.replace(", ", "_").replace(" ", "_")
         reporter.print(f"{name}: {output}")
-        tests[name] = train(recipe, output, resume=True, reporter=reporter).results["test"]
+        tests[name] = train(recipe, output, resume=True).results["test"]
     write_text(options.output / "length.md", as_table(tests) + "\n")
     draw({name: test["by"]["length"] for name, test in tests.items()}, options.output / "length.png")
     print(as_table(tests))

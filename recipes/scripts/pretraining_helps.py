@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     reporter.print(summary)
     text = [f"data.path={options.output / 'text'}", "data.text=paragraphs"]
     pretraining = load_recipe("pretraining/bert_nsp_tiny", [*text, *options.changes])
-    pretrained = train(pretraining, options.output / "pretrained", resume=True, reporter=reporter).folder
+    pretrained = train(pretraining, options.output / "pretrained", resume=True).folder
     accuracies: dict[str, list[float]] = {"from scratch": [], "pretrained": []}
     for seed in range(options.seeds):
         untrained = new_weights(pretrained, options.output / f"new_{seed}", seed)
@@ -60,7 +60,7 @@ def main(arguments: list[str]) -> None:
             recipe = load_recipe("experiments/few_labels", changes)
             output = options.output / f"{name.replace(' ', '_')}_{seed}"
             reporter.print(f"{name}, seed {seed}: {output}")
-            results = train(recipe, output, resume=True, reporter=reporter).results
+            results = train(recipe, output, resume=True).results
             accuracies[name].append(results["test"]["accuracy"])
     report = f"{summary}\n\n{as_table(accuracies, options.steps)}"
     write_text(options.output / "helps.md", report + "\n")

@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> None:
             recipe = load_recipe(f"experiments/{options.name}", [*options.changes, *overrides, f"train.seed={seed}"])
             folder = output / f"{setting.replace(', ', '_').replace(' ', '_')}_{seed}"
             reporter.print(f"{setting}, seed {seed}: {folder}")
-            tests.setdefault(setting, []).append(train(recipe, folder, resume=True, reporter=reporter).results["test"])
+            tests.setdefault(setting, []).append(train(recipe, folder, resume=True).results["test"])
     write_text(output / f"{options.name}.md", as_table(tests) + "\n")
     print(as_table(tests))
     if "by_horizon" in next(iter(tests.values()))[0]:

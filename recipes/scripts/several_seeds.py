@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> None:
         recipe = load_recipe(options.recipe, [*options.changes, f"train.seed={seed}"])
         output = options.output / f"seed_{seed}"
         reporter.print(f"seed {seed}: {output}")
-        results = train(recipe, output, resume=True, reporter=reporter).results
+        results = train(recipe, output, resume=True).results
         split = "test" if "test" in results else "validation"
         runs[f"seed {seed}"] = results[split]
     text = as_table(split, runs)

@@ -93,8 +93,7 @@ def inspection(tmp_path_factory: pytest.TempPathFactory) -> Inspection:
 def test_sizes_and_dropped_rows(inspection: Inspection) -> None:
     train, validation, test = (inspection.splits[name] for name in ("train", "validation", "test"))
     assert (train.read, train.examples) == (22, 19)
-    assert train.left_out == {"data.max_length": 2, "data.min_length": 1}
-    assert train.flagged == {"empty source": 1}
+    assert train.left_out == {"data.max_length": 2, "empty source": 1}
     assert (validation.read, validation.examples, validation.left_out) == (5, 5, {})
     assert (test.read, test.examples) == (1, 1)
 
@@ -383,7 +382,7 @@ def test_a_recipe_that_cannot_be_trained_is_rejected_as_by_a_run(tmp_path: Path)
 def test_everything_is_shown(inspection: Inspection) -> None:
     text = printed(inspection)
     for expected in (
-        "2 data.max_length", "1 with empty source", "ж", "cd → c", "ab → baa", "</s>", "source 8, target 8",
+        "2 data.max_length", "1 empty source", "ж", "cd → c", "ab → baa", "</s>", "source 8, target 8",
         "embeddings 64", "10; 5 an epoch, 2 epochs", "MB", "3 while training", "eval.max_new_tokens=8",
     ):  # fmt: skip
         assert expected in text, expected

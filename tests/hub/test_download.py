@@ -78,7 +78,7 @@ def test_a_failed_download_is_one_message(
         hub.faults = [Fault("GET|HEAD", status=500, times=999, message=f"I know {TOKEN}")]
     with pytest.raises(kind, match=message) as caught:
         hub_download.resolve_folder(name)
-    assert "cannot be loaded as a run, a model folder or a Hub id" in str(caught.value)
+    assert "cannot be loaded from the Hub" in str(caught.value)
     assert TOKEN not in str(caught.value)
 
 

@@ -1,6 +1,8 @@
 """`kit eval` on other data than that of the run: each row counts, and no row of the training data is among them."""
 
 import json
+import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,8 @@ from support.labeling_runs import recipe, write_rows
 from support.recipes import make_recipe
 
 from kit import evaluate, train
-from kit.errors import KitError, RecipeError
+from kit.errors import DataError, KitError, RecipeError
+from kit.system.format import FORMAT_STAMP, RUN_FILE
 
 ROWS = [{"text": f"a b {n}", "label": "xy"[n % 2]} for n in range(40)]
 OTHERS = [{"text": f"c {n}", "label": "xy"[n % 2]} for n in range(40)]
@@ -37,7 +40,8 @@ def test_all_rows_of_a_file_are_evaluated(run: Path) -> None:
     evaluation = evaluate(run, "train", [path], told.append)
     assert evaluation.figures["examples"] == len(evaluation.rows) == 41
     assert [row["text"] for row in evaluation.rows] == [row["text"] for row in [*OTHERS, OTHERS[0]]]
-    assert told == ["train: 1 left out (no label)"]
+    assert told == [f"evaluated: {run.parent / 'other.jsonl'}, train, 41 rows", "train: 1 left out (no label)"]
+    assert evaluate(run, overrides=[path]).rows == evaluation.rows
     renamed = [f"data.path={run.parent / 'renamed.jsonl'}", "data.text=review"]
     assert evaluate(run, "train", renamed).figures["examples"] == 40
     with pytest.raises(KitError, match=r"the data has no split 'test', only train\. Choose one of them with --split"):
@@ -94,3 +98,75 @@ def test_predictions_that_there_are_none_of_are_refused(trained: Path, kit_here:
     assert done.returncode == 2
     assert "--predictions: this evaluation makes none. Set eval.metrics or eval.examples" in done.stderr
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 20
+
+
+def test_data_without_a_training_split(run: Path, tmp_path: Path) -> None:
+    """One labeled split is enough, whatever the splits of the run's own data are called."""
+    write_rows(tmp_path / "own", rows=ROWS, dev=ROWS[:6], tst=ROWS[6:12])
+    data = {"path": str(tmp_path / "own"), "train": "rows", "validation": "dev", "test": "tst"}
+    named = train(recipe(tmp_path, "classification", data), tmp_path / "named").folder
+    assert evaluate(named).figures["examples"] == 6
+    file = f"data.path={run.parent / 'other.jsonl'}"
+    write_rows(tmp_path / "tst", tst=OTHERS[:9])
+    write_rows(tmp_path / "labeled", labeled=OTHERS[:8])
+    for overrides, count in (
+        ([file], 41),
+        ([f"data.path={tmp_path / 'tst'}"], 9),
+        ([f"data.path={tmp_path / 'labeled'}", "data.test=labeled"], 8),
+    ):
+        assert evaluate(named, overrides=overrides).figures["examples"] == count
+    with pytest.raises(KitError, match=r'data.test: .*labeled has no split "tst"\. It has labeled'):
+        evaluate(named, overrides=[f"data.path={tmp_path / 'labeled'}"])
+
+
+LINES = {"de": "eins\nzwei\n", "en": "one\ntwo\n"}
+TEXTS = "the old house\nnear the river\n\nunder a red bird\n"
+
+
+@pytest.mark.parametrize("task", ["translation", "causal_lm", "masked_lm", "instruction_tuning", "tagging", "dialogue"])
+def test_every_kind_of_labeled_data(task: str, run_of_task: Any, tmp_path: Path) -> None:
+    """A folder with only a test split, or a single file, for tasks whose data is not a table of labels."""
+    finished, data = run_of_task(task), tmp_path / "data"
+    data.mkdir()
+    files: dict[str, dict[str, str]] = {
+        "translation": {f"test.{name}": text for name, text in LINES.items()},
+        "causal_lm": {"book.txt": TEXTS},
+        "masked_lm": {"book.txt": TEXTS},
+        "instruction_tuning": {"new.csv": "prompt,answer\n3 May,05-03\n"},
+        "tagging": {"new.conll": "3\tB-day\nMay\tB-month\n"},
+        "dialogue": {"new.jsonl": '{"turns": ["hello", "I am Anna"], "response": "hi"}\n'},
+    }
+    for name, text in files[task].items():
+        (data / name).write_text(text, encoding="utf-8")
+    path = data if task == "translation" else data / next(iter(files[task]))
+    columns = {"translation": ["data.source=de", "data.target=en"], "dialogue": ["data.turns=turns"]}.get(task, [])
+    figures = evaluate(finished, overrides=[f"data.path={path}", *columns]).figures
+    assert figures["examples"] >= 1
+    assert figures["loss"] > 0
+
+
+def test_perplexities_of_a_language_model_are_of_tokens_words_and_bytes(run_of_task: Any, tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(TEXTS, encoding="utf-8")
+    overrides = [f"data.path={tmp_path / 'book.txt'}", "data.documents=file"]
+    figures = evaluate(run_of_task("causal_lm"), overrides=overrides).figures
+    nats = figures["loss"] * figures["tokens"]
+    text = TEXTS.removesuffix("\n")
+    sizes = {"word_perplexity": len(text.split()), "byte_perplexity": len(text.encode())}
+    for name, count in sizes.items():
+        assert math.log(figures[name]) == pytest.approx(nats / count)
+    assert math.log(figures["perplexity"]) == pytest.approx(figures["loss"])
+    assert figures["bits_per_byte"] == pytest.approx(math.log2(figures["byte_perplexity"]))
+
+
+def test_absent_data_of_a_shared_run_is_reported_with_the_way_to_name_other_data(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    text = (copy / "recipe.yaml").read_text(encoding="utf-8").replace(str(run.parent / "rows.jsonl"), "absent.jsonl")
+    (copy / "recipe.yaml").write_text(text, encoding="utf-8")
+    (copy / RUN_FILE).write_text(json.dumps(FORMAT_STAMP), encoding="utf-8")
+    absent = (
+        r"the data of .*copy is not available here.*absent\.jsonl.* with text and label: kit eval .*copy data\.path="
+    )
+    with pytest.raises(DataError, match=absent):
+        evaluate(copy)
+    assert evaluate(copy, overrides=[f"data.path={run.parent / 'other.jsonl'}"]).figures["examples"] == 41

@@ -66,7 +66,7 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     assert f'model = "{NAME}"' in files["README.md"].decode()
 
     shutil.rmtree(run)
-    evaluated = kit_here("eval", NAME)
+    evaluated = kit_here("eval", NAME, "--json")
     assert evaluated.returncode == 0, evaluated.stderr
     assert json.loads(evaluated.stdout)["exact_match"] == results["test"]["exact_match"]
     (tmp_path / "in.txt").write_text("3 May 1984\n", encoding="utf-8")

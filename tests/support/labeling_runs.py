@@ -7,7 +7,7 @@ from typing import Any
 
 from kit import train
 from kit.recipe.base import Recipe
-from kit.runs.train import FinishedRun
+from kit.runs.finished import FinishedRun
 from support.recipes import make_recipe
 
 TINY: dict[str, Any] = {

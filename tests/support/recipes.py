@@ -118,6 +118,14 @@ RECIPES: dict[str, dict[str, dict[str, Any]]] = {
 }  # fmt: skip
 """The sections of a recipe of each task."""
 
+SCORED = {
+    "question_answering": ["eval.metrics=[squad_f1]"],
+    "captioning": ["eval.metrics=[exact_match]"],
+    "dialogue": ["eval.metrics=[exact_match]"],
+    "tagging": ["eval.metrics=[entity_f1, tag_accuracy]"],
+    "instruction_tuning": ["eval.metrics=[exact_match]", "model.n_positions=96"],
+}
+"""Overrides with which runs of these recipes predict, and score their predictions."""
 METRICS = {"translation": "exact_match", "causal_lm": "loss", "masked_lm": "loss", "classification": "accuracy"}
 NO_DROPOUT = {
     "translation": ["model.dropout=0"],

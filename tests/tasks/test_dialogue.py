@@ -218,7 +218,7 @@ def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(talker: Path,
 
 
 def test_eval_data_and_verify_know_dialogues(talker: Path, kit_here: Any) -> None:
-    again = kit_here("eval", talker)
+    again = kit_here("eval", talker, "--json")
     assert again.returncode == 0, again.stderr
     results = json.loads((talker / "results.json").read_text(encoding="utf-8"))
     assert json.loads(again.stdout)["answer_accuracy"] == results["test"]["answer_accuracy"]

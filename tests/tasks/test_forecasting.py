@@ -277,7 +277,7 @@ def test_normalization_is_that_of_the_training_series(run: Path) -> None:
 
 
 def test_eval_data_and_verify_know_numbers(run: Path, kit_here: Any) -> None:
-    again = kit_here("eval", run)
+    again = kit_here("eval", run, "--json")
     assert again.returncode == 0, again.stderr
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert json.loads(again.stdout)["mse"] == pytest.approx(results["test"]["mse"], rel=1e-6)

@@ -105,7 +105,7 @@ def test_predict_continues_the_dates_of_a_file(run: Path, tmp_path: Path, kit_he
 
 
 def test_eval_accepts_another_stride_and_season(run: Path, kit_here: RunKit) -> None:
-    done = kit_here("eval", run, "eval.stride=24", "data.season=12")
+    done = kit_here("eval", run, "eval.stride=24", "data.season=12", "--json")
     assert done.returncode == 0, done.stderr
     figures = json.loads(done.stdout)
     assert (figures["season"], figures["examples"]) == (12, 21)

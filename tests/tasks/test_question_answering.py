@@ -11,8 +11,8 @@ from transformers import AutoConfig
 from kit import pipeline, train
 from kit.errors import DataError, KitError, RecipeError
 from kit.runs.evaluate import evaluate
+from kit.runs.finished import FinishedRun
 from kit.runs.prepare import Prepared, prepare
-from kit.runs.train import FinishedRun
 from kit.tasks.registry import create_task, load_recipe
 
 WINDOWS = {"max_length": 48, "doc_stride": 12, "max_question_length": 12}

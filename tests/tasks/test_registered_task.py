@@ -38,7 +38,7 @@ def test_it_learns_and_is_evaluated_again(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "expected"), [("eval", '"exact_match"'), ("verify", "beam search"), ("plot", "attention.png")]
+    ("command", "expected"), [("eval", "Exact match"), ("verify", "beam search"), ("plot", "attention.png")]
 )
 def test_commands_accept_the_run(run: Path, kit_here: RunKit, command: str, expected: str) -> None:
     done = kit_here(command, run)

@@ -18,8 +18,8 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import compute_metrics
 from kit.runs.evaluate import evaluate
+from kit.runs.finished import FinishedRun
 from kit.runs.prepare import Prepared, prepare
-from kit.runs.train import FinishedRun
 from kit.tasks.families.labeling.objectives import TaggingObjective
 
 ROWS = [

@@ -70,7 +70,7 @@ def test_kit_average_writes_a_run_with_the_mean_of_the_last_checkpoints(
     parts = [weights_of(run / f"checkpoints/step-{n}") for n in (8, 10, 12)]
     saved = weights_of(averaged / "model")
     assert all(torch.equal(saved[name], (sum(p[name].double() for p in parts) / 3).float()) for name in saved)
-    evaluated = kit_here("eval", averaged)
+    evaluated = kit_here("eval", averaged, "--json")
     assert json.loads(evaluated.stdout)["loss"] == pytest.approx(results["test"]["loss"])
 
 

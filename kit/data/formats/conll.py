@@ -9,6 +9,8 @@ Columns are separated by tabs, or, in a file without tabs, by any number of spac
 `data.columns` names the columns, each of which becomes a list. Without it, the first column is `tokens`, the last one
 is `tags`, and those in between are ignored. A word may be anything, including `#`: there are no comments. Lines that
 start with `-DOCSTART-` end a sentence and are ignored.
+
+The files of CoNLL-2003 end in the names of their splits: `eng.train`, `eng.testa` (validation), `eng.testb` (test).
 """
 
 import re
@@ -24,6 +26,8 @@ from kit.data.formats.lines import DecodingCheck, read_lines, strip_line_end
 from kit.data.formats.tables import UNDECODABLE, FileTable
 from kit.errors import DataError
 
+SPLIT_OF_EXTENSION = {"train": "train", "testa": "validation", "testb": "test"}
+"""The split of a file of CoNLL-2003 by its extension."""
 DOCUMENT = "-DOCSTART-"
 SPACES = re.compile("[ \t]+")
 

@@ -1,17 +1,20 @@
 """Which files of a folder belong to which split.
 
 `train.tsv`, or `train.de` beside `train.en`, each plain or as .gz; or several shards, named as on the Hub:
-`train-00000-of-00008.jsonl`.
+`train-00000-of-00008.jsonl`. A split can also be a folder of files with any names, in the order of these:
+`train/a.csv`, `train/b.csv`; or a dataset that `save_to_disk` wrote, whose state.json lists its files.
 """
 
+import json
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from kit.data.formats.layout import Layout
+from kit.data.formats.conll import SPLIT_OF_EXTENSION
+from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.reader import EXTENSIONS, read_table
 from kit.data.formats.tables import FileTable
 from kit.data.formats.text import read_parallel
@@ -22,6 +25,8 @@ Files = dict[str, dict[str, list[Path]]]
 ShardFiles = Path | dict[str, Path]
 """A file, or the files of parallel text by column name."""
 
+STATE = "state.json"
+"""The file in which `save_to_disk` lists the files of a dataset."""
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 
 
@@ -32,8 +37,45 @@ def list_data_files(folder: Path, suffixes: Collection[str]) -> Files:
         if path.is_file() and not path.name.startswith("."):
             name = path.name.removesuffix(".gz")
             extension = next((known for known in suffixes if name.endswith(f".{known}")), name.rpartition(".")[2])
-            files.setdefault(name.removesuffix(f".{extension}"), {}).setdefault(extension, []).append(path)
+            stem = SPLIT_OF_EXTENSION.get(extension) or name.removesuffix(f".{extension}")
+            files.setdefault(stem, {}).setdefault(extension, []).append(path)
     return files
+
+
+def split_folders(folder: Path, suffixes: dict[str, str], layout: Layout) -> dict[str, list[ShardFiles]]:
+    """The files of each folder in a folder, by its name, in order; empty folders and those of other files are left out.
+
+    A dataset that `save_to_disk` wrote without splits is "train".
+    """
+    if is_saved_dataset(folder):
+        return {"train": files_in(folder, suffixes, layout)}
+    inner = (path for path in sorted(folder.iterdir()) if path.is_dir() and not path.name.startswith("."))
+    return {path.name: files for path in inner if (files := files_in(path, suffixes, layout))}
+
+
+def nested_files(folder: Path) -> Iterator[Path]:
+    """The readable files at any depth below a folder."""
+    return (path for path in sorted(folder.rglob("*")) if path.is_file() and file_extension(path) in EXTENSIONS)
+
+
+def is_saved_dataset(folder: Path) -> bool:
+    """Whether `Dataset.save_to_disk` wrote the folder."""
+    return (folder / STATE).is_file() and (folder / "dataset_info.json").is_file()
+
+
+def files_in(folder: Path, suffixes: dict[str, str], layout: Layout) -> list[ShardFiles]:
+    """The readable files of a folder whose files belong to one split, in order."""
+    if is_saved_dataset(folder):
+        try:
+            names = [str(entry["filename"]) for entry in json.loads((folder / STATE).read_bytes())["_data_files"]]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DataError(
+                f"{folder / STATE} does not list the files of the dataset ({error}): save it again."
+            ) from None
+        return [folder / Path(name).name for name in names]
+    files = list_data_files(folder, suffixes)
+    stems = [stem for stem, extensions in files.items() if extensions.keys() & {*suffixes, *EXTENSIONS}]
+    return [shard_files(folder, stem, files[stem], suffixes, layout) for stem in stems]
 
 
 def splits_of(files: Files, suffixes: Collection[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Parquet files, whole or from any row on.
+"""Parquet and Arrow files, whole or, for parquet, from any row on.
 
 Their text is UTF-8 by definition, and libraries trust it without looking; here it is validated, and rows with invalid
 text are dropped and counted. Of the metadata that `datasets` writes into a file, kit reads the names of class labels.
@@ -20,6 +20,8 @@ from kit.data.formats.tables import UNDECODABLE, FileTable, checked_table
 from kit.errors import DataError
 
 ADVICE = "Write the file again."
+ARROW_MARK = b"ARROW1"
+"""The first bytes of an Arrow file that is no stream."""
 DATASETS_KEY = b"huggingface"
 """Key of the metadata in which `datasets` records the features of a table."""
 
@@ -34,6 +36,24 @@ def read_parquet(path: Path, layout: Layout) -> FileTable:
             table = pq.read_table(pa.BufferReader(raw.read()) if path.suffix == ".gz" else raw)
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
+    return usable_rows(table, path)
+
+
+def read_arrow(path: Path, layout: Layout) -> FileTable:
+    """The usable rows of an Arrow file: a stream, as `datasets` writes it, or the file format, also called Feather."""
+    try:
+        with reading(path), open_bytes(path) as raw:
+            buffer = pa.BufferReader(raw.read())
+            is_file = buffer.read(len(ARROW_MARK)) == ARROW_MARK
+            buffer.seek(0)
+            table = (pa.ipc.open_file(buffer) if is_file else pa.ipc.open_stream(buffer)).read_all()
+    except pa.ArrowException as error:
+        raise DataError(f"{path} is not a valid Arrow file: {str(error).splitlines()[0]}") from error
+    return usable_rows(table, path)
+
+
+def usable_rows(table: pa.Table, path: Path) -> FileTable:
+    """The rows of a table whose text is valid."""
     table = with_class_labels(table, path)
     check = DecodingCheck(path, "utf-8", advice=ADVICE)
     usable = decodable_rows(table, check)

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from kit.data.formats.conll import read_conll
+from kit.data.formats.conll import SPLIT_OF_EXTENSION, read_conll
+from kit.data.formats.excel import read_excel
 from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.npz import read_npz
-from kit.data.formats.parquet import read_parquet
+from kit.data.formats.parquet import read_arrow, read_parquet
 from kit.data.formats.squad import is_squad, read_squad
 from kit.data.formats.tables import FileTable
 from kit.data.formats.text import Lines, RowStream, open_delimited, open_json, read_delimited, read_json_rows
@@ -43,6 +44,10 @@ FORMATS = {
     "txt": Format(read_delimited, open_delimited),
     "conll": Format(read_conll),
     "npz": Format(read_npz, has_column_names=True, is_text=False),
+    "arrow": Format(read_arrow, has_column_names=True, is_text=False),
+    "feather": Format(read_arrow, has_column_names=True, is_text=False),
+    "xlsx": Format(read_excel, is_text=False),
+    **dict.fromkeys(SPLIT_OF_EXTENSION, Format(read_conll)),
 }
 EXTENSIONS = tuple(FORMATS)
 
@@ -63,6 +68,8 @@ def line_parser(path: Path, layout: Layout) -> LineParser:
 def check_extension(path: Path, layout: Layout) -> Format:
     """The format of a file. Raises DataError if no reader knows it, or if the recipe sets a key that has no effect."""
     extension = file_extension(path)
+    if extension == "xls":
+        raise DataError(f"{path}: kit reads .xlsx, not the older .xls. Save it as .xlsx or csv.")
     if extension not in FORMATS:
         raise DataError(
             f"{path}: kit reads files that end in {', '.join(EXTENSIONS)} (and .gz), not in {extension or 'nothing'}."
@@ -74,6 +81,8 @@ def check_extension(path: Path, layout: Layout) -> Format:
         raise DataError(f"data.encoding has no effect on {path}: text in {extension} files is utf-8. Remove it.")
     if extension == "txt" and layout.delimiter is None and keys:
         raise DataError(f'data.{keys[0]} has no effect on {path}: without data.delimiter it is one column, "text".')
-    if extension == "conll" and layout.quoting is not None:
+    if file_format.read is read_excel and (keys := [key for key in keys if key != "columns"]):
+        raise DataError(f"data.{keys[0]} has no effect on {path}: its cells are separate. Remove it.")
+    if file_format.read is read_conll and layout.quoting is not None:
         raise DataError(f"data.quoting has no effect on {path}: there, a quotation mark is a word. Remove it.")
     return file_format

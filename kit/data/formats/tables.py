@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -76,8 +75,8 @@ class StringTableBuilder:
 class ObjectTableBuilder:
     """Builds a table from JSON objects. Keys and types may be known only at the end; chunks are promoted to fit."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, source: object) -> None:
+        self.source = source
         self.entries: list[tuple[int, dict[str, Any]]] = []
         self.chunks: list[pa.Table] = []
 
@@ -93,6 +92,8 @@ class ObjectTableBuilder:
             cells = [entry.get(name) for _, entry in self.entries]
             try:
                 columns[name] = pa.array(cells)
+            except UnicodeError as error:
+                raise DataError(f'{self.source}: "{name}" holds text that is not valid Unicode ({error}).') from error
             except (pa.ArrowException, OverflowError) as error:
                 raise self._mixed_types(name, cells, error) from error
         self.chunks.append(pa.table(columns))
@@ -102,7 +103,7 @@ class ObjectTableBuilder:
         first = next(type(cell) for cell in cells if cell is not None)
         others = (number for (number, _), cell in zip(self.entries, cells, strict=True) if type(cell) is not first)
         where = next((f", row {number}" for number in others), "")
-        return DataError(f'{self.path}{where}: the values of "{name}" have different types ({error}).')
+        return DataError(f'{self.source}{where}: the values of "{name}" have different types ({error}).')
 
     def table(self) -> pa.Table:
         if self.entries:
@@ -112,4 +113,4 @@ class ObjectTableBuilder:
         try:
             return pa.concat_tables(self.chunks, promote_options="permissive")
         except pa.ArrowException as error:
-            raise DataError(f"{self.path}: the values of a column have different types ({error}).") from error
+            raise DataError(f"{self.source}: the values of a column have different types ({error}).") from error

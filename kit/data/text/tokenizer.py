@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from kit.data.text.languages import PREFIX_KEY, Languages, languages_of
 from kit.data.text.vocabulary import BERT_SPECIAL_TOKENS, BOS, EOS, PAD, UNK, train_vocabulary
 from kit.errors import NetworkError, RecipeError, RunError
-from kit.hub.download import download
+from kit.hub.download import resolve_folder
 from kit.hub.foreign import check_model_folder
 from kit.hub.names import one_line, parse_repo_id
 from kit.pipelines.text_to_text import decode_text, unknown_id
@@ -295,12 +295,12 @@ def train_tokenizer(
 
 def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
     """The tokenizers of a run folder, a model folder or a Hub id. Raises KitError if there are none."""
-    ref = parse_repo_id(name_or_path)
-    folder = Path(name_or_path)
+    on_hub = parse_repo_id(name_or_path) is not None
     try:
-        if ref is not None:
-            return Tokenizers.load(download(ref))
-    except (NetworkError, RecipeError):
+        folder = resolve_folder(name_or_path)
+        if on_hub:
+            return Tokenizers.load(folder)
+    except (NetworkError, RecipeError, RunError):
         raise
     except Exception as error:
         raise RecipeError(

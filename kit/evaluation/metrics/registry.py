@@ -109,7 +109,10 @@ METRICS = {
 """Metrics by name. Texts and answers are scored from 0 to 100 (TER can exceed it), exact match, token accuracy and all
 others from 0 to 1; correlations go down to -1, and errors of numbers are in the units of the numbers."""
 
-MODEL_METRICS = ("loss", "perplexity", "bits_per_byte", "masked_loss", "pair_loss", "unigram_loss")
+MODEL_METRICS = (
+    "loss", "perplexity", "word_perplexity", "byte_perplexity", "bits_per_byte", "masked_loss", "pair_loss",
+    "unigram_loss",
+)  # fmt: skip
 """Figures of the model itself, lower is better; they are never computed from predictions."""
 
 ACCURACIES = ("masked_accuracy", "pair_accuracy", "answer_accuracy")

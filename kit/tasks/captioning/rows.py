@@ -78,7 +78,9 @@ def rename_common_columns(rows: "Dataset", data: "CaptioningData") -> "Dataset":
 
 
 def root_of(data: "CaptioningData") -> Path:
-    """The folder that file names are relative to."""
+    """The folder that file names are relative to; of rows from Python, the working folder."""
+    if data.rows is not None:
+        return Path()
     path = Path(data.path).expanduser()
     return path.parent if path.is_file() else path
 

@@ -25,8 +25,8 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import load_model
-from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
+from kit.pretrained.loading import BuiltModel, load_model
+from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.captioning.images import Images, PixelReader, image_cost, image_processor_of
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.recipe import CaptioningRecipe

@@ -57,6 +57,8 @@ class TextBlocks:
     blocks: CausalBlocks
     bytes: int
     """Length of the text in UTF-8, by which models with different tokenizers are compared."""
+    words: int
+    """Number of words, separated by white space."""
     separate: bool
     """Whether attention stays within a document."""
     truncated: int = 0
@@ -120,19 +122,22 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
             list(map_in_chunks(ColumnView(rows, "text"), PlainTokens(tokenizer), workers, advance))
         )
         size = sum(len(text.encode("utf-8", "replace")) for text in ColumnView(rows, "text"))
+        words = sum(len(text.split()) for text in ColumnView(rows, "text"))
         blocks = CausalBlocks.pack(tokens, tokenizer.eos_token_id, data.block_size)
-        return TextBlocks(blocks, size, data.separate_documents)
+        return TextBlocks(blocks, size, words, data.separate_documents)
 
     def cache_key(self, split: str) -> dict[str, Any]:
-        return {}  # the cache holds the text as one sequence, which is divided into blocks afterwards
+        # the cache holds the text as one sequence, which is divided into blocks afterwards
+        return {"sizes": "bytes and words"}
 
     def arrays(self, examples: TextBlocks) -> Arrays:
-        return {"stream": examples.blocks.stream, "bytes": np.array([examples.bytes])}
+        return {"stream": examples.blocks.stream, "sizes": np.array([examples.bytes, examples.words])}
 
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
         data = self.recipe.data
         blocks = CausalBlocks(arrays["stream"], tokenizer.eos_token_id, data.block_size)
-        return TextBlocks(blocks, int(arrays["bytes"][0]), data.separate_documents)
+        size, words = arrays["sizes"].tolist()
+        return TextBlocks(blocks, size, words, data.separate_documents)
 
     def collate(
         self, examples: TextBlocks, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
@@ -144,7 +149,8 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         first = np.array([separator], dtype=np.int32)
         stream = np.concatenate([first, *(part.blocks.stream[1:] for part in parts)])
         blocks = CausalBlocks(stream, separator, data.block_size)
-        return TextBlocks(blocks, sum(part.bytes for part in parts), data.separate_documents)
+        size, words = sum(part.bytes for part in parts), sum(part.words for part in parts)
+        return TextBlocks(blocks, size, words, data.separate_documents)
 
     def token_lists(self, examples: TextBlocks, state: LanguageModelState) -> dict[str, TextTokens]:
         tokens = examples.blocks.stream[:-1]
@@ -185,7 +191,11 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         *,
         final: bool = True,
     ) -> Evaluation:
-        """Loss and perplexity per token, bits per byte, and a few samples; `final` makes no difference."""
+        """Loss per token, perplexity per token, word and byte, and a few samples; `final` makes no difference.
+
+        Only the loss of a word or byte compares models with different tokenizers. The end of each document, which the
+        model predicts too, counts in the loss but is neither a word nor a byte.
+        """
         assert isinstance(objective, CausalLMObjective)
         examples = encoded.examples
 
@@ -201,6 +211,8 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         figures = {
             "loss": loss,
             "perplexity": perplexity(loss),
+            "word_perplexity": perplexity(nats / max(1, examples.words)),
+            "byte_perplexity": perplexity(nats / max(1, examples.bytes)),
             "bits_per_byte": nats / log(2) / max(1, examples.bytes),
             "examples": len(examples),
             "tokens": int(tokens),
@@ -266,7 +278,8 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         examples = [(row["prompt"], row["prediction"]) for row in rows]
         return {
             "call": quoted("The "),
-            "results_note": "The loss is in nats per token; perplexity is its exponential.",
+            "results_note": "The loss is in nats per token. Perplexities are exponentials of the loss per token, per "
+            "word (separated by white space) and per byte of UTF-8.",
             "examples_split": split,
             "examples_table": table(("prompt", "continuation"), examples),
         }

@@ -126,7 +126,7 @@ class Classification(LabelingTask[LabeledTexts]):
         if self.is_regression:
             return state
         state = replace(state, labels=label_names(state.config))
-        if splits is None:
+        if splits is None or "train" not in splits.datasets:  # only the training loss is weighted
             return state
         return replace(state, class_weights=self.class_weights(splits.datasets["train"], state))
 
@@ -150,7 +150,7 @@ class Classification(LabelingTask[LabeledTexts]):
         positive = self.recipe.eval.positive_label
         if positive is not None and positive not in names:
             raise RecipeError(f'eval.positive_label: "{positive}" is none of the labels ({", ".join(names[:8])}).')
-        return self.align_labels(names)
+        return names
 
     def class_weights(self, train: Dataset, state: LabelingState) -> Tensor | None:
         """The weight of each label in the training loss; None if all count the same."""

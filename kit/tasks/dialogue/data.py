@@ -68,8 +68,8 @@ def _turn(turn: Any, index: int, data: "DialogueData", where: str) -> Turn:
 def in_replies(rows: "Dataset", data: "DialogueData", split: str, report: SplitReport) -> "Dataset":
     """A row for each reply to learn: `turns`, the texts before it, `source`, the same as one text, and `target`.
 
-    Other columns are repeated for each reply of a dialogue. Dialogues without a reply are counted. Raises DataError if
-    there is no reply at all.
+    Other columns are repeated for each reply of a dialogue. Dialogues without a reply, and training examples without
+    text, are dropped and counted. Raises DataError if there is no reply at all.
     """
     others = [name for name in rows.column_names if name not in ("turns", "target")]
     columns: dict[str, list[Any]] = {name: [] for name in ("turns", "source", "target")}
@@ -85,6 +85,11 @@ def in_replies(rows: "Dataset", data: "DialogueData", split: str, report: SplitR
             report.dropped["dialogue without a reply"] += 1
         for index, reply in replies:
             before = texts[max(0, index - kept) if kept is not None else 0 : index]
+            if empty := "empty reply" if not reply.strip() else "" if any(map(str.strip, before)) else "empty turns":
+                if split == "train":
+                    report.dropped[empty] += 1
+                    continue
+                report.flagged[empty] += 1
             columns["turns"].append(before)
             columns["source"].append("\n".join(before))
             columns["target"].append(reply)

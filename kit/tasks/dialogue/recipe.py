@@ -56,6 +56,10 @@ class DialogueData(DataSection):
         return ("turns", *self.text_columns.values())
 
     @property
+    def text_roles(self) -> tuple[str, ...]:
+        return ()  # replies exist only once their dialogues are split into them, which drops empty ones
+
+    @property
     def target_roles(self) -> tuple[str, ...]:
         return ("target",)
 

@@ -29,8 +29,9 @@ from kit.evaluation.metrics import by_kind, compute_metrics
 from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.folder import ModelFolder
+from kit.pretrained.loading import BuiltModel
 from kit.pretrained.positions import encode_truncated, position_limit
-from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
+from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.dialogue.data import Conversations, in_replies
 from kit.tasks.dialogue.inference import Responder
 from kit.tasks.dialogue.recipe import DialogueRecipe

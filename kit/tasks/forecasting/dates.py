@@ -62,6 +62,15 @@ def _moment(cell: Any, where: str) -> datetime:
         raise DataError(f"{where} is no date: {str(cell)[:40]!r}. Use 2024-12-31 or 2024-12-31T18:00.") from None
 
 
+def is_date(cell: Any) -> bool:
+    """Whether a cell can be read as a date."""
+    try:
+        _moment(cell, "")
+    except DataError:
+        return False
+    return True
+
+
 def date_texts(dates: Dates, utc: bool) -> list[str]:
     """The dates for people and files, in ISO 8601, no finer than needed."""
     unit: Any = "D" if (dates == dates.astype("datetime64[D]")).all() and not utc else "s"

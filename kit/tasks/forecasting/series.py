@@ -13,7 +13,7 @@ from torch import Tensor
 
 from kit.data.rows import to_dataset
 from kit.errors import DataError, did_you_mean
-from kit.tasks.forecasting.dates import Dates, calendar, date_texts, read_dates
+from kit.tasks.forecasting.dates import Dates, calendar, date_texts, is_date, read_dates
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -172,7 +172,8 @@ def _number(cell: Any, where: str) -> float:
     try:
         number = float(cell)
     except (TypeError, ValueError):
-        raise DataError(f"{where} is not a number: {str(cell)[:40]!r}.") from None
+        hint = " A column of dates is named by data.date; the model reads its calendar features." * is_date(cell)
+        raise DataError(f"{where} is not a number: {str(cell)[:40]!r}.{hint}") from None
     if math.isinf(number):
         raise DataError(f"{where} is infinite.")
     return number

@@ -17,7 +17,7 @@ def hold_out_series(builder: SplitBuilder, data: "ForecastingData") -> None:
         if steps is None:
             continue
         builder.check_absent(split, f"{split}_steps")
-        series = from_rows(builder.datasets["train"])
+        series = from_rows(builder.train)
         ends = [one for one in series if len(one) > steps]
         if not ends:
             longest = max(map(len, series))

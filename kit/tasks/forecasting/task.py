@@ -31,10 +31,10 @@ from kit.evaluation.evaluator import Evaluator
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
-from kit.pretrained.loading import load_model
+from kit.pretrained.loading import BuiltModel, load_model
 from kit.recipe.model_settings import config_class
 from kit.system.files import read_json
-from kit.tasks.base import BuiltModel, Encoded, Task, TaskState, TextTokens, TokenView
+from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.forecasting.dates import Step, complete_cycles
 from kit.tasks.forecasting.evaluation import (
     Baselines,
@@ -187,8 +187,9 @@ class Forecasting(Task[Windows, ForecastingState]):
             return state
         series = {split: self.series(rows, state) for split, rows in splits.datasets.items()}
         # other data that the model is evaluated on may be a single split
-        validation = self.windows(series.get("validation", series["train"]), "validation", season)
-        return replace(state, train=series["train"], validation=validation)
+        train = series.get("train") or next(iter(series.values()))
+        validation = self.windows(series.get("validation", train), "validation", season)
+        return replace(state, train=train, validation=validation)
 
     def series(self, rows: Dataset, state: ForecastingState) -> list[Series]:
         """The series of a split, with the calendar features of the model."""

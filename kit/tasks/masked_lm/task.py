@@ -29,8 +29,9 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
+from kit.pretrained.loading import BuiltModel
 from kit.system.files import read_json
-from kit.tasks.base import BuiltModel, Encoded, TextTokens, TokenView
+from kit.tasks.base import Encoded, TextTokens, TokenView
 from kit.tasks.families.language_modeling.task import (
     STREAM,
     LanguageModelingTask,

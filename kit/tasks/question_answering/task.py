@@ -82,6 +82,12 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
+    def new_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+        config = super().new_config(tokenizer)
+        if config.num_labels != 2:  # a classifier with other labels: the scores of a token are of a start and an end
+            config.num_labels = 2
+        return config
+
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
         config = super().fit(splits, tokenizers).config
         settings = self.window_settings(tokenizers.source, config)

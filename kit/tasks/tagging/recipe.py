@@ -41,6 +41,10 @@ class TaggingData(TruncationKey, LabelingData):
         return ["tokens", self.tags]
 
     @property
+    def text_roles(self) -> tuple[str, ...]:
+        return ("tokens",)
+
+    @property
     def learned_columns(self) -> tuple[str, ...]:
         return (self.tags,)
 

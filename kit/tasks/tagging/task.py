@@ -131,7 +131,7 @@ class Tagging(LabelingTask[TaggedSentences]):
 
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
         state = super().fit(splits, tokenizers)
-        labels = self.align_labels(self.find_labels(self.tags(splits.datasets["train"], "train").sequences))
+        labels = self.find_labels(self.tags(splits.datasets["train"], "train").sequences)
         return replace(state, config=with_labels(state.config, labels), labels=tuple(labels))
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LabelingState:

@@ -68,6 +68,10 @@ class TranslationData(StreamingKeys, LanguagesKey, DataSection):
         return ("source", "target")
 
     @property
+    def text_roles(self) -> tuple[str, ...]:
+        return self.roles
+
+    @property
     def target_roles(self) -> tuple[str, ...]:
         return ("target",)
 

@@ -21,7 +21,7 @@ from kit.pipelines.question_answering import SETTINGS as ANSWER_SETTINGS
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_saved_as
 from kit.pretrained.export import export_model
-from kit.pretrained.folder import ModelFolder, load_config
+from kit.pretrained.folder import ModelFolder
 from kit.pretrained.positions import check_length, position_limit
 from kit.tasks.base import Task, TaskState, TextTokens
 from kit.tasks.families.labeling.data import Inputs
@@ -183,14 +183,6 @@ class LabelingTask(Task[L, LabelingState]):
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LabelingState:
         return LabelingState(Tokenizers.load(folder.path), folder.config, is_trained=True)
-
-    def align_labels(self, labels: list[str]) -> list[str]:
-        """The labels in the order of a pretrained model that has the same ones, so that its head is kept."""
-        if self.recipe.model.pretrained is not None:
-            pretrained = list((load_config(self.recipe.model.pretrained).id2label or {}).values())
-            if sorted(pretrained) == sorted(labels):
-                return pretrained
-        return labels
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 

@@ -154,9 +154,12 @@ def without_empty(rows: "Dataset", report: SplitReport) -> "Dataset":
 
 def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
     """Take test and validation from the end of the training text where the recipe gives a share."""
-    texts = list(ColumnView(builder.datasets["train"], "text"))
+    shares = (("test", data.test_share), ("validation", data.validation_share))
+    if not any(share for _, share in shares):
+        return
+    texts = list(ColumnView(builder.train, "text"))
     characters = sum(map(len, texts))
-    for split, share in (("test", data.test_share), ("validation", data.validation_share)):
+    for split, share in shares:
         if share is None:
             continue
         builder.check_absent(split, f"{split}_share")

@@ -16,6 +16,7 @@ class TextData(StreamingKeys, HoldoutShareKeys, LanguagesKey, DataSection):
 
     text_keys: ClassVar[tuple[str, ...]] = ("text",)
     evaluation_keys: ClassVar[tuple[str, ...]] = ("documents",)
+    source_keys: ClassVar[tuple[str, ...]] = ("documents",)
     encoding_keys: ClassVar[tuple[str, ...]] = ("block_size", "num_proc")
     joins_paragraphs: ClassVar[bool] = True
     in_memory_keys: ClassVar[tuple[str, ...]] = (

@@ -24,9 +24,9 @@ from kit.pipelines.text_to_text import PIPELINES
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import TextPredictor
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import load_model, merged_weights
+from kit.pretrained.loading import BuiltModel, load_model, merged_weights
 from kit.pretrained.positions import encode_truncated, position_limit
-from kit.tasks.base import BuiltModel, Encoded, TaskState, TextTokens, TokenView
+from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.inference import Translator

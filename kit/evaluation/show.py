@@ -1,0 +1,64 @@
+"""The figures of an evaluation as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from kit.evaluation.titles import figure_titles
+
+GROUPS, BY_STEP = "by", "by_horizon"
+"""Figures of groups of examples, and of each step of a forecast."""
+
+
+def figure_tables(figures: Mapping[str, Any], title: str) -> Iterator[Table]:
+    """A table with a row for each figure, then one for each column of `eval.group_by`.
+
+    The figures of each step of a forecast are left out: there may be hundreds.
+    """
+    titles = figure_titles()
+    caption = Text(f"{BY_STEP} has the figures of each step: --json") if BY_STEP in figures else None
+    table = Table("figure", title=Text(title), title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("value", justify="right", overflow="fold")
+    for name, value in _flat({name: value for name, value in figures.items() if name not in (GROUPS, BY_STEP)}):
+        table.add_row(Text(titles.get(name, name.replace("_", " "))), _cell(value))
+    yield table
+    for column, groups in figures.get(GROUPS, {}).items():
+        yield _group_table(column, groups, titles)
+
+
+def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """All figures, those of a nested mapping with its name before theirs."""
+    for name, value in figures.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _group_table(column: str, groups: Mapping[str, Mapping[str, Any]], titles: Mapping[str, str]) -> Table:
+    numbers = {group: {k: v for k, v in figures.items() if not isinstance(v, str)} for group, figures in groups.items()}
+    names = list(dict.fromkeys(name for figures in numbers.values() for name in figures))
+    table = Table(title=Text(f"by {column}"), title_justify="left")
+    table.add_column(Text(column))
+    for name in names:
+        table.add_column(Text(titles.get(name, name.replace("_", " "))), justify="right")
+    for group, figures in numbers.items():
+        table.add_row(Text(group), *(_cell(figures.get(name, "")) for name in names))
+    return table
+
+
+def _cell(value: Any) -> Text:
+    """A figure with enough digits to compare."""
+    if isinstance(value, float):
+        return Text(
+            f"{value:,.2f}"
+            if 100 <= abs(value) < 1e6
+            else f"{value:.4f}"
+            if 1e-3 <= abs(value) < 100
+            else f"{value:.4g}"
+        )
+    return Text(f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value))

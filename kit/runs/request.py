@@ -1,0 +1,66 @@
+"""What a user asks to train: a recipe by name or file, the recipe of a run, or one from the Hub."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kit.errors import RunError
+from kit.hub.names import parse_repo_id
+from kit.recipe.base import Recipe
+from kit.recipe.catalog import recipe_exists
+from kit.recipe.parse import Overrides, RecipeSource, as_arguments, is_loaded
+from kit.runs.revisions import recipe_of
+from kit.tasks.registry import load_recipe
+
+
+@dataclass(frozen=True)
+class Request:
+    """A recipe to train."""
+
+    recipe: Recipe
+    output: Path | None
+    """The run folder unless the user names another one; None for a recipe that is not a file."""
+
+
+def find_request(
+    source: RecipeSource,
+    overrides: Overrides = (),
+    rows: Mapping[str, Any] | None = None,
+    report: Callable[[str], object] = lambda line: None,
+) -> Request:
+    """The recipe that `source` refers to, changed by `overrides`, and its run folder.
+
+    `source` is a recipe file, the name of a shipped recipe, a run folder, a run on the Hub (OWNER/NAME[@REVISION]), the
+    sections of a recipe, or a loaded one. With `rows`, the datasets of its splits, it names no other data. `report` is
+    called with a note if the name is ambiguous. Raises KitError if there is no such recipe, or if it has mistakes.
+    """
+    if not isinstance(source, str | Path):
+        return Request(change_recipe(source, overrides, rows), None)
+    folder, name = Path(source), str(source)
+    if (folder / "recipe.yaml").is_file():
+        if recipe_exists(name):
+            report(f"{name}: using the run folder of this name, not the shipped recipe")
+        return Request(load_recipe(folder / "recipe.yaml", overrides, rows=rows), folder)
+    on_hub = None if recipe_exists(name) or name.endswith((".yaml", ".yml")) else parse_repo_id(name)
+    if on_hub is not None and "/" in on_hub.repo:
+        recipe = recipe_of(on_hub, as_arguments(overrides))
+        recipe = recipe if rows is None else load_recipe(recipe, rows=rows)
+        return Request(recipe, Path("runs") / on_hub.repo.rpartition("/")[2])
+    return Request(load_recipe(source, overrides, rows=rows), Path("runs") / folder.stem)
+
+
+def change_recipe(source: Mapping[str, Any] | Recipe, overrides: Overrides, rows: Mapping[str, Any] | None) -> Recipe:
+    """A recipe that is loaded already, or given by its sections, with `overrides` and `rows`."""
+    if is_loaded(source) and not overrides and rows is None:
+        return source
+    return load_recipe(source, overrides, rows=rows)
+
+
+def output_of(request: Request, output: str | Path | None) -> Path:
+    """The run folder: the one that the user names, or the one of the recipe. Raises RunError if there is neither."""
+    if output is not None:
+        return Path(output)
+    if request.output is None:
+        raise RunError('output: a recipe that is not a file needs a run folder, such as output="runs/mine"')
+    return request.output
