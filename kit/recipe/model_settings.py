@@ -44,7 +44,8 @@ def config_class(model_type: str, kit_types: Sequence[str] | None = None, mappin
     """The config class of a model type.
 
     Raises RecipeError unless the type is one of kit's, or of `kit_types` if given, or in the `mapping` of transformers,
-    such as `MODEL_FOR_MASKED_LM_MAPPING_NAMES`, if given.
+    such as `MODEL_FOR_MASKED_LM_MAPPING_NAMES`, if given. A type is also in there if a program has registered it with
+    `AutoConfig`, and its model with the Auto class of the mapping.
     """
     kit_types = list(MODELS) if kit_types is None else kit_types
     if model_type in kit_types:
@@ -56,11 +57,17 @@ def config_class(model_type: str, kit_types: Sequence[str] | None = None, mappin
         mapped = getattr(modeling_auto, mapping)
         if model_type in mapped:
             return configuration_auto.CONFIG_MAPPING[model_type]
+        if model_type not in MODELS and model_type in configuration_auto.CONFIG_MAPPING:
+            config = configuration_auto.CONFIG_MAPPING[model_type]
+            if config in getattr(modeling_auto, mapping.removesuffix("_NAMES")):
+                return config
     of_transformers = f" or of transformers for this task ({len(mapped)} types)" if mapped else ""
     of_kit = f" of kit ({', '.join(kit_types)})" if kit_types else ""
     raise RecipeError(
         f"model.type: {show(model_type)} is not a model type{of_kit}{of_transformers}."
         f"{did_you_mean(model_type, [*kit_types, *mapped])}"
+        + " A class of your own must be registered with transformers' Auto classes."
+        * bool(mapped)
     )
 
 
@@ -95,8 +102,20 @@ def _settings_model(config: type, choices: tuple[tuple[str, tuple[str, ...]], ..
             info = Field(default=default, description=descriptions.get(item.name))
         annotation = Literal[dict(choices)[item.name]] if item.name in dict(choices) else _checkable(item.type)
         fields[item.name] = (annotation, info)
+    for name, parameter in _own_parameters(config).items():
+        if name not in fields and name not in inherited and name not in SET_BY_KIT:
+            default = ... if parameter.default is parameter.empty else parameter.default
+            kind = Any if isinstance(parameter.annotation, str) else parameter.annotation
+            fields[name] = (Any if kind is parameter.empty else _checkable(kind), Field(default=default))
     rules = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, protected_namespaces=())
     return create_model(config.__name__, __config__=rules, **fields)
+
+
+def _own_parameters(config: type) -> dict[str, inspect.Parameter]:
+    """The named parameters of a config class that is no dataclass but has an `__init__`, as before transformers 5."""
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = list(inspect.signature(config).parameters.values())
+    return {parameter.name: parameter for parameter in parameters if parameter.kind in named}
 
 
 def _checkable(annotation: Any) -> Any:
