@@ -77,10 +77,10 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
 
 
 def _show_results(finished: Any, reporter: Any) -> None:
-    """Print the run folder and its main figures."""
+    """Print the run folder, and the main figures unless they were printed as they were measured."""
     if not finished.already_finished:
         reporter.print(f"the run is in {finished.folder}: model/, results.json, plots/, README.md")
-    if is_main_process():
+    elif is_main_process():
         for split in ("validation", "test"):
             if split in finished.results:
                 figures = {k: v for k, v in finished.results[split].items() if isinstance(v, float)}

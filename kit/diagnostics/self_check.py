@@ -16,7 +16,7 @@ from kit.data.batching.plan import micro_batch_rng, seed_micro_batch
 from kit.data.text.tokenizer import load_pretrained_tokenizers
 from kit.diagnostics.doctor import INVESTIGATE, Finding
 from kit.diagnostics.train_check import RECIPE, SELF_CHECK_PROCESSES, self_check_processes
-from kit.pretrained.loading import without_progress_bars
+from kit.pretrained.loading import quiet_transformers
 from kit.recipe.catalog import shipped_recipes
 from kit.runs.prepare import Prepared, prepare
 from kit.tasks.registry import load_recipe
@@ -130,7 +130,7 @@ def round_trip(prepared: Prepared) -> Finding:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary) / "model"
         prepared.task.export(folder, model, prepared.state)
-        with without_progress_bars():
+        with quiet_transformers():
             loaded = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)
         tokenizers = load_pretrained_tokenizers(str(folder))
     changed = []

@@ -14,7 +14,7 @@ from kit.pretrained.adapters import (
     MODEL_CONFIG,
     adapter_config_file,
 )
-from kit.pretrained.loading import without_progress_bars
+from kit.pretrained.loading import quiet_transformers
 from kit.pretrained.pipeline_files import code_files, custom_pipelines
 from kit.system.files import TEMPORARY_PREFIX, replace_folder
 from kit.system.format import FORMAT_STAMP
@@ -44,7 +44,7 @@ def export_model(
     if generation is not None:
         model.generation_config = generation
     try:
-        with without_progress_bars():
+        with quiet_transformers():
             model.save_pretrained(temporary)
         if adapter_config_file(temporary) is not None:
             model.config.to_json_file(temporary / MODEL_CONFIG)

@@ -53,7 +53,7 @@ def load_model(
         raise RunError(f"{folder.name}: {problem}")
     if (generation := folder.path / GENERATION_CONFIG_NAME).exists():
         read_json(generation, "generation settings")  # transformers would ignore a damaged file
-    with one_line_errors(folder.name), without_progress_bars():
+    with one_line_errors(folder.name), quiet_transformers():
         if adapter_config_file(path) is not None:
             return load_adapted(auto_class, path, folder.config)
         # mismatched weights would otherwise be logged in a table before the exception
@@ -115,7 +115,7 @@ def new_or_pretrained(
     torch.manual_seed(train.seed)
     if pretrained is None:
         return BuiltModel(build_from_config(auto_class, config).to(getattr(torch, train.dtype)))
-    with one_line_errors(pretrained), without_progress_bars(), merged_weights(pretrained) as folder:
+    with one_line_errors(pretrained), quiet_transformers(), merged_weights(pretrained) as folder:
         model, loading = auto_class.from_pretrained(
             folder,
             config=config,
@@ -210,7 +210,7 @@ def open_base(folder: str | Path) -> ModelFolder:
 def load_base(folder: str, config: PreTrainedConfig) -> PreTrainedModel:
     """The base model of an adapter, with the config and the generation config that were saved with the adapter."""
     base = open_base(folder)
-    with one_line_errors(f"{base.name}, the base model of the adapter {folder},"), without_progress_bars():
+    with one_line_errors(f"{base.name}, the base model of the adapter {folder},"), quiet_transformers():
         # the head of the adapter may have other labels
         model = adapted_class(folder).from_pretrained(
             base.path,
@@ -259,12 +259,15 @@ def freeze_constants(model: PreTrainedModel) -> None:
 
 
 @contextmanager
-def without_progress_bars() -> Iterator[None]:
-    """Keep transformers from drawing a bar for every file that it reads or writes."""
-    shown = logging.is_progress_bar_enabled()
+def quiet_transformers() -> Iterator[None]:
+    """Keep transformers from drawing a bar for every file, and from reporting weights that are missing or not used: kit
+    checks them, and reports new modules itself."""
+    shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity_error()
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if shown:
             logging.enable_progress_bar()

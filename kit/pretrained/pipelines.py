@@ -19,7 +19,7 @@ from kit.pipelines import image_to_text, question_answering
 from kit.pipelines.text_to_text import DIRECTION, TRANSLATION
 from kit.pretrained.adapters import adapted_class, adapter_config_file
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import load_model
+from kit.pretrained.loading import load_model, quiet_transformers
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import PIPELINES, custom_pipelines
 
@@ -82,7 +82,8 @@ def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs
         # transformers resolves the alias unless the configuration lists the name among its own pipelines
         kwargs["config"] = copy.copy(folder.config if isinstance(model, str) else model.config)
         kwargs["config"].custom_pipelines = custom_pipelines([name])
-    pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
+    with quiet_transformers():
+        pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
     classifies = isinstance(pipe, TextClassificationPipeline | ZeroShotClassificationPipeline)
     if classifies and (problem := padding_problem(pipe.model.config)):
         raise RunError(f"{pipe.model.name_or_path}: {problem}")

@@ -1,6 +1,7 @@
 """A run from recipe to results: `train` reads as the table of contents of kit."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,9 @@ def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerato
             f"{expected} processes were requested, but Accelerate runs {accelerator.num_processes}: start them with "
             f"`kit train … --processes {expected}`"
         )
+    if expected > 1:
+        # DDP compares the strides of gradients even along dimensions of size 1, where they mean nothing
+        warnings.filterwarnings("ignore", "Grad strides do not match bucket view strides", UserWarning)
     return accelerator
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
-from kit.pretrained.loading import without_progress_bars
+from kit.pretrained.loading import quiet_transformers
 from kit.training.objective import Batch
 from kit.verify.proof import Outcome, equal_within, proof
 from kit.verify.subject import Subject, can_be_padded, is_recurrent, is_seq2seq, logits_of, reads_text
@@ -37,7 +37,7 @@ def compare_after_reload(
     model: PreTrainedModel, run: Callable[[PreTrainedModel], Tensor], what: str = "logits"
 ) -> Outcome:
     """Save and load a model; passes if weights and the result of `run` are bit-identical."""
-    with tempfile.TemporaryDirectory() as folder, without_progress_bars():
+    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
         model.save_pretrained(folder)
         loaded = type(model).from_pretrained(folder, dtype=model.dtype, trust_remote_code=False).to(model.device)
     ours, theirs = model.state_dict(), loaded.state_dict()

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
 from dataclasses import fields
@@ -150,3 +151,10 @@ def test_a_pipeline_reads_each_of_its_parameters(task: str) -> None:
                 refusal, parts = str(error), ({}, {}, {})
             readers = [names_read(stage) for stage, part in zip(stages, parts, strict=True) if name in part]
             assert name in refusal or any({name, "settings"} & read for read in readers), name
+
+
+def test_results_are_printed_once(kit_here: RunKit, tiny_recipe: Path) -> None:
+    trained = kit_here("train", tiny_recipe, "train.max_steps=2", "--output", "run")
+    again = kit_here("train", tiny_recipe, "train.max_steps=2", "--output", "run")
+    for printed in (trained.stdout + trained.stderr, again.stdout + again.stderr):
+        assert re.findall(r"(?m)^(validation|test): loss", printed) == ["validation", "test"]

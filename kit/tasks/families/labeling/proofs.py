@@ -13,7 +13,7 @@ from datasets import Dataset
 from torch import Tensor, nn
 from transformers import Pipeline, PreTrainedModel
 
-from kit.pretrained.loading import without_progress_bars
+from kit.pretrained.loading import quiet_transformers
 from kit.pretrained.pipelines import pipeline
 from kit.pretrained.positions import position_limit
 from kit.tasks.base import TaskState
@@ -155,7 +155,7 @@ def pipeline_predictions(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     task, model = subject.task, subject.model.eval()
     expected = task.predict(subject.objective(model), subject.rows, subject.state).rows
-    with tempfile.TemporaryDirectory() as temporary, without_progress_bars():
+    with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
         if subject.folder is None:
             task.export(Path(temporary) / "model", model, subject.state)
         pipe = pipeline(

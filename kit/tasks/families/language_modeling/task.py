@@ -216,10 +216,14 @@ def new_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrained
     return kind(**section.settings, **vocabulary_settings(kind, tokenizer))
 
 
-def vocabulary_settings(kind: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+def vocabulary_settings(kind: Any, tokenizer: PreTrainedTokenizerBase) -> dict[str, int | None]:
     """The fields of a new model's configuration that its tokenizer determines."""
     ids = {f"{token}_token_id": getattr(tokenizer, f"{token}_token_id") for token in SPECIAL}
     known = {name: value for name, value in ids.items() if value is not None and hasattr(kind, name)}
+    # The defaults of a class are those of its published vocabulary: BOS and EOS of ModernBERT are 50281 and 50282.
+    for name, substitute in (("bos_token_id", "cls_token_id"), ("eos_token_id", "sep_token_id")):
+        if name not in known and getattr(kind, name, None) is not None:
+            known[name] = ids[substitute]
     return {"vocab_size": len(tokenizer), **known}
 
 
