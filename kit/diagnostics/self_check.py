@@ -22,6 +22,7 @@ from kit.runs.prepare import Prepared, prepare
 from kit.tasks.registry import load_recipe
 from kit.training.objective import Batch, Objective
 from kit.training.optim import build_optimizer
+from kit.training.processes import add_columns
 
 MIN_STEPS, MAX_STEPS = 20, 40  # see LEARNED for the loss after each
 MAX_SECONDS = 15.0
@@ -106,7 +107,7 @@ def learning(prepared: Prepared, device: torch.device) -> Finding:
 
 def backward(objective: Objective, batches: list[Batch], step: int) -> Tensor:
     """Accumulate the gradients of a step's micro-batches and return its loss."""
-    totals = torch.stack([objective.normalizers(batch).cpu() for batch in batches]).sum(0)
+    totals = add_columns(objective.normalizers(batch) for batch in batches)
     losses = []
     for number, batch in enumerate(batches):
         seed_micro_batch(0, step, number)

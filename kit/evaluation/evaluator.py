@@ -41,7 +41,7 @@ class Evaluator:
         self,
         lengths: np.ndarray,
         make_batch: MakeBatch,
-        compute: Callable[[Batch], tuple[Sequence[T], Sequence[Tensor]]],
+        compute: Callable[[Batch], tuple[Sequence[T], Sequence[Tensor | float]]],
         rows_per_example: int = 1,
     ) -> tuple[list[T], list[float]]:
         """An output for each example, in order, and sums over all examples; the same on every process.
@@ -68,7 +68,7 @@ class Evaluator:
         return self.outputs_and_sums(lengths, make_batch, lambda batch: (compute(batch), ()), rows_per_example)[0]
 
     def sums(
-        self, lengths: np.ndarray, make_batch: MakeBatch, compute: Callable[[Batch], Sequence[Tensor]]
+        self, lengths: np.ndarray, make_batch: MakeBatch, compute: Callable[[Batch], Sequence[Tensor | float]]
     ) -> list[float]:
         """The sums over all examples of what `compute` returns for a batch."""
 
@@ -96,8 +96,8 @@ class Evaluator:
         return [by_index[index] for index in range(count)]
 
     def total(self, sums: Sequence[Sequence[float]]) -> list[float]:
-        """The sums of all batches and processes, added in Python: some devices have no 64-bit numbers."""
-        return [sum(column) for column in zip(*self.gather(sums), strict=True)]
+        """The sums of all batches and processes."""
+        return processes.add_columns(self.gather(sums))
 
     def gather(self, items: Sequence[T]) -> list[T]:
         """The items of all processes, in the order of the processes."""

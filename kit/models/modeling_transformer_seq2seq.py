@@ -90,7 +90,7 @@ class TransformerStack(TransformerSeq2SeqPreTrainedModel):
     def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embed_tokens = value
 
-    def add_positions(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
+    def add_positions(self, embeddings: Tensor, start: int | Tensor = 0, length: int | None = None) -> Tensor:
         """The first layer's input (batch, length, hidden) from word embeddings; see `Positions.forward`."""
         return self.dropout(self.positions(embeddings * self.scale, start, length))
 

@@ -5,7 +5,7 @@ and keys (positions that attend, and that are attended to), source and target.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -48,15 +48,18 @@ class Dropout(nn.Dropout):
         return fast_dropout(x, self.p) if self.training else x
 
 
+def sinusoids(position: Tensor, frequencies: Sequence[float]) -> Tensor:
+    """Sines in the first half and cosines in the second, (length, size), of each position (length,)."""
+    # float64 throughout: position × frequency loses digits in float32
+    angle = position.double()[:, None] * torch.tensor(frequencies, dtype=torch.float64, device=position.device)
+    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+
+
 @lru_cache(maxsize=8)
 @torch.inference_mode(False)  # a table that is made while decoding must serve training too
-def sinusoids(length: int, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Sines in the first half and cosines in the second, (length, size); row p is position p."""
-    # float64 throughout: position × frequency loses digits in float32
-    position = torch.arange(length, device=device, dtype=torch.float64)
-    frequency = torch.exp(torch.arange(0, size, 2, device=device) * (-math.log(10000.0) / size)).double()
-    angle = position[:, None] * frequency
-    return torch.cat([angle.sin(), angle.cos()], dim=-1).to(dtype)
+def sinusoid_table(length: int, frequencies: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The sinusoids of positions 0 to length − 1, made on the CPU: Apple GPUs have no float64."""
+    return sinusoids(torch.arange(length), frequencies).to(dtype).to(device)
 
 
 class Positions(nn.Module):
@@ -64,23 +67,37 @@ class Positions(nn.Module):
 
     def __init__(self, config: TransformerSeq2SeqConfig):
         super().__init__()
-        self.size = config.hidden_size
+        size = config.hidden_size
         self.limit = config.max_position_embeddings
-        self.learned = None if self.limit is None else nn.Embedding(self.limit, self.size)
+        self.learned = None if self.limit is None else nn.Embedding(self.limit, size)
+        # as numbers: models are built without memory for tensors before their weights are loaded
+        exponents = torch.arange(0, size, 2, device="cpu") * (-math.log(10000.0) / size)
+        self.frequencies = tuple(torch.exp(exponents).tolist())
 
-    def forward(self, embeddings: Tensor, start: int = 0, length: int | None = None) -> Tensor:
+    def forward(self, embeddings: Tensor, start: int | Tensor = 0, length: int | None = None) -> Tensor:
         """embeddings (batch, length, hidden) from position `start` on; with `length=1`, all at that one position."""
-        end = start + (embeddings.shape[1] if length is None else length)
+        length = embeddings.shape[1] if length is None else length
+        if not torch.compiler.is_compiling():
+            start = int(start)  # a static cache counts in a tensor
         if self.learned is None:
-            rows = 1 << max(6, (end - 1).bit_length())  # a power of two: few tables serve all lengths
-            return embeddings + sinusoids(rows, self.size, embeddings.dtype, embeddings.device)[start:end]
-        if end > self.limit:
+            return embeddings + self._sinusoids(start, length, embeddings.dtype, embeddings.device)
+        if isinstance(start, int) and (end := start + length) > self.limit:
             raise ValueError(
                 f"a sequence of {end} tokens is longer than the {self.limit} learned positions "
                 "(max_position_embeddings): shorten it, or train without max_position_embeddings"
             )
         # not a slice of the weight, which knows nothing of adapters and offloading
-        return embeddings + self.learned(torch.arange(start, end, device=embeddings.device))
+        return embeddings + self.learned(torch.arange(length, device=embeddings.device) + start)
+
+    def _sinusoids(self, start: int | Tensor, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Rows (length, hidden) of a table; a traced graph computes them: a longer table would be another graph."""
+        if not torch.compiler.is_compiling():
+            end = int(start) + length
+            rows = 1 << max(6, (end - 1).bit_length())  # a power of two: few tables serve all lengths
+            return sinusoid_table(rows, self.frequencies, dtype, device)[end - length : end]
+        position = torch.arange(length, device="cpu" if device.type == "mps" else device)
+        position = position + (start.to(position.device) if isinstance(start, Tensor) else start)
+        return sinusoids(position, self.frequencies).to(dtype).to(device)
 
 
 def eager_attention(

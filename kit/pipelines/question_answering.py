@@ -165,7 +165,8 @@ def find_answers(
     logit of no answer is the minimum over the windows. Scores are probabilities of start and end among all tokens of
     the text and the null tokens of all windows: with a single window, those of transformers 4.
     """
-    starts, ends = [logits.double() for logits in starts], [logits.double() for logits in ends]
+    # on the CPU: Apple GPUs have no float64
+    starts, ends = [logits.cpu().double() for logits in starts], [logits.cpu().double() for logits in ends]
     scores: dict[tuple[int, int], float] = {}
     words = _word_spans(windows) if align_to_words else {}
     for window, start, end in zip(windows, starts, ends, strict=True):

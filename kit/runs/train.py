@@ -125,6 +125,11 @@ def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerato
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()  # left by an earlier run of this process, as in a notebook
     accelerator = Accelerator(mixed_precision=precision, log_with=trackers or None, project_dir=str(output))
+    if recipe.train.dtype == "float64" and accelerator.device.type == "mps":
+        raise RecipeError(
+            "train.dtype=float64 does not run on Apple GPUs, which have no float64: use float32, or train on the CPU "
+            "with ACCELERATE_USE_CPU=true"
+        )
     # checked without kit's launcher too: misconfigured, each of several processes would train as if it were alone
     expected = int(os.environ.get(EXPECTED_PROCESSES) or os.environ.get("WORLD_SIZE") or accelerator.num_processes)
     if accelerator.num_processes != expected:

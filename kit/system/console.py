@@ -42,7 +42,7 @@ class TrainingProgress:
     def advance(self, window: StepWindow) -> None:
         """A step is done."""
         self._done += 1
-        loss = float(window.loss_sum) / max(1, window.steps)
+        loss = window.loss_sum / max(1, window.steps)
         speed = window.tokens / max(window.seconds, 1e-9)
         self._progress.update(self._task, advance=1, figures=f"loss {loss:.3f} · {speed:,.0f} tokens/s")
         if self._done - self._first == TIMED_STEPS < self._total - self._first:

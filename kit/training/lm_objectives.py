@@ -1,6 +1,6 @@
 """Objectives of masked and causal language models, which compute as few logits as possible."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.models.recurrent import RecurrentCache
 from kit.training.chunked_loss import chunked_cross_entropy
-from kit.training.objective import Batch, Objective, stack_counts
+from kit.training.objective import Batch, Objective, label_count
 
 
 @contextmanager
@@ -36,16 +36,12 @@ class MaskedLMObjective(Objective):
         self.needs_logits = not is_plain_head(model)
         self.head = prediction_head(model)
 
-    def normalizers(self, batch: Batch) -> Tensor:
-        counts = [(batch["labels"] != IGNORE_INDEX).sum()]
-        if self.with_pairs:
-            counts.append(torch.tensor(len(batch["labels"])))
-        return torch.stack([count.cpu() for count in counts]).to(torch.float64)
+    def normalizers(self, batch: Batch) -> list[float]:
+        return [label_count(batch), *([len(batch["labels"])] if self.with_pairs else [])]
 
-    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
-        totals = totals.to(batch["labels"].device)
+    def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
         masked, pairs = self.summed_losses(batch)
-        loss = masked / totals[0].clamp(min=1)
+        loss = masked / max(totals[0], 1)
         return loss if pairs is None else loss + pairs / totals[1]
 
     def summed_losses(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
@@ -93,15 +89,15 @@ class CausalLMObjective(Objective):
         super().__init__(model)
         self.needs_logits = not is_plain_head(model)
 
-    def normalizers(self, batch: Batch) -> Tensor:
-        return (batch["labels"] != IGNORE_INDEX).sum().to(torch.float64).reshape(1)
+    def normalizers(self, batch: Batch) -> list[float]:
+        return [label_count(batch)]
 
-    def token_counts(self, batch: Batch) -> Tensor:
-        real = (batch["labels"] != IGNORE_INDEX).sum()
-        return stack_counts(real, real, batch["labels"].numel())
+    def token_counts(self, batch: Batch) -> list[int]:
+        real = label_count(batch)
+        return [real, real, batch["labels"].numel()]
 
-    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
-        return self.summed_loss(batch) / totals[0].to(batch["labels"].device)
+    def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
+        return self.summed_loss(batch) / totals[0]
 
     def summed_loss(self, batch: Batch) -> Tensor:
         """Cross-entropy summed over the labels of the batch."""

@@ -40,7 +40,7 @@ from kit.training.checkpoint import (
 )
 from kit.training.metrics_log import LogWindow, MetricsLog
 from kit.training.objective import Batch, Objective
-from kit.training.processes import gather, on_main, wait_for_everyone
+from kit.training.processes import add_columns, add_over_processes, gather, on_main, wait_for_everyone
 from kit.training.progress import Progress
 from kit.training.sharding import (
     free_weights,
@@ -129,7 +129,7 @@ class Loop:
                 progress.step += 1
                 if self.average is not None:
                     self.average.update(self.trained_objective.model, progress.step)
-                progress.target_tokens += int(token_counts[0])
+                progress.target_tokens += token_counts[0]
                 progress.step_seconds += time.perf_counter() - began
                 window.add(loss, token_counts, time.perf_counter() - began)
                 bar.advance(window)
@@ -182,30 +182,29 @@ class Loop:
     def _batch(self, indices: np.ndarray, j: int) -> Batch:
         return self.make_batch(indices, micro_batch_rng(self.recipe.train.seed, self.progress.step, j))
 
-    def _sync_step(self, batches: list[tuple[int, Batch]]) -> tuple[Tensor, Tensor, bool, bool]:
+    def _sync_step(self, batches: list[tuple[int, Batch]]) -> tuple[list[float], list[int], bool, bool]:
         """Reduce what all processes must agree on before a step: the totals of the normalizers, token counts
         for the log, whether any process received a signal, and whether the main process has reached the time limit.
 
         One reduction for all four keeps the step at a single small collective call.
         """
-        normalizers = torch.stack([self.objective.normalizers(batch).cpu() for _, batch in batches]).sum(0)
-        token_counts = torch.stack([self.objective.token_counts(batch).cpu() for _, batch in batches]).sum(0)
+        normalizers = add_columns(self.objective.normalizers(batch) for _, batch in batches)
+        token_counts = add_columns(self.objective.token_counts(batch) for _, batch in batches)
         minutes = self.recipe.train.max_minutes
         late = minutes is not None and self.accelerator.is_main_process and self._seconds() > 60 * minutes
-        flags = torch.tensor([bool(self.stop.received), late], dtype=torch.float64)
-        everyone = self.accelerator.reduce(
-            torch.cat([normalizers, token_counts, flags]).to(self.accelerator.device)
-        ).cpu()
-        totals, token_counts, flags = everyone.split([len(normalizers), len(token_counts), len(flags)])
-        return totals, token_counts, bool(flags[0]), bool(flags[1])
+        flags = [bool(self.stop.received), late]
+        *totals, speed, real, padded, interrupted, time_is_up = add_over_processes(
+            [*normalizers, *token_counts, *flags], self.accelerator
+        )
+        return totals, [int(speed), int(real), int(padded)], bool(interrupted), bool(time_is_up)
 
-    def _step(self, batches: list[tuple[int, Batch]], totals: Tensor) -> tuple[Tensor, float]:
+    def _step(self, batches: list[tuple[int, Batch]], totals: list[float]) -> tuple[float, float]:
         """Accumulate the gradients of the step and update the weights. Returns this process's share of the loss and the
         gradient norm."""
         train, processes = self.recipe.train, self.accelerator.num_processes
         self.prepared.train()
         self.trained_objective.begin_step(self.progress.step)
-        losses = []
+        shares = []
         for position, (j, batch) in enumerate(batches):
             seed_micro_batch(train.seed, self.progress.step, j)
             last = position == len(batches) - 1
@@ -214,23 +213,24 @@ class Loop:
                     loss = self.prepared(batch, totals)
                 # DDP and FSDP average gradients over processes, but the step's loss is a sum: undo the average
                 self.accelerator.backward(loss * processes)
-            losses.append(loss.detach())
+            shares.append(loss.detach())
         largest = math.inf if train.max_grad_norm is None else train.max_grad_norm
         norm = float(full_tensor(self.accelerator.clip_grad_norm_(self.prepared.parameters(), largest)))
+        losses = [float(share) for share in shares]  # here, where the device has caught up anyway
         self._check_finite(batches, losses, norm)
         self.prepared_optimizer.step()
         if not self.accelerator.optimizer_step_was_skipped:
             self.schedule.step()
         self.prepared_optimizer.zero_grad()
-        return torch.stack(losses).sum(), norm
+        return sum(losses), norm
 
     def _no_gradient_sync(self) -> AbstractContextManager[Any]:
         """Context manager that skips the gradient reduction, which is needed only once per step."""
         return no_gradient_sync(self.trained_objective) if self.sharded else self.accelerator.no_sync(self.prepared)
 
-    def _check_finite(self, batches: list[tuple[int, Batch]], losses: list[Tensor], norm: float) -> None:
+    def _check_finite(self, batches: list[tuple[int, Batch]], losses: list[float], norm: float) -> None:
         scaled = self.accelerator.scaler is not None  # with fp16 overflows are expected: the scaler skips the step
-        if all(math.isfinite(float(loss)) for loss in losses) and (scaled or math.isfinite(norm)):
+        if all(math.isfinite(loss) for loss in losses) and (scaled or math.isfinite(norm)):
             return
         folder = self.folder / "nonfinite"
         folder.mkdir(exist_ok=True)
@@ -238,7 +238,7 @@ class Loop:
         tensors = {f"{j}:{key}": tensor.cpu().contiguous() for j, batch in batches for key, tensor in batch.items()}
         save_file(tensors, folder / f"{name}.safetensors")
         facts = {
-            "losses": {j: float(loss) for (j, _), loss in zip(batches, losses, strict=True)},
+            "losses": {j: loss for (j, _), loss in zip(batches, losses, strict=True)},
             "grad_norm": norm,
         }
         (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
@@ -254,14 +254,14 @@ class Loop:
         return self._seconds_before + time.perf_counter() - self._began
 
     def _log(self, window: LogWindow, norm: float, bar: TrainingProgress) -> None:
-        loss = self.accelerator.reduce(window.loss_sum.to(self.accelerator.device), reduction="sum") / window.steps
+        loss = add_over_processes([window.loss_sum], self.accelerator)[0] / window.steps
         epoch = self.plan.epochs(self.progress.step)
         rate, speed = self.optimizer.param_groups[0]["lr"], window.tokens / max(window.seconds, 1e-9)
-        bar.log(float(loss), rate, speed)
+        bar.log(loss, rate, speed)
         self.log.add(
             self.progress.step,
             epoch=round(epoch, 4),
-            train_loss=float(loss),
+            train_loss=loss,
             learning_rate=rate,
             grad_norm=norm,
             tokens_per_second=round(speed, 1),

@@ -5,11 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from accelerate import Accelerator
 from accelerate.utils import LoggerType
 from accelerate.utils.imports import is_tensorboard_available, is_trackio_available, is_wandb_available
-from torch import Tensor
 
 from kit.errors import RecipeError
 from kit.system.files import write_text
@@ -82,15 +80,15 @@ class LogWindow:
     """Metrics since the last log line."""
 
     def __init__(self) -> None:
-        self.loss_sum = torch.zeros(())
+        self.loss_sum = 0.0
         self.steps = self.tokens = self.real_tokens = self.padded_tokens = 0
         self.seconds = 0.0
 
-    def add(self, loss: Tensor, token_counts: Tensor, seconds: float) -> None:
+    def add(self, loss: float, token_counts: Sequence[int], seconds: float) -> None:
         """Add a step: its loss, and the three counts of `Objective.token_counts`."""
-        self.loss_sum = self.loss_sum + loss.cpu()
+        self.loss_sum += loss
         self.steps += 1
-        self.tokens += int(token_counts[0])
-        self.real_tokens += int(token_counts[1])
-        self.padded_tokens += int(token_counts[2])
+        self.tokens += token_counts[0]
+        self.real_tokens += token_counts[1]
+        self.padded_tokens += token_counts[2]
         self.seconds += seconds

@@ -4,6 +4,7 @@ Accelerate prepares the objective, not the bare model, so that everything a task
 inside the wrapped forward pass, where data-parallel and sharding hooks see every parameter.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +51,9 @@ class Objective(nn.Module):
     `normalizers(batch)` is what a micro-batch adds to the step's normalizers, known before any forward pass;
     `forward(batch, totals)` returns the micro-batch's share of the step's loss, already divided by the totals of the
     whole step. The loss of a step is then the plain sum of its shares, however they are spread over processes.
+
+    Normalizers and counts are numbers of Python: Apple GPUs have no float64, and a tensor with it would make the loss
+    float64.
     """
 
     model: PreTrainedModel
@@ -66,21 +70,21 @@ class Objective(nn.Module):
         if self.sampling is not None:
             self.sampling_arguments = {"sampling_probability": self.sampling.at(step)}
 
-    def normalizers(self, batch: Batch) -> Tensor:
-        """Normalizers of the loss for this micro-batch, float64, one per loss term."""
+    def normalizers(self, batch: Batch) -> list[float]:
+        """Normalizers of the loss for this micro-batch, one per loss term."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
+    def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
         """This micro-batch's share of the step's loss."""
         raise NotImplementedError
 
-    def token_counts(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> list[int]:
         """For the log, three counts of a micro-batch: tokens that measure speed, real tokens, tokens with padding.
 
         By default, speed is measured in all tokens that the model reads.
         """
-        real = batch["attention_mask"].sum()
-        return stack_counts(real, real, batch["attention_mask"].numel())
+        real = int(batch["attention_mask"].sum())
+        return [real, real, batch["attention_mask"].numel()]
 
     def carried_state(self) -> dict[str, Tensor]:
         """State carried from step to step besides the weights, by name: (streams, …), one row per stream of text."""
@@ -108,19 +112,17 @@ class Seq2SeqObjective(Objective):
         self.label_smoothing = label_smoothing
         self.normalize_by = normalize_by
 
-    def normalizers(self, batch: Batch) -> Tensor:
-        labels = batch["labels"]
-        count = (labels != IGNORE_INDEX).sum() if self.normalize_by == "tokens" else torch.tensor(len(labels))
-        return count.to(torch.float64).reshape(1)
+    def normalizers(self, batch: Batch) -> list[float]:
+        return [label_count(batch) if self.normalize_by == "tokens" else len(batch["labels"])]
 
-    def token_counts(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> list[int]:
         """Speed is measured in target tokens. Source tokens count as padded tokens too, but images do not."""
-        target = (batch["labels"] != IGNORE_INDEX).sum()
+        target = label_count(batch)
         source = batch.get("attention_mask", batch["labels"].new_zeros(0))
-        return stack_counts(target, target + source.sum(), batch["labels"].numel() + source.numel())
+        return [target, target + int(source.sum()), batch["labels"].numel() + source.numel()]
 
-    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
-        return self.summed_loss(batch, self.label_smoothing) / totals[0].to(batch["labels"].device)
+    def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
+        return self.summed_loss(batch, self.label_smoothing) / totals[0]
 
     def summed_loss(self, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
         """Cross-entropy summed over the tokens of the batch."""
@@ -140,9 +142,9 @@ class Seq2SeqObjective(Objective):
         )
 
 
-def stack_counts(speed: Tensor, real: Tensor, padded: int) -> Tensor:
-    """The three counts of `Objective.token_counts` as one float64 tensor."""
-    return torch.stack([speed, real, torch.full_like(real, padded)]).to(torch.float64)
+def label_count(batch: Batch) -> int:
+    """The number of labels that enter the loss."""
+    return int((batch["labels"] != IGNORE_INDEX).sum())
 
 
 def decoder_inputs(model: PreTrainedModel, labels: Tensor) -> Tensor:

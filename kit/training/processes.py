@@ -8,11 +8,12 @@ import itertools
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import psutil
 import torch
+from accelerate import Accelerator
 from accelerate.state import PartialState
 from accelerate.utils import broadcast_object_list, gather_object
 from torch.distributed.distributed_c10d import _get_default_store
@@ -89,6 +90,21 @@ def on_main(compute: Callable[[], T]) -> T:
         wait_for_everyone()
         broadcast_object_list(result)
     return result[0]  # type: ignore[return-value]
+
+
+def add_columns(rows: Iterable[Sequence[float]]) -> list[float]:
+    """The sum of each column, in Python: Apple GPUs have no float64."""
+    return [sum(column) for column in zip(*rows, strict=True)]
+
+
+def add_over_processes(numbers: Sequence[float], accelerator: Accelerator) -> list[float]:
+    """The sum over all processes of each number, in float64 whatever the device: one small collective call."""
+    if accelerator.num_processes == 1:
+        return list(numbers)
+    # as integers, which every device has; they are added in the order of ranks
+    bits = torch.tensor([numbers], dtype=torch.float64).view(torch.int64)
+    rows = accelerator.gather(bits.to(accelerator.device)).cpu().view(torch.float64)
+    return add_columns(rows.tolist())
 
 
 def gather(items: Sequence[T]) -> list[T]:

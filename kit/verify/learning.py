@@ -9,6 +9,7 @@ from torch import Tensor
 
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
+from kit.training.processes import add_columns
 from kit.verify.proof import Outcome, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject, is_kit_model, is_seq2seq, logits_of, random_batch, trimmed
 
@@ -33,7 +34,7 @@ OVERFIT_LOSS = 0.05
 def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor]:
     """The gradients of one step, accumulated over these micro-batches, by parameter name."""
     objective.zero_grad()
-    totals = torch.stack([objective.normalizers(part) for part in parts]).sum(0)
+    totals = add_columns(objective.normalizers(part) for part in parts)
     for part in parts:
         objective(part, totals).backward()
     return {

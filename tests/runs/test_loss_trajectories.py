@@ -1,4 +1,5 @@
-"""The loss of twelve steps of each task, through the real command line, is what it has been.
+"""The loss of twelve steps of each task, through the real command line, is what it has been; no step and no evaluation
+has a float64 tensor.
 
 A change of data order, initialization, dropout, loss or optimizer shows here. To record the losses again:
 
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import RunKit
+from support.float64 import forbid_float64
 from support.recipes import RECIPES, write_recipe
 from support.runs import losses
 
@@ -46,7 +48,10 @@ def test_every_task_has_a_trajectory() -> None:
 
 
 @pytest.mark.parametrize("task", RECIPES)
-def test_losses_are_what_they_were(task: str, text: Path, tmp_path: Path, kit_here: RunKit) -> None:
+def test_losses_are_what_they_were(
+    task: str, text: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checked = forbid_float64(monkeypatch)  # the steps and evaluations of these runs also work on Apple GPUs
     on_text = [f"data.path={text}", "data.sizes=null"]
     data = {
         "causal_lm": on_text,
@@ -64,6 +69,7 @@ def test_losses_are_what_they_were(task: str, text: Path, tmp_path: Path, kit_he
     done = kit_here("train", write_recipe(tmp_path, task, **sections), *overrides, "--output", "run")
     assert done.returncode == 0, done.stderr
 
+    assert checked[-2:] == ["loop", "finish"]
     found = losses(tmp_path / "run")
     expected = json.loads(EXPECTED.read_text(encoding="utf-8")) if EXPECTED.exists() else {}
     if os.environ.get("KIT_RECORD_LOSSES"):

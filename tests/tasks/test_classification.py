@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-import torch
 from conftest import RunKit
 from support.labeling_runs import recipe, write_rows
 from transformers import AutoModelForSequenceClassification, pipeline
@@ -208,7 +207,7 @@ def test_class_weights_are_restored_and_do_not_change_the_loss_of_an_evaluation(
     assert (len(labels), len(set(counts))) == (len(rows) - 1, 2)  # without the long row, and with a rare label
     np.testing.assert_allclose(ready.state.class_weights, len(labels) / (len(counts) * counts))
     restored = ready.task.restore(ModelFolder.open(done.folder), ready.splits)
-    assert torch.equal(restored.class_weights, ready.state.class_weights)
+    assert restored.class_weights == ready.state.class_weights
     assert evaluate(done.folder).figures["loss"] == pytest.approx(done.results["test"]["loss"], rel=1e-6)
 
 
@@ -226,7 +225,7 @@ def test_names_and_secret_labels_of_hub_datasets(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: hub)
     ready = prepare(recipe(tmp_path, "classification", {"path": "owner/name", "class_weights": {"yes": 3.0}}))
     assert ready.model.config.id2label == {0: "no", 1: "yes"}
-    assert ready.state.class_weights.tolist() == [1.0, 3.0]
+    assert ready.state.class_weights == (1.0, 3.0)
     assert np.array_equal(ready.encoded["train"].examples.labels, [0, 1, 1, 0])
     assert "test" not in ready.encoded
     assert any("test is left out" in line for line in ready.summary())

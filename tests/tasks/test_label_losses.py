@@ -20,6 +20,7 @@ from kit.tasks.families.labeling.objectives import (
     QuestionAnsweringObjective,
     TaggingObjective,
 )
+from kit.training.processes import add_columns
 
 SMALL = {
     "vocab_size": 60, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24,
@@ -46,7 +47,7 @@ def in_parts(objective: LabelObjective, batch: dict[str, Tensor], parts: int) ->
         dict(zip(batch, values, strict=True))
         for values in zip(*(t.tensor_split(parts) for t in batch.values()), strict=True)
     ]
-    totals = torch.stack([objective.normalizers(piece) for piece in pieces]).sum(0)
+    totals = add_columns(objective.normalizers(piece) for piece in pieces)
     return float(sum(objective(piece, totals) for piece in pieces).detach())  # type: ignore[union-attr]
 
 
@@ -75,7 +76,7 @@ def test_class_weights_equal_the_weighted_mean_of_torch() -> None:
     weights = torch.tensor([0.5, 3.0, 1.0]).double()
     logits = model(**inputs()).logits
     expected = torch.nn.functional.cross_entropy(logits, batch["labels"], weight=weights, label_smoothing=0.1)
-    objective = ClassificationObjective(model, "single_label_classification", weights, label_smoothing=0.1)
+    objective = ClassificationObjective(model, "single_label_classification", weights.tolist(), label_smoothing=0.1)
     for parts in (1, 3):
         assert in_parts(objective, batch, parts) == pytest.approx(float(expected.detach()), rel=1e-9)
     plain = torch.nn.functional.cross_entropy(logits, batch["labels"], reduction="sum")
@@ -97,7 +98,7 @@ def test_tagging_equals_the_stock_class() -> None:
 def test_a_micro_batch_without_a_tag_adds_nothing() -> None:
     model = model_of(AutoModelForTokenClassification, num_labels=4)
     batch = {**inputs(), "labels": torch.full((6, 9), IGNORE_INDEX)}
-    loss = TaggingObjective(model)(batch, torch.zeros(1))
+    loss = TaggingObjective(model)(batch, [0.0])
     assert float(loss.detach()) == 0
     loss.backward()
 

@@ -199,8 +199,8 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         assert isinstance(objective, CausalLMObjective)
         examples = encoded.examples
 
-        def sums(batch: Batch) -> list[Tensor]:
-            return [objective.summed_loss(batch), objective.normalizers(batch).sum()]
+        def sums(batch: Batch) -> list[Tensor | float]:
+            return [objective.summed_loss(batch), *objective.normalizers(batch)]
 
         if self.recipe.data.carry_state:
             nats, tokens = self.read_through(objective.model, examples, evaluator)
@@ -232,7 +232,7 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
             for step in range(plan.steps_per_epoch):
                 batch = in_streams(examples, 1, plan.step(step)[0])
                 batch = {name: tensor.to(evaluator.device) for name, tensor in batch.items()}
-                sums.append([float(objective.summed_loss(batch)), float(objective.normalizers(batch).sum())])
+                sums.append([float(objective.summed_loss(batch)), *objective.normalizers(batch)])
         return evaluator.total(sums)
 
     def samples(

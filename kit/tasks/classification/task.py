@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from datasets import Dataset
+from scipy.special import expit, softmax
 from torch import Tensor
 from transformers import (
     AutoModelForSequenceClassification,
@@ -72,7 +73,10 @@ class LabeledTexts:
         return self.inputs.lengths
 
     def batch(self, indices: np.ndarray) -> Batch:
-        return self.inputs.batch(indices) | {"labels": torch.from_numpy(self.labels[indices])}
+        labels = self.labels[indices]
+        if labels.dtype == np.float64:  # which Apple GPUs do not have
+            labels = labels.astype(np.float32)
+        return self.inputs.batch(indices) | {"labels": torch.from_numpy(labels)}
 
 
 class Classification(LabelingTask[LabeledTexts]):
@@ -152,7 +156,7 @@ class Classification(LabelingTask[LabeledTexts]):
             raise RecipeError(f'eval.positive_label: "{positive}" is none of the labels ({", ".join(names[:8])}).')
         return names
 
-    def class_weights(self, train: Dataset, state: LabelingState) -> Tensor | None:
+    def class_weights(self, train: Dataset, state: LabelingState) -> tuple[float, ...] | None:
         """The weight of each label in the training loss; None if all count the same."""
         weights, labels = self.recipe.data.class_weights, state.labels
         if weights is None:
@@ -163,11 +167,11 @@ class Classification(LabelingTask[LabeledTexts]):
             names = Counter(name for row in self.names_of(train, "train") for name in row)
             counts = np.array([names[label] for label in labels])
             # a label without a training example needs no weight
-            return torch.from_numpy(np.where(counts > 0, len(train) / (len(labels) * np.maximum(counts, 1)), 0.0))
+            return tuple(np.where(counts > 0, len(train) / (len(labels) * np.maximum(counts, 1)), 0.0).tolist())
         for name in weights:
             if name not in labels:
                 raise RecipeError(f'data.class_weights: "{name}" is none of the labels ({", ".join(labels[:8])}).')
-        return torch.tensor([float(weights.get(label, 1.0)) for label in labels], dtype=torch.float64)
+        return tuple(float(weights.get(label, 1.0)) for label in labels)
 
     # ---- rows → examples ---------------------------------------------------------------------------------------------
 
@@ -275,8 +279,7 @@ class Classification(LabelingTask[LabeledTexts]):
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """The scores of pipelines (examples, labels)."""
-        tensor = torch.from_numpy(logits)
-        return (tensor.sigmoid() if self.recipe.data.problem_type == MULTI else tensor.softmax(-1)).numpy()
+        return expit(logits) if self.recipe.data.problem_type == MULTI else softmax(logits, axis=-1)
 
     def prediction_rows(
         self, logits: np.ndarray, examples: LabeledTexts, rows: Dataset, state: LabelingState
@@ -355,7 +358,6 @@ class Classification(LabelingTask[LabeledTexts]):
     def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
         smoothing = self.recipe.train.label_smoothing_factor
         problem, total, count = self.recipe.data.problem_type, 0.0, 0.0
-        class_weights = None if state.class_weights is None else state.class_weights.tolist()
         for scores, label in zip(output["logits"].tolist(), batch["labels"].tolist(), strict=True):
             if problem == "regression":
                 total, count = total + (scores[0] - label) ** 2, count + 1
@@ -364,7 +366,7 @@ class Classification(LabelingTask[LabeledTexts]):
                     sign = 1 if present else -1
                     total, count = total + math.log1p(math.exp(-sign * score)), count + 1
             else:
-                weights = class_weights or [1.0] * len(scores)
+                weights = state.class_weights or [1.0] * len(scores)
                 log_sum = math.log(math.fsum(map(math.exp, scores)))
                 losses = [weight * (log_sum - score) for weight, score in zip(weights, scores, strict=True)]
                 total += (1 - smoothing) * losses[label] + smoothing * math.fsum(losses) / len(losses)
@@ -389,4 +391,4 @@ def as_list(labels: str | list[str]) -> list[str]:
 
 def logits_of(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:
     """The logits of each example."""
-    return list(output["logits"].double().cpu().numpy())
+    return list(output["logits"].cpu().numpy().astype(np.float64))

@@ -1,27 +1,26 @@
 """The training objective of forecasters."""
 
-import torch
+from collections.abc import Sequence
+
 from torch import Tensor
 
-from kit.training.objective import Batch, Objective, stack_counts
+from kit.training.objective import Batch, Objective
 
 
 class ForecastObjective(Objective):
     """The loss per number to predict: squared error or negative log-likelihood, depending on the model."""
 
-    def normalizers(self, batch: Batch) -> Tensor:
-        numbers = batch["future_mask"].sum() * batch["future_values"].shape[-1]
-        return numbers.to(torch.float64).reshape(1)
+    def normalizers(self, batch: Batch) -> list[float]:
+        return [int(batch["future_mask"].sum()) * batch["future_values"].shape[-1]]
 
-    def token_counts(self, batch: Batch) -> Tensor:
+    def token_counts(self, batch: Batch) -> list[int]:
         """Speed is measured in steps to predict."""
-        predicted = batch["future_mask"].sum()
+        predicted = int(batch["future_mask"].sum())
         past = batch["past_mask"]
-        return stack_counts(predicted, predicted + past.sum(), batch["future_mask"].numel() + past.numel())
+        return [predicted, predicted + int(past.sum()), batch["future_mask"].numel() + past.numel()]
 
-    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
-        total = totals[0].to(batch["future_values"].device)
-        return self.model(**batch, num_items_in_batch=total, **self.sampling_arguments).loss
+    def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
+        return self.model(**batch, num_items_in_batch=totals[0], **self.sampling_arguments).loss
 
     def summed_loss(self, batch: Batch) -> Tensor:
         """The loss summed over all numbers of a batch."""

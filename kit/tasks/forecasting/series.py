@@ -273,9 +273,9 @@ class Windows:
         values, context = self.arrays(indices)
         present = ~np.isnan(values).any(-1)
         sides = {
-            "values": torch.from_numpy(np.nan_to_num(values)).float(),
+            "values": torch.from_numpy(np.nan_to_num(values).astype(np.float32)),
             "mask": torch.from_numpy(present),
-            "context": torch.from_numpy(context).float(),
+            "context": torch.from_numpy(context.astype(np.float32)),
         }
         if self.context_size == 0:
             del sides["context"]

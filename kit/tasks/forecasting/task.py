@@ -397,11 +397,12 @@ def roll_out(objective: ForecastObjective, windows: Windows, evaluator: Evaluato
     objective.eval()
     model: Any = objective.model
 
-    def compute(batch: Batch) -> tuple[list[Array], list[Tensor]]:
+    def compute(batch: Batch) -> tuple[list[Array], list[Tensor | float]]:
         output = model.predict(**past_inputs(batch), horizon=windows.horizon)
         parts = [part for part in (output.predictions, output.scales) if part is not None]
-        numbers = np.stack([part.double().cpu().numpy() for part in parts], axis=1)  # (batch, 1 or 2, horizon, …)
-        return list(numbers), [objective.summed_loss(batch), objective.normalizers(batch)[0]]
+        # (batch, 1 or 2, horizon, …)
+        numbers = np.stack([part.cpu().numpy() for part in parts], axis=1, dtype=np.float64)
+        return list(numbers), [objective.summed_loss(batch), *objective.normalizers(batch)]
 
     outputs, (loss, count) = evaluator.outputs_and_sums(windows.lengths, windows.batch, compute)
     predictions, *scales = np.moveaxis(np.stack(outputs), 1, 0)

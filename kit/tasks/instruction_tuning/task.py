@@ -223,8 +223,8 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         assert isinstance(objective, AnswerObjective)
         examples, section = encoded.examples, self.recipe.eval
 
-        def sums(batch: Batch) -> list[Tensor]:
-            return [objective.summed_loss(batch), objective.normalizers(batch).sum()]
+        def sums(batch: Batch) -> list[Tensor | float]:
+            return [objective.summed_loss(batch), *objective.normalizers(batch)]
 
         objective.eval()
         nats, tokens = evaluator.sums(examples.lengths, examples.batch, sums)

@@ -239,14 +239,14 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         assert isinstance(objective, MaskedLMObjective)
         examples = encoded.examples
         counts = examples.token_counts
-        surprise = torch.from_numpy(-np.log(np.maximum(counts, 1) / counts.sum()))
+        surprise = -np.log(np.maximum(counts, 1) / counts.sum())
 
-        def sums(batch: Batch) -> list[Tensor]:
+        def sums(batch: Batch) -> list[Tensor | float]:
             logits, pair_logits = objective.logits(batch)
             labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
             correct = (logits.argmax(-1) == labels).sum()
             loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-            results = [loss, correct, surprise[labels.cpu()].sum(), torch.tensor(len(labels))]
+            results: list[Tensor | float] = [loss, correct, float(surprise[labels.cpu().numpy()].sum()), len(labels)]
             if pair_logits is not None:
                 order = batch["next_sentence_label"]
                 results += [

@@ -4,15 +4,16 @@ The classes compute a mean over a batch. A step of several micro-batches needs t
 batch, the tests compare both forms.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Literal
 
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.training.lm_objectives import upcast
-from kit.training.objective import Batch, Objective
+from kit.training.objective import Batch, Objective, label_count
 
 LABELS = ("labels", "start_positions", "end_positions")
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression"]
@@ -30,16 +31,16 @@ class LabelObjective(Objective):
         """The loss summed over a batch; class weights and label smoothing apply to training only."""
         raise NotImplementedError
 
-    def normalizers(self, batch: Batch) -> Tensor:
-        return self.loss_count(batch, training=True).to(torch.float64).reshape(1)
+    def normalizers(self, batch: Batch) -> list[float]:
+        return [self.loss_count(batch, training=True)]
 
-    def loss_count(self, batch: Batch, training: bool = False) -> Tensor:
+    def loss_count(self, batch: Batch, training: bool = False) -> float:
         """The normalizer of the summed loss."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, totals: Tensor) -> Tensor:
-        loss = self.summed_loss(self.output(batch), batch, training=True)
-        return loss / totals[0].clamp(min=1e-12).to(loss.device)
+    def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
+        # the reciprocal in Python: a sum of class weights is no float32, and dividing by it would round twice
+        return self.summed_loss(self.output(batch), batch, training=True) * (1 / max(totals[0], 1e-12))
 
 
 class ClassificationObjective(LabelObjective):
@@ -48,27 +49,25 @@ class ClassificationObjective(LabelObjective):
     With class weights the mean is weighted as in torch: the sum is divided by the weights of the labels in the batch.
     """
 
-    class_weights: Tensor | None
-
     def __init__(
         self,
         model: PreTrainedModel,
         problem_type: ProblemType,
-        class_weights: Tensor | None = None,
+        class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
     ):
         super().__init__(model)
         self.problem_type = problem_type
         self.label_smoothing = label_smoothing
-        self.register_buffer("class_weights", class_weights, persistent=False)
+        self.class_weights = class_weights
 
-    def loss_count(self, batch: Batch, training: bool = False) -> Tensor:
+    def loss_count(self, batch: Batch, training: bool = False) -> float:
         labels = batch["labels"]
         if self.problem_type != "single_label_classification":
-            return torch.tensor(labels.numel())
+            return labels.numel()
         if self.class_weights is None or not training:
-            return torch.tensor(len(labels))
-        return self.class_weights.to(labels.device)[labels].sum()
+            return len(labels)
+        return math.fsum(self.class_weights[label] for label in labels.tolist())
 
     def summed_loss(self, output: dict[str, Tensor], batch: Batch, training: bool = False) -> Tensor:
         logits, labels = output["logits"], batch["labels"]  # (examples, labels), (examples) or (examples, labels)
@@ -80,7 +79,7 @@ class ClassificationObjective(LabelObjective):
         return nn.functional.cross_entropy(
             logits,
             labels,
-            weight=None if weight is None else weight.to(logits),
+            weight=None if weight is None else logits.new_tensor(weight),
             label_smoothing=self.label_smoothing if training else 0.0,
             reduction="sum",
         )
@@ -93,8 +92,8 @@ class TaggingObjective(LabelObjective):
         super().__init__(model)
         self.label_smoothing = label_smoothing
 
-    def loss_count(self, batch: Batch, training: bool = False) -> Tensor:
-        return (batch["labels"] != IGNORE_INDEX).sum()
+    def loss_count(self, batch: Batch, training: bool = False) -> float:
+        return label_count(batch)
 
     def summed_loss(self, output: dict[str, Tensor], batch: Batch, training: bool = False) -> Tensor:
         return nn.functional.cross_entropy(
@@ -117,8 +116,8 @@ class QuestionAnsweringObjective(LabelObjective):
         super().__init__(model)
         self.label_smoothing = label_smoothing
 
-    def loss_count(self, batch: Batch, training: bool = False) -> Tensor:
-        return torch.tensor(len(batch["input_ids"]))
+    def loss_count(self, batch: Batch, training: bool = False) -> float:
+        return len(batch["input_ids"])
 
     def summed_loss(self, output: dict[str, Tensor], batch: Batch, training: bool = False) -> Tensor:
         padding = batch["attention_mask"] == 0

@@ -45,7 +45,7 @@ class LabelingState(TaskState):
 
     labels: tuple[str, ...] = ()
     """Names of the labels in the model's order; none for a regression or for answers."""
-    class_weights: Tensor | None = None
+    class_weights: tuple[float, ...] | None = None
     """Weight of each label in the training loss (labels,), if the recipe has data.class_weights."""
     is_trained: bool = False
     """Whether the state is that of a trained model, whose configuration evaluation has completed."""
@@ -255,7 +255,7 @@ def predict_with_loss(
     """What `keep` takes from the model's output for each example, in order, and the mean loss."""
     objective.eval()
 
-    def compute(batch: Batch) -> tuple[list[Any], list[Tensor]]:
+    def compute(batch: Batch) -> tuple[list[Any], list[Tensor | float]]:
         output = objective.output(batch)
         return keep(output, batch), [objective.summed_loss(output, batch), objective.loss_count(batch)]
 
