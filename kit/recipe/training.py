@@ -121,7 +121,8 @@ class TrainSection(Section):
     """Data type of the weights; float64 is for proofs that need high precision."""
 
     torch_compile: bool = False
-    """Compile the model with torch.compile: speeds up long runs, but takes about a minute at the start."""
+    """Compile the model for training steps with torch.compile: speeds up long runs, but takes about a minute at the
+    start. Models with recurrent layers stay uncompiled, and a line reports it."""
 
     save_steps: PositiveInt = 500
     """Number of steps between checkpoints, from which a run can be resumed."""

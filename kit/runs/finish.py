@@ -18,6 +18,7 @@ from kit.system.console import Reporter
 from kit.system.files import write_text
 from kit.system.machine import describe_hardware, package_versions, peak_memory_mb
 from kit.tasks.base import Task
+from kit.training.compilation import without_compilation
 from kit.training.loop import Loop
 from kit.training.processes import wait_for_everyone
 
@@ -90,7 +91,8 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
 def run_final_evaluation(prepared: Prepared, loop: Loop, split: str, name: str, reporter: Reporter) -> Evaluation:
     """Evaluate the model with the search of the recipe, and print the figures."""
     rows, encoded = prepared.splits.datasets[split], prepared.encoded[split]
-    with reporter.status(f"final evaluation: {name}"):
+    compiled = without_compilation(prepared.recipe.train.torch_compile)
+    with reporter.status(f"final evaluation: {name}"), compiled:
         evaluation = prepared.task.evaluate(
             prepared.evaluator(loop.accelerator), loop.objective, rows, encoded, prepared.state
         )

@@ -27,6 +27,7 @@ from kit.system.machine import keep_freed_memory
 from kit.tasks.registry import create_task
 from kit.training import sharding
 from kit.training.callbacks import Callback, check_callbacks
+from kit.training.compilation import compile_model, without_compilation
 from kit.training.launch import EXPECTED_PROCESSES
 from kit.training.layer_swaps import swap_layers
 from kit.training.loop import Loop
@@ -206,7 +207,7 @@ def build_loop(
     recipe, task = prepared.recipe, prepared.task
     swap_layers(prepared.model, accelerator.device, accelerator.mixed_precision != "no")
     if recipe.train.torch_compile:
-        prepared.model.compile(dynamic=True)
+        reporter.print(compile_model(prepared.model))
     objective = task.objective(prepared.model, prepared.state)
     trained_objective = objective
     if sharding.is_requested():
@@ -218,7 +219,7 @@ def build_loop(
     validation = prepared.splits.datasets["validation"], prepared.encoded["validation"], prepared.state
 
     def evaluate(step: int) -> tuple[Mapping[str, Any], float, bool]:
-        with reporter.status(f"evaluating at step {step}"):
+        with reporter.status(f"evaluating at step {step}"), without_compilation(recipe.train.torch_compile):
             evaluation = task.evaluate(evaluator, objective, *validation, final=False)
         show_evaluation(reporter, task, f"step {step}", evaluation)
         return evaluation.figures, evaluation.figures[selected], greater_is_better(selected)
