@@ -268,10 +268,10 @@ class Loop:
             padding=round(1 - window.real_tokens / max(1, window.padded_tokens), 4),
         )
 
-    def _call_on_step(self, loss: Tensor) -> None:
+    def _call_on_step(self, loss: float) -> None:
         """Call the callbacks after a step; `loss` is this process's share of the step's loss."""
         if self._is_observed:
-            self._last_loss = float(self.accelerator.reduce(loss.to(self.accelerator.device), reduction="sum"))
+            (self._last_loss,) = add_over_processes([loss], self.accelerator)
             for callback in self._main_callbacks():
                 callback.on_step(self._state())
 
