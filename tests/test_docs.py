@@ -33,6 +33,7 @@ from support.documents import (
 
 import kit
 from kit.cli import app
+from kit.cli.evaluate import SEPARATOR
 from kit.errors import KitError
 from kit.evaluation.metrics import METRICS
 from kit.recipe.catalog import recipe_exists
@@ -121,7 +122,7 @@ def check_kit(arguments: list[str], names: Names) -> None:
     elif name == "explain" and given["key"]:
         explain(given["key"], recipe_classes())
     elif name == "compare":
-        assert all(names.recipe_of(str(run)) or True for run in given["runs"])
+        assert all(names.recipe_of(str(run)) or True for run in given["runs"] if run != SEPARATOR)
     target = next((given[key] for key in ("recipe", "run", "target", "source") if key in given), None)
     if target is None:
         return

@@ -1,6 +1,7 @@
 """The commands that evaluate models: eval, compare, verify."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -8,6 +9,9 @@ import typer
 
 from kit.cli.arguments import Overrides, RunOrHub
 from kit.errors import KitError
+
+SEPARATOR = "vs"
+"""Stands between the sides of a comparison; a folder of this name is ./vs."""
 
 
 def evaluate(
@@ -45,20 +49,44 @@ def evaluate(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN RUN...", help="Run folders; the first is the baseline.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN... [vs RUN...]",
+            help="Run folders; the first is the baseline. With vs between them, the sides have several runs each.",
+        ),
+    ],
     split: Annotated[str, typer.Option(help="Split whose predictions to compare.")] = "test",
     metrics: Annotated[
         str | None, typer.Option(help="Metrics, comma-separated (default: those of the recipes).")
     ] = None,
     samples: Annotated[int, typer.Option(min=10, help="Number of bootstrap samples.")] = 1000,
+    as_json: Annotated[bool, typer.Option("--json", help="Print scores and differences as JSON.")] = False,
 ) -> None:
-    """Compare runs on the same examples, with a paired bootstrap test of each difference."""
+    """Compare runs on the same examples, with a paired bootstrap test of each difference.
+
+    `kit compare A B C` compares B and C with A. `kit compare A* vs B*` compares the mean of several runs, such as
+    seeds, with that of others.
+    """
     from rich.console import Console
 
     from kit.evaluation.compare import compare_runs
 
+    sides: list[list[Path]] = [[]]
+    for name in runs:
+        if name == SEPARATOR:
+            sides.append([])
+        else:
+            sides[-1].append(Path(name))
+    if not all(sides):
+        raise KitError(f"there is no run on one side of {SEPARATOR}: kit compare RUN... {SEPARATOR} RUN...")
     names = metrics.split(",") if metrics else None
-    Console().print(compare_runs(runs, split=split, metrics=names, samples=samples).table())
+    compared = sides if len(sides) > 1 else sides[0]
+    comparison = compare_runs(compared, split=split, metrics=names, samples=samples)
+    if as_json:
+        print(json.dumps(asdict(comparison), indent=1, ensure_ascii=False))
+    else:
+        Console().print(comparison.table())
 
 
 def verify(

@@ -1,26 +1,29 @@
 """Is one run better than another, or is it chance? Paired bootstrap over the predictions of finished runs.
 
-The samples equal those of sacrebleu's paired bootstrap (`sacrebleu.significance.PairedTest`) for the same seed. Its
-code takes only sacrebleu's metrics; here every metric with additive statistics is scored on the same samples, one
-matrix product per sample (Koehn 2004).
+Where a side has several runs, such as seeds, a sample also draws which of them count. The samples of examples equal
+those of sacrebleu's paired bootstrap (`sacrebleu.significance.PairedTest`) for the same seed. Its code takes only
+sacrebleu's metrics; here every metric is scored on the same samples, most of them with one matrix product per sample
+(Koehn 2004).
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import KitError, RunError
-from kit.evaluation.metrics import METRICS, by_kind, find_metric, greater_is_better
-from kit.evaluation.metrics.base import Statistics
+import numpy as np
+
+from kit.errors import KitError
+from kit.evaluation.metrics import METRICS, find_metric, greater_is_better
+from kit.evaluation.predictions import Row, check_same_examples, pairs_of, read_predictions, reference_column
+from kit.evaluation.resampling import Scored, resampled_metric
+from kit.recipe.document import read_yaml
 from kit.system.files import read_json
 from kit.system.format import check_format, read_run_format
 
 if TYPE_CHECKING:
-    import numpy as np
     from rich.table import Table
 
 DEFAULT_METRICS = ("bleu", "chrf", "exact_match")
@@ -29,7 +32,7 @@ DEFAULT_METRICS = ("bleu", "chrf", "exact_match")
 
 @dataclass(frozen=True)
 class Score:
-    """A metric of one run, with the middle 95 % of its resampled values."""
+    """A metric of one run, or its mean over several, with the middle 95 % of its resampled values."""
 
     run: str
     metric: str
@@ -40,7 +43,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """The score of a run minus that of the first run, by one metric."""
+    """The score of a side minus that of the first one, by one metric."""
 
     run: str
     baseline: str
@@ -62,7 +65,7 @@ class Difference:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two or more runs on the same examples, each compared with the first one."""
+    """Two or more sides on the same examples, each compared with the first one. A side is a run or several."""
 
     split: str
     examples: int
@@ -74,6 +77,8 @@ class Comparison:
     differences: tuple[Difference, ...]
     signatures: dict[str, str]
     """The signature of each metric that has one, with the number of samples and the seed."""
+    draws_runs: bool = False
+    """Whether a side has several runs, of which samples draw some."""
 
     def score(self, run: str, metric: str) -> Score:
         """The score of a run by a metric."""
@@ -92,12 +97,13 @@ class Comparison:
             title=f"{self.split}: {self.examples} examples, {self.samples} bootstrap samples",
             caption=Text(
                 f"Differences are relative to {self.runs[0]}. p is two-sided, not corrected for multiple comparisons."
+                + (" Samples draw examples, and runs of a side with several." if self.draws_runs else "")
             ),
         )
         for heading in ("metric", "run", "score", "95 % interval", "difference", "95 % interval", "p", ""):
             table.add_column(heading, justify="left" if heading in ("metric", "run", "") else "right")
         for metric in self.metrics:
-            digits = 4 if metric in ("exact_match", "token_accuracy") else 2
+            digits = 2 if any(abs(score.value) >= 2 for score in self.scores if score.metric == metric) else 4
             for run in self.runs:
                 score = self.score(run, metric)
                 cells: list[str | Text] = [
@@ -119,160 +125,138 @@ class Comparison:
 
 
 def compare_runs(
-    folders: Sequence[Path],
+    runs: Sequence[Path | Sequence[Path]],
     split: str = "test",
     metrics: Sequence[str] | None = None,
     samples: int = 1000,
     seed: int = 12345,
 ) -> Comparison:
-    """Compare the predictions of two or more run folders with those of the first one by paired bootstrap.
+    """Compare the predictions of two or more runs with those of the first one by paired bootstrap.
 
-    The same examples are drawn with replacement for every run, `samples` times, and each sample gets a corpus score.
-    The samples equal those of sacrebleu's paired bootstrap for the same seed; unlike sacrebleu's, the p-value is
-    two-sided, so that it agrees with the interval, and equal runs give 1. `metrics` defaults to those by which all
-    runs were evaluated. The result depends only on the files, `metrics`, `samples` and `seed`. Raises RunError if the
-    sources or targets of the runs differ, KitError for a metric without additive statistics.
+    A side is a run folder or a list of them, such as the seeds of one recipe, whose mean score counts. The same
+    examples are drawn with replacement for every run, `samples` times, and each sample gets a corpus score. Of a side
+    with several runs, as many are drawn with replacement, so that intervals and p-values include the chance of seeds.
+    The samples of examples equal those of sacrebleu's paired bootstrap for the same seed; unlike sacrebleu's, the
+    p-value is two-sided, so that it agrees with the interval, and equal runs give 1. `metrics` defaults to those by
+    which all runs were evaluated. The result depends only on the files, `metrics`, `samples` and `seed`. Raises
+    RunError if the examples of the runs differ, KitError for a metric that their predictions do not suffice for.
     """
-    if len(folders) < 2:
-        raise KitError(f"A comparison needs at least two run folders, got {len(folders)}.")
+    sides = [[Path(side)] if isinstance(side, str | Path) else [Path(run) for run in side] for side in runs]
+    if len(sides) < 2 or not all(sides):
+        raise KitError(f"A comparison needs at least two run folders, got {sum(map(len, sides))}.")
     if samples < 1:
         raise KitError(f"A comparison needs at least one bootstrap sample, got {samples}.")
     if seed < 0:
         raise KitError(f"The seed of a comparison must not be negative, got {seed}.")
+    folders = [run for side in sides for run in side]
     for folder in folders:
-        if stored := read_run_format(Path(folder)):  # predictions of other programs have no format
+        if stored := read_run_format(folder):  # predictions of other programs have no format
             check_format(folder, stored)
-    files = [Path(folder) / "predictions" / f"{split}.jsonl" for folder in folders]
+    files = [folder / "predictions" / f"{split}.jsonl" for folder in folders]
     rows = [read_predictions(file) for file in files]
     for other, file in zip(rows[1:], files[1:], strict=True):
-        _check_same_examples(rows[0], other, files[0], file)
-    names = tuple(dict.fromkeys(metrics)) if metrics else _shared_metrics(folders, split)
-    targets = [row["target"] for row in rows[0]]
-    statistics = {
-        name: [_statistics(name, [row["prediction"] for row in run], targets) for run in rows]
-        for name in _check_additive(names)
-    }
-    resampled = _resample(statistics, samples, seed)
-    runs, scores, differences = _run_names(folders), [], []
+        check_same_examples(rows[0], other, files[0], file)
+    names = tuple(dict.fromkeys(metrics)) if metrics else _shared_metrics(folders, split, rows[0])
+    scorers = {name: [_scorer(name, *run) for run in zip(rows, folders, strict=True)] for name in names}
+    resampled = _resample(scorers, [len(side) for side in sides], len(rows[0]), samples, seed)
+    labels, scores, differences = _side_names(sides), [], []
     for name in names:
-        values = [run.score() for run in statistics[name]]
-        for index, (run, value, draws) in enumerate(zip(runs, values, resampled[name], strict=True)):
-            scores.append(Score(run, name, value, *_middle_95_percent(draws)))
+        of_runs = iter([scorer.score() for scorer in scorers[name]])
+        values = [sum(next(of_runs) for _ in side) / len(side) for side in sides]
+        for index, (side, value, draws) in enumerate(zip(labels, values, resampled[name], strict=True)):
+            scores.append(Score(side, name, value, *_middle_95_percent(draws)))
             if index > 0:
                 drawn = draws - resampled[name][0]
                 interval = _middle_95_percent(drawn)
-                differences.append(Difference(run, runs[0], name, value - values[0], *interval, _p_value(drawn)))
+                differences.append(Difference(side, labels[0], name, value - values[0], *interval, _p_value(drawn)))
     signatures = {
-        name: f"{first.signature}|bs:{samples}|seed:{seed}"
-        for name, (first, *_) in statistics.items()
-        if first.signature is not None
+        name: f"{signature}|bs:{samples}|seed:{seed}"
+        for name, (first, *_) in scorers.items()
+        if (signature := getattr(first, "signature", None)) is not None
     }
-    return Comparison(split, len(targets), samples, seed, runs, names, tuple(scores), tuple(differences), signatures)
+    several = any(len(side) > 1 for side in sides)
+    return Comparison(
+        split, len(rows[0]), samples, seed, labels, names, tuple(scores), tuple(differences), signatures, several
+    )
 
 
-def _check_additive(names: Sequence[str]) -> Sequence[str]:
-    for kind, group in by_kind(names).items():
-        if kind != "text":
-            raise KitError(f"Runs are compared by their texts, and {', '.join(group)} compares {kind}.")
-    for name in names:
-        if not find_metric(name).additive:
-            raise KitError(f"Runs cannot be compared by {name}: a registered metric has no statistics to resample.")
-    return names
+def _scorer(name: str, rows: Sequence[Row], folder: Path) -> Scored:
+    """A metric of a run. Raises KitError if its predictions do not suffice for it."""
+    kind = find_metric(name).kind
+    column = reference_column(rows, kind)
+    if column is None:
+        raise KitError(
+            f"Runs cannot be compared by {name}: it compares {kind}, and the predictions of {folder} have "
+            f"{', '.join(rows[0])}."
+        )
+    predictions, references = pairs_of(rows, column, kind)
+    options = _label_options(folder) if kind == "labels" else {}
+    return resampled_metric(name, predictions, references, **options)
 
 
-def _statistics(name: str, predictions: list[str], targets: list[Any]) -> Statistics:
-    result = find_metric(name).function(predictions, targets)
-    assert isinstance(result, Statistics)
-    return result
+def _label_options(folder: Path) -> Mapping[str, Any]:
+    """The labels of a classifier in the order of its model, and the positive one if its recipe names it."""
+    config, recipe = folder / "model" / "config.json", folder / "recipe.yaml"
+    options: dict[str, Any] = {}
+    if config.is_file():
+        labels = read_json(config, "a model configuration").get("id2label") or {}
+        options["labels"] = [labels[index] for index in sorted(labels, key=int)] or None
+    if recipe.is_file():
+        sections = read_yaml(recipe.read_text(encoding="utf-8"), str(recipe)).value
+        options["positive"] = (sections.get("eval") or {}).get("positive_label")
+    return options
 
 
-def _resample(statistics: dict[str, list[Statistics]], samples: int, seed: int) -> dict[str, np.ndarray]:
-    """The scores (runs, samples) of each metric on samples that are the same for all runs and metrics."""
-    import numpy as np
-
-    first = next(iter(statistics.values()))
-    examples = len(first[0].rows)
-    scores = {name: np.empty((len(first), samples)) for name in statistics}
+def _resample(
+    scorers: Mapping[str, Sequence[Scored]], sides: Sequence[int], examples: int, samples: int, seed: int
+) -> dict[str, np.ndarray]:
+    """The mean scores (sides, samples) of each metric on samples of examples that are the same for all runs and
+    metrics, and of the runs of each side, whose numbers are `sides`."""
+    scores = {name: np.empty((sum(sides), samples)) for name in scorers}
     generator = np.random.default_rng(seed)
     # One sample at a time keeps memory constant; the numbers are those of one large draw, as sacrebleu makes it.
     for sample in range(samples):
         counts = np.bincount(generator.choice(examples, size=examples, replace=True), minlength=examples)
-        for name, runs in statistics.items():
+        for name, runs in scorers.items():
             for index, run in enumerate(runs):
                 scores[name][index, sample] = run.score(counts)
-    return scores
+    ends = np.cumsum(sides)
+    chosen = np.random.default_rng([seed, 1])  # not from the generator of examples, whose draws are sacrebleu's
+    drawn = [chosen.integers(end - size, end, (size, samples)) for size, end in zip(sides, ends, strict=True)]
+    columns = np.arange(samples)
+    return {name: np.stack([values[runs, columns].mean(axis=0) for runs in drawn]) for name, values in scores.items()}
 
 
-def read_predictions(file: Path) -> list[dict[str, Any]]:
-    """The rows of a predictions file, each with `source`, `target` and `prediction`.
+def _shared_metrics(folders: Sequence[Path], split: str, rows: Sequence[Row]) -> tuple[str, ...]:
+    """The metrics that the results.json of every run has for this split and that its predictions suffice for.
 
-    Raises RunError, with the line, if the file is missing, empty or malformed.
+    Raises KitError if there are none; without results, the default metrics of texts.
     """
-    try:
-        text = file.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise RunError(
-            f"{file} does not exist. Is {file.parent.parent} a run folder? "
-            f"Predictions are written at the end of `kit train` and by `kit eval`."
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise RunError(f"{file} cannot be read: {error}") from None
-    rows = []
-    # Not splitlines(): texts may hold other line separators, such as U+2028, which JSON does not escape.
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        if not isinstance(row, dict) or not _is_prediction(row):
-            raise RunError(
-                f"{file}, line {number} is not a prediction: expected a JSON object with the texts "
-                f'"source", "target" and "prediction". Write the file again with `kit eval`.'
-            )
-        rows.append(row)
-    if not rows:
-        raise RunError(f"{file} is empty: it holds no predictions.")
-    return rows
-
-
-def _is_prediction(row: dict[str, Any]) -> bool:
-    target = row.get("target")
-    texts = target if isinstance(target, list) and target else [target]
-    return all(isinstance(text, str) for text in (row.get("source"), row.get("prediction"), *texts))
-
-
-def _check_same_examples(
-    rows: list[dict[str, Any]], others: list[dict[str, Any]], file: Path, other_file: Path
-) -> None:
-    for number, (row, other) in enumerate(zip(rows, others, strict=False), start=1):
-        for key in ("source", "target"):
-            if row[key] != other[key]:
-                raise RunError(
-                    f"The runs do not share their examples: row {number} has the {key} {_short(row[key])} "
-                    f"in {file}, but {_short(other[key])} in {other_file}. Evaluate both on the same data."
-                )
-    if len(rows) != len(others):
-        raise RunError(
-            f"The runs do not share their examples: {file} has {len(rows)} rows, {other_file} has "
-            f"{len(others)}, so row {min(len(rows), len(others)) + 1} is only in one of them. "
-            f"Evaluate both on the same data."
-        )
-
-
-def _short(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= 80 else text[:79] + "…"
-
-
-def _shared_metrics(folders: Sequence[Path], split: str) -> tuple[str, ...]:
-    """The additive metrics that the results.json of every run has for this split; DEFAULT_METRICS if there are none."""
-    shared = {name for name, metric in METRICS.items() if metric.additive}
+    shared = set(METRICS)
     for folder in folders:
-        file = Path(folder) / "results.json"
+        file = folder / "results.json"
         if not file.exists():
-            return DEFAULT_METRICS
+            shared = set(DEFAULT_METRICS)
+            break
         shared &= set(read_json(file, "the results of a run").get(split) or {})
-    return tuple(name for name in METRICS if name in shared) or DEFAULT_METRICS
+    possible = tuple(
+        name for name in METRICS if name in shared and reference_column(rows, METRICS[name].kind) is not None
+    )
+    if possible:
+        return possible
+    if defaults := tuple(name for name in DEFAULT_METRICS if reference_column(rows, METRICS[name].kind) is not None):
+        return defaults
+    raise KitError(
+        f"The predictions of {folders[0]} have no reference to compare them with, only {', '.join(rows[0])}, as those "
+        "of language models. Compare the figures of each run, such as the perplexity per byte: use `kit eval`"
+    )
+
+
+def _side_names(sides: Sequence[Sequence[Path]]) -> tuple[str, ...]:
+    """A name for each side: that of its first run, and how many more there are."""
+    names = iter(_run_names([run for side in sides for run in side]))
+    of_sides = [[next(names) for _ in side] for side in sides]
+    return tuple(runs[0] if len(runs) == 1 else f"{runs[0]} and {len(runs) - 1} more" for runs in of_sides)
 
 
 def _run_names(folders: Sequence[Path]) -> tuple[str, ...]:
@@ -288,7 +272,7 @@ def _run_names(folders: Sequence[Path]) -> tuple[str, ...]:
 
 def _middle_95_percent(values: np.ndarray) -> tuple[float, float]:
     """The ends of the middle 95 % of the values: as in sacrebleu, a fortieth is dropped at either end."""
-    ordered = sorted(values.tolist())
+    ordered = sorted(value for value in values.tolist() if value == value)  # a sample may leave a metric undefined
     dropped = len(ordered) // 40
     return ordered[dropped], ordered[-dropped - 1]
 

@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModel
 
 from kit.errors import KitError, RunError, did_you_mean
+from kit.models import register_models
 from kit.prediction.engine import Encoded, Predictor
 from kit.prediction.issues import LineIssues, longer_than
 from kit.prediction.lines import read_lines
@@ -17,6 +18,7 @@ from kit.pretrained.loading import load_for_inference
 from kit.pretrained.positions import position_limit
 from kit.system.console import Reporter
 from kit.system.files import atomic_write
+from kit.tasks.registry import find_task
 
 Pooling = Literal["mean", "cls", "last"]
 TokenizedText = dict[str, list[int]]
@@ -40,9 +42,16 @@ class Embedder(Predictor[str, TokenizedText, np.ndarray]):
         of the last one (for models that read from left to right).
         """
         folder = ModelFolder.open(name_or_path)
+        register_models()
+        kind = AutoModel._model_mapping.get(type(folder.config), None)
+        if kind is None or kind.main_input_name != "input_ids":
+            raise RunError(f"{name_or_path} reads no text, and has no vectors for it{other_command(folder)}")
         self.model = load_for_inference(folder, AutoModel, device)
         if getattr(folder.config, "is_encoder_decoder", False) and hasattr(self.model, "decoder"):
-            raise RunError(f"{name_or_path} needs a target as well as a source: it has no vector for a single text")
+            raise RunError(
+                f"{name_or_path} needs a target as well as a source: it has no vector for a single text"
+                f"{other_command(folder)}"
+            )
         self.tokenizer = folder.tokenizer
         self.pooling = pooling
         self.tokens_per_batch = tokens_per_batch
@@ -77,6 +86,14 @@ class Embedder(Predictor[str, TokenizedText, np.ndarray]):
             return states[torch.arange(len(states), device=states.device), mask.sum(1) - 1]
         weights = mask.unsqueeze(-1).to(states.dtype)  # (batch, length, 1)
         return (states * weights).sum(1) / weights.sum(1)
+
+
+def other_command(folder: ModelFolder) -> str:
+    """The command for a model without vectors, to append to a message; empty for a model of no task."""
+    try:
+        return f": use `kit {find_task(folder.config).command}`"
+    except RunError:
+        return ""
 
 
 def embed_file(

@@ -13,8 +13,11 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.significance import PairedTest
 
 from kit.errors import KitError, RunError
-from kit.evaluation.compare import compare_runs, read_predictions
+from kit.evaluation.compare import compare_runs
+from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.rouge import AllScripts
+from kit.evaluation.predictions import read_predictions
+from kit.evaluation.resampling import SUMS, resampled_metric
 
 VOCABULARY = ["der", "Hund", "läuft", "über", "die", "Straße", "und", "bellt", "laut", "."]
 
@@ -209,3 +212,80 @@ def test_line_separators_inside_texts_do_not_break_rows(tmp_path: Path) -> None:
     a = make_run(tmp_path / "a", 0.2, 1, row_3={"prediction": "one\u2028two\x85three\x0cfour"})
     assert len(rows(a, "prediction")) == 120
     assert rows(a, "prediction")[3] == "one\u2028two\x85three\x0cfour"
+
+
+LABELS = ["x", "y", "z"]
+
+
+def examples(name: str, random: np.random.Generator, count: int = 40) -> tuple[list[Any], list[Any]]:
+    """Predictions and references of the kind that a metric compares."""
+    if name.startswith("squad"):
+        texts = [["the old red house", "red house"], ["a bird"], []]
+        chosen = [(texts[index], random.choice(["red house", "bird", ""])) for index in random.integers(3, size=count)]
+        predictions = [{"id": n, "prediction_text": str(text)} for n, (_, text) in enumerate(chosen)]
+        return predictions, [{"id": n, "answers": {"text": answers}} for n, (answers, _) in enumerate(chosen)]
+    if name.startswith(("entity", "tag")):
+        tags = ["O", "B-a", "I-a", "B-b", "I-b"]
+        lengths = random.integers(1, 6, size=count)
+        sides = [[random.choice(tags, size=length).tolist() for length in lengths] for _ in range(2)]
+        return sides[0], sides[1]
+    if name in ("mse", "mae", "pearson", "spearman"):
+        return random.normal(size=count).tolist(), random.normal(size=count).tolist()
+    binary = name in ("precision", "recall", "f1")
+    labels = LABELS[:2] if binary else LABELS
+    return random.choice(labels, size=count).tolist(), random.choice(labels, size=count).tolist()
+
+
+@pytest.mark.parametrize("name", [*SUMS, "matthews", "pearson", "spearman"])
+def test_a_metric_on_a_sample_is_the_metric_of_the_drawn_examples(name: str) -> None:
+    random = np.random.default_rng(0)
+    predictions, references = examples(name, random)
+    options = {"labels": LABELS[:2]} if name in ("precision", "recall", "f1") else {}
+    scored = resampled_metric(name, predictions, references, **options)
+    assert scored.score() == pytest.approx(compute_metrics([name], predictions, references, **options)[name])
+    for _ in range(5):
+        drawn = random.choice(len(references), size=len(references))
+        sides = [[side[index] for index in drawn] for side in (predictions, references)]
+        if name.startswith("squad"):  # every question has its own id
+            sides = [[row | {"id": n} for n, row in enumerate(side)] for side in sides]
+        expected = compute_metrics([name], *sides, **options)[name]
+        assert scored.score(np.bincount(drawn, minlength=len(references))) == pytest.approx(expected)
+
+
+def test_examples_with_several_labels() -> None:
+    predictions, references = [["x"], ["x", "y"], [], ["z", "y"]], [["x", "z"], ["y"], [], ["y", "z"]]
+    for name in ("accuracy", "f1_macro", "recall_micro", "precision_weighted"):
+        expected = compute_metrics([name], predictions, references)[name]
+        assert resampled_metric(name, predictions, references).score() == pytest.approx(expected)
+
+
+def test_missing_values_of_forecasts_do_not_count() -> None:
+    predictions, references = [[[1.0, 2.0], [3.0, 4.0]]], [[[2.0, None], [3.0, 2.0]]]
+    assert resampled_metric("mse", predictions, references).score() == pytest.approx((1 + 0 + 4) / 3)
+
+
+def test_several_seeds_of_a_side_count_with_their_mean(tmp_path: Path) -> None:
+    """Samples draw examples and runs: seeds that differ widen the interval that examples alone would have."""
+    weak = [make_run(tmp_path / f"weak_{n}", rate, n) for n, rate in enumerate((0.1, 0.3))]
+    strong = [make_run(tmp_path / f"strong_{n}", 0.05, n) for n in range(10, 13)]
+    comparison = compare_runs([weak, strong], metrics=["token_accuracy"], samples=400)
+    means = [np.mean([compare_runs([run, run], metrics=["token_accuracy"], samples=1).scores[0].value for run in side])
+             for side in (weak, strong)]  # fmt: skip
+    (difference,) = comparison.differences
+    assert comparison.runs == ("weak_0 and 1 more", "strong_10 and 2 more")
+    assert [score.value for score in comparison.scores] == pytest.approx(means)
+    assert difference.value == pytest.approx(means[1] - means[0])
+    fixed = compare_runs([weak[0], strong[0]], metrics=["token_accuracy"], samples=400).differences[0]
+    assert difference.high - difference.low > fixed.high - fixed.low
+    assert comparison.draws_runs
+    single = compare_runs([[weak[0]], [strong[0]]], metrics=["token_accuracy"], samples=400)
+    assert single.differences == (fixed,)
+
+
+def test_sides_on_the_command_line(tmp_path: Path, kit_here: Any) -> None:
+    runs = [make_run(tmp_path / name, 0.1, seed) for seed, name in enumerate(("a1", "a2", "b1", "b2"))]
+    done = kit_here("compare", *runs[:2], "vs", *runs[2:], "--samples", 50, "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["runs"] == ["a1 and 1 more", "b1 and 1 more"]
+    refused = kit_here("compare", *runs, "vs")
+    assert (refused.returncode, "no run on one side of vs" in refused.stderr) == (2, True)

@@ -251,8 +251,7 @@ def test_every_metric_computes_by_its_function_and_as_a_module(name: str) -> Non
     kind = METRICS[name].kind
     predictions, references = map(list, zip(EXAMPLES[kind], OTHERS[kind], strict=True))
     values = compute_metrics([name], predictions, references)
-    assert isinstance(METRICS[name].function(predictions, references), Statistics) == METRICS[name].additive
-    assert METRICS[name].additive == (kind == "text")
+    assert isinstance(METRICS[name].function(predictions, references), Statistics) == (kind == "text")
     module = load_metric(name)
     assert module.name == name
     module.add(prediction=predictions[0], reference=references[0])
@@ -280,10 +279,12 @@ def test_a_label_with_a_fraction_is_no_label_for_a_module_either() -> None:
     assert metric.compute(predictions=np.array([1, 0]), references=np.array([1, 1])) == {"score": 0.5}
 
 
-def test_runs_are_not_compared_by_labels(tmp_path: Any) -> None:
+def test_runs_without_labels_are_not_compared_by_labels(tmp_path: Any) -> None:
     for name in ("a", "b"):
         (tmp_path / name / "predictions").mkdir(parents=True)
         row = '{"source": "x", "target": "y", "prediction": "y"}\n'
         (tmp_path / name / "predictions" / "test.jsonl").write_text(row, encoding="utf-8")
-    with pytest.raises(KitError, match="compared by their texts, and accuracy compares labels"):
+    with pytest.raises(
+        KitError, match=r"by accuracy: it compares labels, and the predictions of .* have source, target"
+    ):
         compare_runs([tmp_path / "a", tmp_path / "b"], metrics=["accuracy"])

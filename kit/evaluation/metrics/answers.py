@@ -65,6 +65,13 @@ def answer_f1(prediction: str, reference: str) -> float:
     return 2 * shared / (len(predicted) + len(expected))
 
 
+def best_value(measure: Callable[[str, str], float], prediction: str, texts: Sequence[str]) -> float:
+    """The best value, 0 to 1, of a prediction by any of the reference texts; none of them stands for no answer."""
+    # An answer that normalizes to nothing ("the") cannot be distinguished from no answer.
+    usable = [text for text in texts if normalize_answer(text)] or [""]
+    return max(measure(prediction, text) for text in usable)
+
+
 def best_threshold(null_scores: np.ndarray, answered: np.ndarray, unanswered: np.ndarray) -> tuple[float, float]:
     """The highest mean, 0 to 100, that a threshold can reach, and that threshold.
 
@@ -107,8 +114,8 @@ def _score(
     null_scores = np.array([predicted[key]["null_score"] for key in expected], dtype=np.float64)
     answerable = np.array([bool(row["texts"]) for row in expected.values()])
     # What each question scores with the predicted text, and with the empty text.
-    answered = np.array([_best(measure, predicted[key]["text"], row["texts"]) for key, row in expected.items()])
-    unanswered = np.array([_best(measure, "", row["texts"]) for row in expected.values()])
+    answered = np.array([best_value(measure, predicted[key]["text"], row["texts"]) for key, row in expected.items()])
+    unanswered = np.array([best_value(measure, "", row["texts"]) for row in expected.values()])
     has_null_scores = not np.isnan(null_scores).any()
     if null_threshold is not None and not has_null_scores:
         raise DataError("A null_threshold needs a null_score in every prediction.")
@@ -122,12 +129,6 @@ def _score(
         if has_null_scores:
             result["best"], result["best_threshold"] = best_threshold(null_scores, answered, unanswered)
     return result
-
-
-def _best(measure: Callable[[str, str], float], prediction: str, texts: Sequence[str]) -> float:
-    # An answer that normalizes to nothing ("the") cannot be distinguished from no answer.
-    usable = [text for text in texts if normalize_answer(text)] or [""]
-    return max(measure(prediction, text) for text in usable)
 
 
 def _percent(values: np.ndarray) -> float:

@@ -41,11 +41,6 @@ class Metric:
         return not isinstance(self.source, str)
 
     @property
-    def additive(self) -> bool:
-        """Whether the function returns `Statistics`, by which runs can be compared."""
-        return self.kind == "text" and not self.registered
-
-    @property
     def function(self) -> MetricFunction:
         """The function behind the metric, called as `function(predictions, references, **options)`."""
         if not isinstance(self.source, str):

@@ -6,7 +6,7 @@ Predictions and references hold a list of tags per sentence, one for each word.
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
+from seqeval.metrics.sequence_labeling import get_entities, precision_recall_fscore_support
 
 from kit.data.text.tag_schemes import OUTSIDE, split_tag
 from kit.errors import DataError
@@ -53,6 +53,17 @@ def entity_measure(
         for index, entity_type in enumerate(types)
     }
     return {"score": float(overall[names.index(measure)]), "by_type": by_type}
+
+
+def entity_counts(predictions: Sentences, references: Sentences) -> list[tuple[int, int, int]]:
+    """The numbers of right, predicted and expected entities of each sentence, as `entity_measure` counts them."""
+    _check_sentences(predictions, references)
+    sides = (_seqeval_tags(predictions, "Prediction"), _seqeval_tags(references, "Reference"))
+    counts = []
+    for predicted, expected in zip(*sides, strict=True):
+        ours, theirs = set(get_entities(predicted)), set(get_entities(expected))
+        counts.append((len(ours & theirs), len(ours), len(theirs)))
+    return counts
 
 
 def _check_sentences(predictions: Sequence[Any], references: Sequence[Any]) -> None:

@@ -14,9 +14,9 @@ from kit.data.text.languages import TAGS_KEY
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RecipeError
-from kit.evaluation.compare import read_predictions
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.groups import check_groups
+from kit.evaluation.predictions import read_predictions
 from kit.plots.curves import save_figure
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import TextPredictor

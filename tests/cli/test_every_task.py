@@ -1,0 +1,72 @@
+"""Every command works on a run of every task, or names the command to use instead."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from conftest import RunKit
+from support.recipes import RECIPES
+from support.runs import results
+
+import kit.sharing.proof
+from kit.cli import COMMANDS
+
+GENERATES = {"translation", "causal_lm", "instruction_tuning", "captioning", "dialogue"}
+INPUTS = {
+    "classification": ("new.txt", "3 May 1984\n"),
+    "tagging": ("new.conll", "3\nMay\n1984\n"),
+    "question_answering": ("new.jsonl", '{"question": "When?", "context": "On 3 May 1984 it rained."}\n'),
+    "forecasting": ("new.jsonl", json.dumps({"values": [[0.1, 0.2]] * 12}) + "\n"),
+}
+"""Rows to predict."""
+
+
+@pytest.mark.parametrize("task", RECIPES)
+def test_every_command(
+    task: str, run_of_task: Callable[[str], Path], kit_here: RunKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = run_of_task(task)
+
+    def succeed(*arguments: object) -> str:
+        done = kit_here(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def refuse(command: str, *arguments: object) -> None:
+        """The command names another one, which there is."""
+        done = kit_here(command, *arguments)
+        named = done.stderr.rpartition("use `kit ")[2].partition("`")[0]
+        assert done.returncode == 2, done.stdout
+        assert named in set(COMMANDS) - {command}, done.stderr
+
+    assert json.loads(succeed("eval", run, "--json")) == results(run)["test"]
+    assert "Loss" in succeed("eval", run, "--split", "validation")
+    assert len(succeed("plot", run, "--output", "plots").splitlines()) > 0
+    if task in ("causal_lm", "masked_lm"):
+        refuse("compare", run, run)
+    else:
+        assert "10 bootstrap samples" in succeed("compare", run, run, "--samples", 10)
+    assert "failed" not in succeed("verify", run)
+
+    # the proof in a process without kit has tests of its own, and takes seconds
+    monkeypatch.setattr(kit.sharing.proof, "check_run", lambda *about: "")
+    assert "config.json" in succeed("push", run, "owner/name", "--dry-run")
+
+    name, text = INPUTS.get(task, ("new.txt", "3 May 1984\n"))
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    if task in GENERATES:
+        assert len(succeed("generate", run, name).splitlines()) == 1
+        refuse("predict", run, name)
+    elif task == "masked_lm":
+        refuse("predict", run, name)
+        refuse("generate", run, name)
+    else:
+        assert len(succeed("predict", run, name).splitlines()) == 1
+        refuse("generate", run, name)
+    if task != "dialogue":
+        refuse("chat", run)
+    if task in ("translation", "captioning", "dialogue", "forecasting"):
+        refuse("embed", run, name)
+    else:
+        assert len(succeed("embed", run, name).splitlines()) == len(text.splitlines())
