@@ -73,13 +73,13 @@ def test_every_load_states_whether_code_may_run() -> None:
     assert len(list(loads())) > 20
 
 
-def test_nobody_is_asked_about_the_code_of_a_target_tokenizer(
+def test_nobody_is_asked_about_the_code_of_a_tokenizer(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
     monkeypatch.setattr(builtins, "input", lambda text="": asked.append(text) or "y")
     auto_map = {"AutoTokenizer": ["trap.T", "trap.T"]}
-    folder = run / "model" / "target_tokenizer"
+    folder = run / "model"
     update(folder / "tokenizer_config.json", tokenizer_class="TrapTokenizer", auto_map=auto_map)
     (folder / "trap.py").write_text(f"import os\nos.mkdir({str(tmp_path / 'trap')!r})\nclass T: pass\n")
     with pytest.raises((KitError, ValueError)):

@@ -1,4 +1,4 @@
-"""The pipelines `translation`, `summarization` and `text2text-generation`.
+"""The pipelines `translation`, `summarization` and `text2text-generation`, and the tokenizer of two vocabularies.
 
 This file is self-contained: it is saved with a model, so that it works without kit.
 """
@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, GenerationConfig, Pipeline, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import GenerationConfig, Pipeline, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 TRANSLATION = "translation"
+TARGET_FILE = "target_tokenizer.json"
 DIRECTION = re.compile(rf"{TRANSLATION}_(.+)_to_(.+)")
 
 # Keys in tokenizer_config.json, which kit/data/text/languages.py writes.
@@ -47,6 +49,82 @@ def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], **argume
     return tokenizer.decode(kept, skip_special_tokens=False, **arguments)
 
 
+class SourceTargetTokenizer(PreTrainedTokenizerFast):
+    """The tokenizer of a model with one vocabulary for sources and another one for targets; it is used as Marian's is.
+
+    `tokenizer(text)` encodes sources, and `tokenizer(text_target=text)` targets. `decode` and `batch_decode` are for
+    what the model generates: they read target ids, unless they are called with `use_source_tokenizer=True`. All else,
+    such as `get_vocab` and `convert_ids_to_tokens`, is about sources; `target_tokenizer` is about targets. Both
+    vocabularies have the same special tokens with the same ids.
+    """
+
+    vocab_files_names = {"tokenizer_file": "tokenizer.json", "target_tokenizer_file": TARGET_FILE}  # noqa: RUF012
+
+    def __init__(
+        self,
+        *args: Any,
+        target_tokenizer_file: str | None = None,
+        target_tokenizer_object: Tokenizer | None = None,
+        **kwargs: Any,
+    ):
+        """The target vocabulary is that of a file or of an object, as is the source vocabulary in other arguments."""
+        super().__init__(*args, **kwargs)
+        if target_tokenizer_object is None:
+            if target_tokenizer_file is None:
+                raise ValueError(f"the target vocabulary is missing: expected {TARGET_FILE} beside tokenizer.json")
+            target_tokenizer_object = Tokenizer.from_file(target_tokenizer_file)
+        self._source_backend: Tokenizer = self.backend_tokenizer
+        settings = ("split_special_tokens", "clean_up_tokenization_spaces", "model_input_names", "model_max_length")
+        self.target_tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=target_tokenizer_object,
+            **{name: str(token) for name, token in self.special_tokens_map.items() if isinstance(token, str)},
+            **{name: getattr(self, name) for name in settings},
+        )
+
+    @classmethod
+    def convert_to_native_format(cls, trust_remote_code: bool = False, **kwargs: Any) -> dict[str, Any]:
+        """Leave the files to `__init__`: transformers would build another tokenizer from the vocabulary of one."""
+        return kwargs
+
+    @property
+    def source_tokenizer(self) -> PreTrainedTokenizerFast:
+        """A tokenizer of the source vocabulary alone, with all settings of this one."""
+        settings = {name: value for name, value in self.init_kwargs.items() if name not in ("auto_map", "backend")}
+        return PreTrainedTokenizerFast(tokenizer_object=self._source_backend, **settings)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        finally:  # after an error, too
+            self._switch_to_input_mode()
+
+    def _switch_to_input_mode(self) -> None:
+        self._tokenizer = self._source_backend
+
+    def _switch_to_target_mode(self) -> None:
+        self._tokenizer = self.target_tokenizer.backend_tokenizer
+
+    def _decode(self, token_ids: Any, *args: Any, use_source_tokenizer: bool = False, **kwargs: Any) -> str:
+        if use_source_tokenizer:
+            return super()._decode(token_ids, *args, **kwargs)
+        return self.target_tokenizer._decode(token_ids, *args, **kwargs)
+
+    def _save_pretrained(
+        self,
+        save_directory: Any,
+        file_names: tuple[str, ...],
+        legacy_format: bool | None = None,
+        filename_prefix: str | None = None,
+    ) -> tuple[str, ...]:
+        saved = super()._save_pretrained(save_directory, file_names, legacy_format, filename_prefix)
+        file = Path(save_directory) / (f"{filename_prefix}-{TARGET_FILE}" if filename_prefix else TARGET_FILE)
+        self.target_tokenizer.backend_tokenizer.save(str(file))
+        return (*saved, str(file))
+
+
+SourceTargetTokenizer.register_for_auto_class()
+
+
 class TextToTextPipeline(Pipeline):
     """Generate text from text: `pipe("…")` → `[{"…_text": "…"}]`, `pipe(["…", "…"])` → one such dict per input.
 
@@ -68,13 +146,19 @@ class TextToTextPipeline(Pipeline):
     needs_languages = False
     """Whether a model with language codes is rejected if neither the call nor its tokenizer selects the languages."""
 
-    def __init__(self, *args: Any, target_tokenizer: PreTrainedTokenizerBase | None = None, **kwargs: Any):
+    def __init__(self, *args: Any, **kwargs: Any):
         super().__init__(*args, **kwargs)
         config = self.model.config
         if not config.is_encoder_decoder:
             raise ValueError(f"{self.task} needs an encoder-decoder, not {type(self.model).__name__}")
         self._check_codes(self.tokenizer("")["input_ids"])
-        self.target_tokenizer = target_tokenizer or self._read_target_tokenizer()
+        # not `isinstance`: the class may come from the folder of a model
+        self.target_tokenizer: PreTrainedTokenizerBase = getattr(self.tokenizer, "target_tokenizer", self.tokenizer)
+        if self.target_tokenizer is self.tokenizer and getattr(config, "separate_vocabularies", False):
+            raise ValueError(
+                f"{self.task}: the model has a vocabulary for sources and another one for targets, and the tokenizer "
+                f"has one. Pass the tokenizer that was saved with the model ({SourceTargetTokenizer.__name__})"
+            )
         named = DIRECTION.fullmatch(self.task)
         self.direction = named.groups() if named else (None, None)
         # T5 and others have a prefix and generation settings for each task
@@ -90,16 +174,6 @@ class TextToTextPipeline(Pipeline):
                 "model was trained for.",
                 stacklevel=2,
             )
-
-    def _read_target_tokenizer(self) -> PreTrainedTokenizerBase:
-        if not getattr(self.model.config, "separate_vocabularies", False):
-            return self.tokenizer
-        # with two vocabularies, the source tokenizer is at the root, and the target tokenizer in a subfolder
-        name = self.tokenizer.name_or_path
-        commit = getattr(self.model.config, "_commit_hash", None) if name == self.model.name_or_path else None
-        return AutoTokenizer.from_pretrained(
-            name, subfolder="target_tokenizer", revision=commit or "main", trust_remote_code=False
-        )
 
     # ---- languages ---------------------------------------------------------------------------------------------------
 
@@ -313,8 +387,6 @@ class TextToTextPipeline(Pipeline):
         config.custom_pipelines = getattr(config, "custom_pipelines", None) or custom_pipelines(PIPELINES)
         self.model.save_pretrained(folder, **kwargs)
         self.tokenizer.save_pretrained(folder, **kwargs)
-        if self.target_tokenizer is not self.tokenizer:
-            self.target_tokenizer.save_pretrained(folder / "target_tokenizer", **kwargs)
         shutil.copyfile(__file__, folder / Path(__file__).name)
 
 

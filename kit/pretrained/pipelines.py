@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM
+from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers import pipeline as transformers_pipeline
 from transformers.pipelines import (
     PIPELINE_REGISTRY,
@@ -14,9 +14,9 @@ from transformers.pipelines import (
 )
 
 from kit.errors import RunError
-from kit.models import register_models
+from kit.models import MODELS, config_class, register_models
 from kit.pipelines import image_to_text, question_answering
-from kit.pipelines.text_to_text import DIRECTION, TRANSLATION
+from kit.pipelines.text_to_text import DIRECTION, TRANSLATION, SourceTargetTokenizer
 from kit.pretrained.adapters import adapted_class, adapter_config_file
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_model, quiet_transformers
@@ -39,10 +39,14 @@ class TaskNames(dict):
 
 
 def register() -> None:
-    """Register kit's models with the Auto classes of transformers, and its pipelines with `transformers.pipeline`."""
+    """Register kit's models and its tokenizer with the Auto classes of transformers, and its pipelines with
+    `transformers.pipeline`."""
     import transformers.pipelines
 
     register_models()
+    for config in map(config_class, MODELS):
+        if hasattr(config, "separate_vocabularies"):  # known by its name, which the folder of a tokenizer has
+            AutoTokenizer.register(config, fast_tokenizer_class=SourceTargetTokenizer, exist_ok=True)
     # transformers rejects a removed name before it looks into its registry; the table is private, so it may disappear
     removed = getattr(transformers.pipelines, "REMOVED_TASKS", {})
     for task, pipeline_class in PIPELINES.items():

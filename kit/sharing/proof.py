@@ -17,8 +17,9 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
+from kit.data.text.tokenizer import read_tokenizer
 from kit.errors import HubError
 from kit.models import MODELS
 from kit.pipelines import question_answering
@@ -122,7 +123,7 @@ def run_in_process(probe: ProbeRequest, model: PreTrainedModel, pipe: Any = None
     """The output of the model of a run in this process, with kit's own classes."""
     texts: dict[str, Any] = {}
     if probe.texts:
-        texts["tokens"] = AutoTokenizer.from_pretrained(probe.model, trust_remote_code=False)(probe.texts)["input_ids"]
+        texts["tokens"] = read_tokenizer(probe.model)(probe.texts)["input_ids"]
     if probe.calls:
         texts["answers"] = standalone.pipeline_answers(pipe, probe.calls)
     return ProbeOutput(standalone.model_outputs(model, probe.inputs), texts)
@@ -241,7 +242,7 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
     model = load_model(loader, model_folder)
     tokens = None
     if texts:
-        tokenizer = AutoTokenizer.from_pretrained(model_folder, trust_remote_code=False)
+        tokenizer = read_tokenizer(str(model_folder))
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         tokens = dict(tokenizer(texts, padding=True, return_tensors="pt"))

@@ -16,13 +16,13 @@ from kit.system.files import outside_link, read_json
 PUBLISHED = (
     "*.safetensors", "*.safetensors.index.json",
     "config.json", "model_config.json", "adapter_config.json", "generation_config.json", "preprocessor_config.json",
-    "processor_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "processor_config.json", "tokenizer.json", "target_tokenizer.json", "tokenizer_config.json",
+    "special_tokens_map.json", "added_tokens.json",
     "vocab*.json", "vocab*.txt", "merges*.txt", "bpe.codes", "*.model", "*.spm", "chat_template.jinja",
     "README.md", "LICENSE*", "NOTICE*",
 )  # fmt: skip
 ALLOWED = {
     "": PUBLISHED,
-    "target_tokenizer": PUBLISHED,
     "additional_chat_templates": ("*.jinja",),
     "plots": ("*.png",),
 }
@@ -96,8 +96,11 @@ CODE_KEYS = ("auto_map", "custom_pipelines", "custom_generate")
 def _is_own(value: Any) -> bool:
     """Whether every class named in the value of a key is in a file of kit."""
     code = own_code()
+    named: list[Any]
     if isinstance(value, dict):
         named = [entry.get("impl") if isinstance(entry, dict) else entry for entry in value.values()]
+        # a tokenizer has two classes, one of which may be missing
+        named = [name for entry in named for name in (filter(None, entry) if isinstance(entry, list) else [entry])]
     else:
         named = [value]
     return all(isinstance(name, str) and f"{name.partition('.')[0]}.py" in code for name in named)

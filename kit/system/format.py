@@ -8,7 +8,7 @@ from kit.errors import RunError
 from kit.system.files import read_json
 from kit.system.version import __version__
 
-FORMAT = 2
+FORMAT = 3
 """Increase it with every change that older code cannot read. Version 0.1 wrote checkpoints of format 1."""
 
 FORMAT_STAMP: Mapping[str, Any] = {"kit_format": FORMAT, "kit_version": __version__}

@@ -15,8 +15,7 @@ run, text = sys.argv[1:3]
 kit.register()
 model = AutoModelForSeq2SeqLM.from_pretrained(f"{run}/model")
 source = AutoTokenizer.from_pretrained(f"{run}/model")
-two = model.config.separate_vocabularies
-target = AutoTokenizer.from_pretrained(f"{run}/model", subfolder="target_tokenizer") if two else source
+target = getattr(source, "target_tokenizer", source)  # with two vocabularies, that of the outputs
 
 inputs = source(text, return_tensors="pt")
 output = model.generate(

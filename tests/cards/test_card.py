@@ -192,7 +192,7 @@ def test_the_code_of_the_card_is_python_and_uses_an_example(run: Path) -> None:
             assert json.dumps('say "hi" ```\\') in block
         assert "kit.pipeline(" in blocks[0]
         assert "trust_remote_code=True" in blocks[1]
-        assert ('subfolder="target_tokenizer"' in blocks[2]) is not shared
+        assert "AutoTokenizer.from_pretrained(model, trust_remote_code=True)" in blocks[2]
 
 
 def separate() -> Recipe:

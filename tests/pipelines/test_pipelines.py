@@ -94,7 +94,7 @@ def test_two_vocabularies_travel_with_the_folder(trained: Path, tmp_path: Path) 
         assert [record[0]["score"] for record in found] == pytest.approx([record["score"] for record in expected])
     pipeline("translation", model=trained).save_pretrained(tmp_path / "mine")
     names = {path.name for path in (tmp_path / "mine").iterdir()}
-    assert {"text_to_text.py", "target_tokenizer", "config.json"} <= names
+    assert {"text_to_text.py", "target_tokenizer.json", "config.json"} <= names
     assert pipeline("summarization", model=tmp_path / "mine")(DATES, return_scores=True) == expected
 
 

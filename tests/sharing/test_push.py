@@ -56,7 +56,7 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
         "recipe.yaml",
         "README.md",
     }
-    assert needed | {"modeling_rnn_seq2seq.py", "text_to_text.py", "target_tokenizer/tokenizer.json"} <= files.keys()
+    assert needed | {"modeling_rnn_seq2seq.py", "text_to_text.py", "target_tokenizer.json"} <= files.keys()
     assert "plots/loss.png" in files
     data = ModelCard(files["README.md"].decode()).data
     assert (data.license, data.language, data.model_name) == ("apache-2.0", ["en", "de", "fr"], "dates")
@@ -98,7 +98,7 @@ def test_a_folder_that_computes_something_else_is_rejected(
         tensors[name] += 0.01
         save_file(tensors, changed / "model.safetensors", metadata={"format": "pt"})
     else:
-        shutil.copyfile(changed / "target_tokenizer" / "tokenizer.json", changed / "tokenizer.json")
+        shutil.copyfile(changed / "target_tokenizer.json", changed / "tokenizer.json")
 
     def run_here(probes: Any) -> Any:
         (probe,) = probes

@@ -2,8 +2,8 @@
 
 Special tokens have the same ids in every tokenizer that kit trains: <s> 0 (BOS), <pad> 1, </s> 2 (EOS), <unk> 3.
 `decode(encode(text))` restores the normalized text, including spaces, unless it has unknown characters. The saved files
-are those of transformers, so `AutoTokenizer` on a model folder gives the source ids that kit trained with. If the two
-sides have separate vocabularies, that of the target is in `target_tokenizer/`.
+are those of transformers, so `AutoTokenizer` on a model folder gives the ids that kit trained with. If the two sides
+have separate vocabularies, it is a `SourceTargetTokenizer`, whose code is saved with it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ from kit.errors import NetworkError, RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.hub.foreign import check_model_folder
 from kit.hub.names import one_line, parse_repo_id
-from kit.pipelines.text_to_text import decode_text, unknown_id
+from kit.pipelines.text_to_text import SourceTargetTokenizer, decode_text, unknown_id
 from kit.system.files import read_json
 from kit.system.load_errors import one_line_errors
 from kit.system.redaction import redact
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from kit.recipe.model import Seq2SeqTokenizerSection, TokenizerSection
 
-TARGET_FOLDER = "target_tokenizer"
 GENERIC_CLASSES = ("TokenizersBackend", "PreTrainedTokenizerFast")
 
 
@@ -142,20 +141,32 @@ class Tokenizers:
 
     def save(self, folder: str | Path) -> None:
         """Write the tokenizer files into a model folder."""
-        # The key tells `load` of a second tokenizer, also on the Hub, where it cannot check whether a folder exists.
-        self.source.init_kwargs.pop(TARGET_FOLDER, None)
-        if not self.shared:
-            self.source.init_kwargs[TARGET_FOLDER] = True
-            self.target.save_pretrained(Path(folder) / TARGET_FOLDER)
-        self.source.save_pretrained(folder)
+        self.joined.save_pretrained(folder)
+
+    @property
+    def joined(self) -> "PreTrainedTokenizerBase":
+        """One tokenizer for both sides, as it is saved."""
+        if self.shared:
+            return self.source
+        of_loading = ("backend", "is_local", "local_files_only")
+        settings = {name: value for name, value in self.source.init_kwargs.items() if name not in of_loading}
+        return SourceTargetTokenizer(
+            tokenizer_object=self.source.backend_tokenizer,
+            target_tokenizer_object=self.target.backend_tokenizer,
+            **{
+                **settings,
+                "extra_special_tokens": self.source.extra_special_tokens,
+                "model_max_length": self.source.model_max_length,
+            },
+        )
 
     @classmethod
     def load(cls, folder: str | Path) -> Self:
         """The tokenizers that `save` wrote, or those of any model folder or Hub id."""
-        source = read_tokenizer(str(folder))
-        if source.init_kwargs.get(TARGET_FOLDER):
-            return cls(source, read_tokenizer(str(folder), TARGET_FOLDER))
-        return cls(source, source)
+        tokenizer = read_tokenizer(str(folder))
+        if isinstance(tokenizer, SourceTargetTokenizer):
+            return cls(tokenizer.source_tokenizer, tokenizer.target_tokenizer)
+        return cls(tokenizer, tokenizer)
 
 
 class NoTokenizers(Tokenizers):
@@ -168,27 +179,31 @@ class NoTokenizers(Tokenizers):
         """Writes nothing."""
 
 
-def read_tokenizer(folder: str, subfolder: str = "") -> "PreTrainedTokenizerBase":
+def read_tokenizer(folder: str) -> "PreTrainedTokenizerBase":
     """The tokenizer in a folder. Raises RunError if it is damaged, RecipeError if it needs a package."""
-    path = Path(folder) / subfolder
+    path = Path(folder)
     check_model_folder(path)
     settings = path / "tokenizer_config.json"
-    generic = settings.is_file() and read_json(settings, "a tokenizer").get("tokenizer_class") in GENERIC_CLASSES
+    name = read_json(settings, "a tokenizer").get("tokenizer_class") if settings.is_file() else None
     with one_line_errors(path, "the tokenizer"):
-        tokenizer = _load_tokenizer(folder, subfolder, generic)
+        tokenizer = _load_tokenizer(folder, name)
         tokenizer("a")  # what names tokens that are missing fails at the first text
+        if isinstance(tokenizer, SourceTargetTokenizer):
+            tokenizer(text_target="a")
     return tokenizer
 
 
-def _load_tokenizer(folder: str, subfolder: str, generic: bool) -> "PreTrainedTokenizerBase":
+def _load_tokenizer(folder: str, name: Any) -> "PreTrainedTokenizerBase":
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-    if generic:
+    if name == SourceTargetTokenizer.__name__:  # not by AutoTokenizer, which would take the code in the folder
+        return SourceTargetTokenizer.from_pretrained(folder, trust_remote_code=False)
+    if name in GENERIC_CLASSES:
         # These need no model config; AutoTokenizer would read it, and warn if its model type is not registered.
-        return PreTrainedTokenizerFast.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)
+        return PreTrainedTokenizerFast.from_pretrained(folder, trust_remote_code=False)
     try:
         # Never run code from the Hub; if this were unset, transformers would ask on the terminal.
-        return AutoTokenizer.from_pretrained(folder, subfolder=subfolder, trust_remote_code=False)
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError as error:
         missing = str(error).strip().split(" but ")[0]
         raise RecipeError(

@@ -16,11 +16,11 @@ from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.rows import ColumnView
-from kit.data.text.tokenizer import TARGET_FOLDER, Chained, Tokenizers
+from kit.data.text.tokenizer import Chained, Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.pipelines.text_to_text import PIPELINES
+from kit.pipelines.text_to_text import PIPELINES, TARGET_FILE
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import TextPredictor
 from kit.pretrained.folder import ModelFolder
@@ -150,7 +150,7 @@ class TextToTextTask(Seq2SeqTask[P]):
     def shares_vocabulary(self, run_folder: Path) -> bool:
         """Whether the model of a run has one tokenizer for both sides, which a pretrained model decides itself."""
         folder = run_folder / "model"
-        return not (folder / TARGET_FOLDER).is_dir() if folder.is_dir() else self.recipe.tokenizer.shares_vocabulary
+        return not (folder / TARGET_FILE).is_file() if folder.is_dir() else self.recipe.tokenizer.shares_vocabulary
 
     @property
     def source_prefix(self) -> str:
