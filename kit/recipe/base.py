@@ -33,6 +33,9 @@ RESUMABLE_KEYS = (
 )
 """Keys and sections that may change when a run is resumed: none of them affects what the model learns."""
 
+LENGTH_KEYS = ("train.max_steps", "train.num_train_epochs")
+"""The keys with the length of a run. They may change, too, unless the learning rate of its steps depends on it."""
+
 
 class Recipe(Section):
     """A recipe: the task, and one section for each part of a run.
@@ -153,12 +156,17 @@ class Recipe(Section):
         missing = object()
         return [key for key in mine | theirs if mine.get(key, missing) != theirs.get(key, missing)]
 
+    def has_length_of(self, other: "Recipe") -> bool:
+        """Whether both recipes ask for the same number of steps or epochs."""
+        return not set(LENGTH_KEYS).intersection(self.differences(other))
+
     def fixed_values(self) -> dict[str, Any]:
         """The values that cannot change within a run, by dotted key, as JSON has them."""
+        may_change = RESUMABLE_KEYS if self.train.rate_depends_on_length else (*RESUMABLE_KEYS, *LENGTH_KEYS)
         values = {
             key: value
             for key, value in self.flat().items()
-            if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in RESUMABLE_KEYS)
+            if not any(key == allowed or key.startswith(f"{allowed}.") for allowed in may_change)
         }
         fixed: dict[str, Any] = json.loads(json.dumps(values, default=str))
         return fixed

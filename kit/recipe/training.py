@@ -142,6 +142,11 @@ class TrainSection(Section):
     freeze: ClassVar[Literal["embeddings"] | int | None] = absent(None)
     layer_decay: ClassVar[float | None] = absent(None)
 
+    @property
+    def rate_depends_on_length(self) -> bool:
+        """Whether the learning rate of a step depends on the number of all steps."""
+        return self.lr_scheduler_type in ("linear", "cosine")
+
     def without_effect(self) -> dict[str, str]:
         ineffective = super().without_effect()
         if self.optimizer != "sgd":

@@ -144,6 +144,12 @@ class RunFolder:
             raise RunError(
                 f"{self.path} belongs to another recipe: {changes}. Nothing was touched. Name another folder with "
                 f"--output, or undo the change; keys that may change within a run: {', '.join(RESUMABLE_KEYS)}"
+                + self._why_length_is_fixed(recipe, saved)
+            )
+        if not resume and self.is_finished and not recipe.has_length_of(saved):
+            raise RunError(
+                f"{self.path} holds a finished run of another length. Extend it with --resume, or name another folder "
+                "with --output"
             )
         if not resume and not self.is_finished:
             raise RunError(
@@ -151,18 +157,29 @@ class RunFolder:
                 "folder with --output"
             )
 
+    def _why_length_is_fixed(self, recipe: Recipe, saved: Recipe) -> str:
+        """The reason and the remedy, if the recipe has another length although the schedule depends on it."""
+        if recipe.has_length_of(saved) or not saved.train.rate_depends_on_length:
+            return ""
+        return (
+            f". With train.lr_scheduler_type: {saved.train.lr_scheduler_type}, the learning rate of every step depends "
+            "on the length of the run; constant, constant_with_warmup and inverse_sqrt allow extending it. To train "
+            f"this model further, start a new run from it: model.pretrained={self.path}"
+        )
+
     def tokenizers(self) -> Tokenizers | None:
         """The tokenizers of the run; None before `start`."""
         return Tokenizers.load(self.tokenizer) if self.tokenizer.exists() else None
 
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
-        """Write the resolved recipe and the tokenizers: the folder now belongs to the run.
+        """Write the resolved recipe and the tokenizers: the folder now belongs to the run, and it is not finished.
 
         The section `measured` is left out: its figures are those of another run.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         values = {**FORMAT_STAMP, RECIPE_VALUES: recipe.fixed_values()}
         write_text(self.format_file, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+        self.results_file.unlink(missing_ok=True)  # of a shorter run that is extended
         write_text(self.recipe_file, recipe.model_copy(update={"measured": None}).to_yaml())
         if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
             temporary = self.path / f"{TEMPORARY_PREFIX}tokenizer"

@@ -15,6 +15,7 @@ from kit.errors import RecipeError, RunError
 from kit.evaluation.metrics import greater_is_better
 from kit.recipe.base import Recipe
 from kit.recipe.parse import Overrides, RecipeSource
+from kit.runs.extend import changes_length, check_length
 from kit.runs.finish import finish, show_evaluation
 from kit.runs.finished import FinishedRun
 from kit.runs.folder import RunFolder
@@ -57,8 +58,9 @@ def train(
     `datasets.Dataset`, a data frame or a list of dictionaries. Without `output`, the run is in runs/RECIPE-NAME.
 
     A finished run of the same recipe is returned without training. With `resume`, an unfinished run continues from its
-    last checkpoint; rows from Python must be the same. `callbacks` are called while it trains. Messages and progress
-    are printed unless `quiet`. Raises KitError for mistakes in the recipe or the data.
+    last checkpoint, and a run is extended if the recipe asks for more steps; rows from Python must be the same.
+    `callbacks` are called while it trains. Messages and progress are printed unless `quiet`. Raises KitError for
+    mistakes in the recipe or the data.
     """
     keep_freed_memory()
     rows = None if data is None else datasets_of(data)
@@ -69,7 +71,8 @@ def train(
     # only the main process looks into the folder, which on another machine can be a different one
     resolved = on_main(lambda: resolve_recipe(request.recipe, folder, resume, accelerator, reporter))
     resolved = resolved.with_rows(request.recipe.data.rows)  # each process has its own
-    results = on_main(lambda: folder.results() if folder.is_finished else None)
+    extends = on_main(lambda: changes_length(resolved, folder))
+    results = on_main(lambda: folder.results() if folder.is_finished and not extends else None)
     if results is not None:
         if resolved.data.rows is not None:
             create_task(resolved).load_training_splits()  # raises DataError if these are not the rows of the run
@@ -78,6 +81,8 @@ def train(
     with preserved_random_state(), folder.locked(accelerator.is_main_process):
         folder.check_shared()
         prepared = prepare(resolved, on_main(folder.tokenizers), accelerator)
+        if extends:
+            reporter.print(on_main(lambda: check_length(resolved, folder, prepared.total_steps)))
         if accelerator.is_main_process:
             folder.start(prepared.recipe, prepared.tokenizers)
         wait_for_everyone()
