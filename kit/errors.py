@@ -45,6 +45,11 @@ class NetworkError(KitError):
     exit_code: ClassVar[int] = 3
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of the message of an exception; its type if it has no message."""
+    return str(error).strip().partition("\n")[0].rstrip() or type(error).__name__
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """A sentence with the valid name nearest to `name`, to append to a message; empty if none is near."""
     near = difflib.get_close_matches(name, list(valid), n=1, cutoff=0.6)

@@ -23,7 +23,7 @@ def results_table(results: Mapping[str, Any], titles: Mapping[str, str]) -> str:
     """The metrics of each split; an empty string if there are none."""
     splits = [split for split in SPLITS if results.get(split)]
     names = [name for name in titles if any(name in results[split] for split in splits)]
-    rows = [[_heading(name, titles), *(results[split].get(name, "") for split in splits)] for name in names]
+    rows = [[_heading(name, titles), *(_figure(results[split], name) for split in splits)] for name in names]
     return table(("metric", *splits), rows)
 
 
@@ -34,12 +34,18 @@ def group_tables(results: Mapping[str, Any], titles: Mapping[str, str]) -> list[
         for column, groups in figures_of(results, split).get("by", {}).items():
             names = [name for name in titles if any(name in figures for figures in groups.values())]
             rows = [
-                [group, figures["count"], *(figures.get(name, "") for name in names)]
+                [group, figures["count"], *(_figure(figures, name) for name in names)]
                 for group, figures in groups.items()
             ]
             headings = (column, "examples", *(_heading(name, titles) for name in names))
             tables.append({"column": escape(column), "split": split, "table": table(headings, rows)})
     return tables
+
+
+def _figure(figures: Mapping[str, Any], name: str) -> Any:
+    """A figure as a cell of a table: empty if there is none, and in words if it was not finite, null in JSON."""
+    value = figures.get(name, "")
+    return "not finite" if value is None else value
 
 
 def _heading(name: str, titles: Mapping[str, str]) -> str:

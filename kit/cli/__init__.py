@@ -46,7 +46,8 @@ COMMANDS: dict[str, Callable[..., None]] = {
 """Every command, in the order of `kit --help`."""
 
 NOT_WRITABLE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR,
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR,
+    errno.EEXIST, errno.ENAMETOOLONG, errno.EIO,
 )  # fmt: skip
 
 

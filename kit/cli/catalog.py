@@ -1,6 +1,5 @@
 """The commands for recipes and for this machine: recipes, copy, explain, doctor."""
 
-import json
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -35,13 +34,14 @@ def recipes(
     """List the shipped recipes, or show one of them with all its measured results."""
     from kit.recipe.catalog import list_recipes, recipe_row
     from kit.recipe.schema import recipe_schema
+    from kit.system.json_files import to_json
     from kit.tasks.registry import TASKS, recipe_classes
 
     filtered = task is not None or offline or minutes is not None
     if (schema and (name or filtered or as_json)) or (name and filtered):
         raise KitError("A name, --schema and the filters --task, --offline and --minutes exclude each other: use one")
     if schema:
-        print(json.dumps(recipe_schema(recipe_classes()), indent=1))
+        print(to_json(recipe_schema(recipe_classes()), indent=1))
         return
     if task is not None and task not in TASKS:
         raise KitError(f'--task "{task}": expected one of {", ".join(TASKS)}.{did_you_mean(task, TASKS)}')
@@ -53,7 +53,7 @@ def recipes(
         and (minutes is None or (row.minutes is not None and row.minutes <= minutes))
     ]
     if as_json:
-        print(json.dumps([row.as_json() for row in rows], indent=1, ensure_ascii=False))
+        print(to_json([row.as_json() for row in rows], indent=1))
     elif name:
         print(rows[0].details())
     else:

@@ -1,6 +1,5 @@
 """The commands that evaluate models: eval, compare, verify."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -30,18 +29,21 @@ def evaluate(
     from rich.console import Console
 
     from kit.evaluation.show import figure_tables
-    from kit.prediction.writing import open_output, to_json
+    from kit.prediction.writing import open_output
     from kit.runs.evaluate import evaluate as evaluate_run
     from kit.system.console import Reporter
+    from kit.system.json_files import to_json
 
-    evaluation = evaluate_run(run, split, overrides, Reporter().print)
-    if predictions is not None:
-        if not evaluation.rows:
-            raise KitError("--predictions: this evaluation makes none. Set eval.metrics or eval.examples")
-        with open_output(predictions) as file:
+    if predictions is None:
+        evaluation = evaluate_run(run, split, overrides, Reporter().print)
+    else:
+        with open_output(predictions) as file:  # before the evaluation, as it may be impossible
+            evaluation = evaluate_run(run, split, overrides, Reporter().print)
+            if not evaluation.rows:
+                raise KitError("--predictions: this evaluation makes none. Set eval.metrics or eval.examples")
             file.writelines(to_json(row) + "\n" for row in evaluation.rows)
     if as_json:
-        print(json.dumps(evaluation.figures, indent=1, ensure_ascii=False))
+        print(to_json(evaluation.figures, indent=1))
         return
     console = Console()
     for table in figure_tables(evaluation.figures, run):
@@ -71,6 +73,7 @@ def compare(
     from rich.console import Console
 
     from kit.evaluation.compare import compare_runs
+    from kit.system.json_files import to_json
 
     sides: list[list[Path]] = [[]]
     for name in runs:
@@ -84,7 +87,7 @@ def compare(
     compared = sides if len(sides) > 1 else sides[0]
     comparison = compare_runs(compared, split=split, metrics=names, samples=samples)
     if as_json:
-        print(json.dumps(asdict(comparison), indent=1, ensure_ascii=False))
+        print(to_json(asdict(comparison), indent=1))
     else:
         Console().print(comparison.table())
 

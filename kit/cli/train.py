@@ -56,8 +56,9 @@ def _train(recipe: Any, output: Path, resume: bool) -> None:
     """Train and print the results. Failures and interruptions end in a message and an exit code."""
     from kit.runs.train import train as run_training
     from kit.system.console import Reporter
+    from kit.training.finite import TrainingFailed
     from kit.training.launch import peer_failed
-    from kit.training.loop import TrainingFailed, TrainingInterrupted
+    from kit.training.loop import TrainingInterrupted
     from kit.training.signals import exit_code
 
     reporter = Reporter(quiet=not is_main_process())
@@ -83,8 +84,9 @@ def _show_results(finished: Any, reporter: Any) -> None:
     elif is_main_process():
         for split in ("validation", "test"):
             if split in finished.results:
-                figures = {k: v for k, v in finished.results[split].items() if isinstance(v, float)}
-                print(f"{split}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+                figures = {k: v for k, v in finished.results[split].items() if v is None or isinstance(v, float)}
+                shown = (f"{name} {'not finite' if v is None else f'{v:.4g}'}" for name, v in figures.items())
+                print(f"{split}: {', '.join(shown)}")
 
 
 def _train_in_processes(processes: int, output: Path, shard: bool) -> None:

@@ -1,11 +1,9 @@
 """Train a tiny model on every device of this machine: does it learn, does it save, do devices and processes agree?"""
 
 import copy
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,9 +14,11 @@ from kit.data.batching.plan import micro_batch_rng, seed_micro_batch
 from kit.data.text.tokenizer import load_pretrained_tokenizers
 from kit.diagnostics.doctor import INVESTIGATE, Finding
 from kit.diagnostics.train_check import RECIPE, SELF_CHECK_PROCESSES, self_check_processes
+from kit.errors import first_line
 from kit.pretrained.loading import quiet_transformers
 from kit.recipe.catalog import shipped_recipes
 from kit.runs.prepare import Prepared, prepare
+from kit.system.outputs import scratch_folder
 from kit.tasks.registry import load_recipe
 from kit.training.objective import Batch, Objective
 from kit.training.optim import build_optimizer
@@ -66,8 +66,7 @@ def self_check_findings() -> Iterator[Finding]:
 
 def failed(topic: str, error: Exception) -> Finding:
     """The finding for a check that raised an error."""
-    reason = (str(error).strip() or "no message").splitlines()[0]
-    return Finding(topic, "problem", f"failed with {type(error).__name__}: {reason}", INVESTIGATE)
+    return Finding(topic, "problem", f"failed with {type(error).__name__}: {first_line(error)}", INVESTIGATE)
 
 
 def devices() -> list[torch.device]:
@@ -128,8 +127,8 @@ def round_trip(prepared: Prepared) -> Finding:
     """Whether a model and its tokenizer compute exactly the same after they are saved and loaded."""
     batch = training_batch(prepared, prepared.plan.step(0)[0])
     model, texts = copy.deepcopy(prepared.model), prepared.splits.datasets["validation"]["source"]
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary) / "model"
+    with scratch_folder("kit-check-") as temporary:
+        folder = temporary / "model"
         prepared.task.export(folder, model, prepared.state)
         with quiet_transformers():
             loaded = AutoModelForSeq2SeqLM.from_pretrained(folder, trust_remote_code=False)

@@ -21,6 +21,7 @@ from torch import Tensor
 from kit.diagnostics.doctor import INVESTIGATE, Finding
 from kit.recipe.catalog import shipped_recipes
 from kit.system.files import read_json_lines
+from kit.system.outputs import scratch_folder
 
 RECIPE = "translation/dates_rnn"
 STEPS = 8  # a lost gradient or a wrong order of batches shows in the first ones
@@ -51,10 +52,10 @@ def train_findings(processes: int | None = None) -> Iterator[Finding]:
     """Train in one process, in several (default: one per GPU, or two) and sharded, and compare each with the first."""
     number = processes or torch.cuda.device_count() or 2
     environment = CPU_ONLY if torch.backends.mps.is_available() else {}  # mps has no float64
-    with tempfile.TemporaryDirectory() as folder:
+    with scratch_folder("kit-check-") as folder:
         topic = "train, 1 process"
         try:
-            expected = train(Path(folder), number, environment=environment)
+            expected = train(folder, number, environment=environment)
         except TrainingFailed as error:
             yield Finding(topic, "problem", str(error), INVESTIGATE)
             return
@@ -64,7 +65,7 @@ def train_findings(processes: int | None = None) -> Iterator[Finding]:
         for suffix, shard in (("", []), (", sharded", ["--shard"])):
             topic, options = f"train, {number} processes{suffix}", ["--processes", str(number), *shard]
             try:
-                yield compare(topic, expected, train(Path(folder), number, *options, environment=environment))
+                yield compare(topic, expected, train(folder, number, *options, environment=environment))
             except TrainingFailed as error:
                 yield Finding(topic, "problem", str(error), INVESTIGATE)
 
@@ -75,12 +76,10 @@ def self_check_processes() -> Finding:
     number, topic = SELF_CHECK_PROCESSES, f"{SELF_CHECK_PROCESSES} processes"
     if not torch.distributed.is_available() or not torch.distributed.is_gloo_available():
         return Finding(topic, "warning", "not checked: this torch cannot run several processes on the CPU (no gloo)")
-    with tempfile.TemporaryDirectory() as folder:
-        expected = train(Path(folder), number, environment=CPU_ONLY, timeout=SELF_CHECK_TIMEOUT)
+    with scratch_folder("kit-check-") as folder:
+        expected = train(folder, number, environment=CPU_ONLY, timeout=SELF_CHECK_TIMEOUT)
         try:
-            actual = train(
-                Path(folder), number, "--processes", str(number), environment=CPU_ONLY, timeout=SELF_CHECK_TIMEOUT
-            )
+            actual = train(folder, number, "--processes", str(number), environment=CPU_ONLY, timeout=SELF_CHECK_TIMEOUT)
         except TrainingFailed as error:
             return Finding(topic, "warning", f"not checked: {error}", "train with one process, or look for the cause")
     return compare(topic, expected, actual)

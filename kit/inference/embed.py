@@ -1,5 +1,6 @@
 """`kit embed`: a vector for each line of text, from any encoder or language model."""
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, Literal, get_args
 
@@ -12,12 +13,13 @@ from kit.models import register_models
 from kit.prediction.engine import Encoded, Predictor
 from kit.prediction.issues import LineIssues, longer_than
 from kit.prediction.lines import read_lines
-from kit.prediction.writing import open_output, to_json
+from kit.prediction.writing import open_output
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
 from kit.pretrained.positions import position_limit
 from kit.system.console import Reporter
-from kit.system.files import atomic_write
+from kit.system.json_files import to_json
+from kit.system.outputs import atomic_write
 from kit.tasks.registry import find_task
 
 Pooling = Literal["mean", "cls", "last"]
@@ -109,19 +111,20 @@ def embed_file(
         raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit embed {run}`")
     if output is not None and output.suffix != ".npy":
         raise KitError(f"--output: {output} does not end in .npy, the only format of vectors")
-    if output is not None and not output.parent.is_dir():
-        raise KitError(f"--output: there is no folder {output.parent} to write {output.name} into")
-    embedder, issues = Embedder(run, pooling, tokens_per_batch=tokens_per_batch), LineIssues()
-    with read_lines(file, issues) as lines, reporter.progress("lines", None) as advance:
-        vectors = embedder.stream(lines, issues, advance)
-        if output is None:
-            with open_output(None) as stream:
-                for vector in vectors:
-                    print(to_json([round(float(number), 6) for number in vector]), file=stream)
-        else:
-            rows = list(vectors)
-            with atomic_write(output) as temporary, temporary.open("wb") as matrix:
-                np.save(matrix, np.stack(rows) if rows else np.empty((0, len(embedder.empty)), np.float32))
-            reporter.print(f"{len(rows):,} vectors: {output}")
+    issues = LineIssues()
+    with nullcontext() if output is None else atomic_write(output) as temporary:  # before the model is loaded
+        embedder = Embedder(run, pooling, tokens_per_batch=tokens_per_batch)
+        with read_lines(file, issues) as lines, reporter.progress("lines", None) as advance:
+            vectors = embedder.stream(lines, issues, advance)
+            if temporary is None:
+                with open_output(None) as stream:
+                    for vector in vectors:
+                        print(to_json([round(float(number), 6) for number in vector]), file=stream)
+            else:
+                rows = list(vectors)
+                with temporary.open("wb") as matrix:
+                    np.save(matrix, np.stack(rows) if rows else np.empty((0, len(embedder.empty)), np.float32))
+    if output is not None:
+        reporter.print(f"{len(rows):,} vectors: {output}")
     for message in issues.messages():
         reporter.print(message)

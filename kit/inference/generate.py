@@ -13,6 +13,7 @@ from kit.prediction.text import TextPredictor, write_texts
 from kit.prediction.writing import open_output
 from kit.pretrained.folder import ModelFolder
 from kit.system.console import Reporter
+from kit.system.outputs import check_file
 from kit.tasks.registry import find_task
 
 
@@ -56,20 +57,19 @@ def generate_file(
 
     Bad lines are reported at the end. Raises RunError if every line failed, because the model must be the reason.
     """
-    predictor, issues = text_predictor(run, options), LineIssues()
-    total = None
-    if source is not None and reporter.shows_progress:
-        with reporter.status("counting lines"):
-            total = count_lines(source)
-    with (
-        read_lines(source, issues) as lines,
-        open_output(output) as file,
-        reporter.progress("lines", total) as advance,
-    ):
-        if options.attention is not None:
-            lines = plot_first_line(predictor, lines, options.attention, reporter.print)
-        outputs = predictor.stream(lines, issues, advance)
-        count = write_texts(outputs, file, details, as_json)
+    if options.attention is not None:
+        check_file(options.attention)
+    issues = LineIssues()
+    with open_output(output) as file:  # before the model is loaded, as it may be impossible
+        predictor = text_predictor(run, options)
+        total = None
+        if source is not None and reporter.shows_progress:
+            with reporter.status("counting lines"):
+                total = count_lines(source)
+        with read_lines(source, issues) as lines, reporter.progress("lines", total) as advance:
+            if options.attention is not None:
+                lines = plot_first_line(predictor, lines, options.attention, reporter.print)
+            count = write_texts(predictor.stream(lines, issues, advance), file, details, as_json)
         if count and issues.count(predictor.failed) == count:
             raise RunError(f"none of the {count:,} lines could be {predictor.action}: {issues.error(predictor.failed)}")
     for message in (*predictor.notes(), *issues.messages()):

@@ -9,6 +9,7 @@ from kit.inference.generate import text_predictor
 from kit.plots.curves import draw_curves, save_figure
 from kit.prediction.options import GenerateOptions, PlotOptions, reject_unsupported
 from kit.runs.folder import RunFolder
+from kit.system.outputs import check_file
 from kit.tasks.registry import create_task
 
 KINDS = ("curves", "cross", "encoder", "decoder", "all")
@@ -25,6 +26,8 @@ def plot(run: str | Path, options: PlotOptions, report: Callable[[str], None] = 
     if kind is not None and kind not in KINDS:
         raise KitError(f'--kind "{kind}": expected one of {", ".join(KINDS)}.{did_you_mean(kind, KINDS)}')
     to_file = output is not None and _is_file(output)
+    if output is not None:
+        _check_output(output, to_file)
     if to_file and kind in ("curves", "all"):
         raise KitError(f"--output {output} is one file, but --kind {kind} has several figures: name a folder")
     is_run = (Path(run) / "recipe.yaml").is_file()
@@ -76,6 +79,18 @@ def _plot_attention(run: str | Path, options: PlotOptions, folder: Path, file: P
             raise KitError(f"--output {file} is one file, but there are {len(figures)} figures: name a folder")
         return [save_figure(next(iter(figures.values())), file)]
     return [save_figure(figure, folder / name) for name, figure in figures.items()]
+
+
+def _check_output(output: Path, to_file: bool) -> None:
+    """Raise RunError if nothing can be written to a file or a folder: known before anything is computed."""
+    if to_file:
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"cannot write {output}: {error.strerror}") from None
+        check_file(output)
+    elif output.exists() and not output.is_dir():
+        raise KitError(f"--output {output} is a file: name a folder, or a file that ends in .png")
 
 
 def _is_file(output: Path) -> bool:

@@ -38,7 +38,7 @@ def read_image(source: Any, background: str = "#ffffff", channels: int = 3) -> I
         return image.convert("L" if channels == 1 else "RGB")
     except Exception as error:  # Pillow's decoders raise exceptions of many types
         name = f'"{source}"' if isinstance(source, str | os.PathLike) else "the input"
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        reason = str(error).strip().partition("\n")[0] or type(error).__name__
         raise ValueError(f"{name} cannot be read as an image: {reason}") from error
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kit.errors import RunError
 from kit.evaluation.metrics import METRICS, greater_is_better
-from kit.system.files import atomic_write, read_json_lines
+from kit.system.files import read_json_lines
+from kit.system.outputs import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from kit.errors import first_line
+
 MAX_LISTED = 5
 """Line numbers that a message lists."""
 
@@ -66,4 +68,5 @@ class LineIssues:
 
 def describe_error(error: Exception) -> str:
     """An exception in one line, such as "RuntimeError: out of memory"."""
-    return f"{type(error).__name__}: {(str(error).strip() or 'no message').splitlines()[0]}"
+    line, name = first_line(error), type(error).__name__
+    return name if line == name else f"{name}: {line}"

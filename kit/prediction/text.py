@@ -15,10 +15,10 @@ from kit.errors import RunError
 from kit.prediction.engine import PORTION_SIZE, Encoded, Predictor, U
 from kit.prediction.issues import UNREADABLE_LINE
 from kit.prediction.options import COMMON_OPTIONS, GenerateOptions, PlotOptions, reject_unsupported
-from kit.prediction.writing import to_json
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
 from kit.pretrained.positions import position_limit
+from kit.system.json_files import to_json
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,6 +27,9 @@ DEFAULT_OPTIONS = GenerateOptions()
 
 BLANK = regex.compile(r"[\s\p{Cc}\p{Cf}\p{Cs}\ufffd]*")
 """A text without anything to read: spaces, control characters, replaced bytes."""
+
+LINE_BREAK = regex.compile(r"\r\n|[\r\n]")
+"""What ends a line of a file. Other separators, such as U+2028, are characters of the text."""
 
 MAX_SOURCE_TOKENS = 8192
 """Most tokens of an input for a model without a limit."""
@@ -146,7 +149,7 @@ def write_texts(outputs: Iterator[list[Output]], file: TextIO, details: bool, as
     number = 0
     for number, hypotheses in enumerate(outputs, start=1):
         for rank, output in enumerate(hypotheses, start=1):
-            text = " ".join(output.text.splitlines())  # one line for each output
+            text = LINE_BREAK.sub(" ", output.text.strip("\r\n"))  # one line for each output
             if as_json:
                 print(to_json({"line": number, "rank": rank, **vars(output)}), file=file)
             elif details:

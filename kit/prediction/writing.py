@@ -1,7 +1,6 @@
 """Output of predictions: to standard output, or to a file that appears only when it is complete."""
 
 import csv
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,7 +9,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from kit.errors import KitError
-from kit.system.files import atomic_write
+from kit.system.json_files import json_value, to_json
+from kit.system.outputs import atomic_write
 
 WriteRow = Callable[[dict[str, Any]], None]
 
@@ -26,6 +26,10 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
         except BrokenPipeError:
             # Python flushes standard output at exit, which would fail again
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    if path.exists() and not path.is_file() and not path.is_dir():  # a device or a pipe, which must not be replaced
+        with path.open("w", encoding="utf-8") as file:
+            yield file
         return
     with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         yield file
@@ -47,11 +51,9 @@ def row_writer(ending: str, file: TextIO, columns: Sequence[str]) -> WriteRow:
     writer.writeheader()
 
     def write(row: dict[str, Any]) -> None:
-        writer.writerow({name: to_json(cell) if isinstance(cell, list | dict) else cell for name, cell in row.items()})
+        cells = json_value(row)
+        writer.writerow(
+            {name: to_json(cell) if isinstance(cell, list | dict) else cell for name, cell in cells.items()}
+        )
 
     return write
-
-
-def to_json(value: Any) -> str:
-    """A value as JSON on one line; dates and the like become text."""
-    return json.dumps(value, ensure_ascii=False, default=str)

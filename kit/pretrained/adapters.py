@@ -23,6 +23,7 @@ from transformers.utils.peft_utils import find_adapter_config_file
 
 from kit.errors import RecipeError, RunError, did_you_mean
 from kit.hub.names import RepoRef
+from kit.pretrained.finite import check_finite
 from kit.recipe.model import PeftSection
 from kit.system.files import read_json
 
@@ -189,10 +190,21 @@ def attach_adapter(model: PreTrainedModel, folder: str | Path) -> PreTrainedMode
 
 
 def merge_adapter(model: PreTrainedModel, folder: str | Path) -> PreTrainedModel:
-    """Merge a trained adapter into the weights of its base model."""
+    """Merge a trained adapter into the weights of its base model.
+
+    Raises RunError if a weight would not be a finite number.
+    """
     from peft import PeftModel
 
-    return PeftModel.from_pretrained(model, str(folder)).merge_and_unload(safe_merge=True)
+    adapted = PeftModel.from_pretrained(model, str(folder))
+    try:
+        merged = adapted.merge_and_unload(safe_merge=True)
+    except ValueError as error:  # peft found NaN
+        raise RunError(
+            f"the adapter in {folder} cannot be merged, its weights are not finite numbers: {error}"
+        ) from None
+    check_finite(merged, f"the adapter in {folder} cannot be merged")
+    return merged
 
 
 def read_adapter_config(folder: str | Path) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from kit.pretrained.adapters import (
     MODEL_CONFIG,
     adapter_config_file,
 )
+from kit.pretrained.finite import check_finite
 from kit.pretrained.loading import quiet_transformers
 from kit.pretrained.pipeline_files import code_files, custom_pipelines
 from kit.system.files import TEMPORARY_PREFIX, replace_folder
@@ -30,8 +31,9 @@ def export_model(
 ) -> None:
     """Write what `from_pretrained` and `pipeline(..., trust_remote_code=True)` need, also where kit is not installed.
 
-    The folder appears whole, or not at all.
+    The folder appears whole, or not at all. Raises RunError if a weight is not a finite number.
     """
+    check_finite(model, "nothing was written")
     temporary = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}")
     shutil.rmtree(temporary, ignore_errors=True)
     entries = custom_pipelines(pipelines)

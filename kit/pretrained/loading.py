@@ -4,7 +4,6 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -37,6 +36,7 @@ from kit.recipe.base import Recipe
 from kit.system.device import default_device
 from kit.system.files import read_json
 from kit.system.load_errors import one_line_errors
+from kit.system.outputs import scratch_folder
 
 LABELED_HEADS = (AutoModelForSequenceClassification, AutoModelForTokenClassification)
 """Classes whose heads have a row for each label, or one for a number."""
@@ -241,9 +241,9 @@ def merged_weights(name_or_path: str | Path) -> Iterator[str]:
     if adapter_config_file(folder) is None:
         yield folder
         return
-    with TemporaryDirectory() as temporary:
+    with scratch_folder("kit-merged-") as temporary:
         load_merged(folder).save_pretrained(temporary)
-        yield temporary
+        yield str(temporary)
 
 
 def freeze_constants(model: PreTrainedModel) -> None:

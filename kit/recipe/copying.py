@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
-from kit.errors import RecipeError
+from kit.errors import RecipeError, RunError
 from kit.recipe.catalog import find_recipe
 from kit.recipe.document import parse_override, printable, read_text, read_yaml, write_yaml
 from kit.recipe.keys import Recipes
 from kit.recipe.parse import GROUPS, parse_recipe
+from kit.system.outputs import atomic_write
 
 OF_THE_RUN = ("measured", "hub")
 """Sections about the run and the model of the original: its figures, tags, languages and license."""
@@ -34,8 +35,10 @@ def copy_recipe(name: str, destination: str | Path, overrides: Sequence[str], re
     recipe = parse_recipe(source, overrides, recipes)
     text = "".join(f"{line}\n" for line in _copied(source, target, overrides, set(recipe.dropped)))
     try:
-        with target.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with atomic_write(target, overwrite=False) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="\n")
+    except RunError as error:
+        raise RecipeError(str(error)) from None
     except FileExistsError:
         raise RecipeError(f"{printable(target)} already exists: choose another name, or remove it first.") from None
     except (OSError, ValueError) as error:

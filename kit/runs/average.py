@@ -4,12 +4,13 @@ import shutil
 from pathlib import Path
 
 from kit.errors import RunError
-from kit.runs.finish import evaluate_and_export
+from kit.runs.finish import export_and_evaluate
 from kit.runs.finished import FinishedRun
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import prepare
 from kit.runs.train import build_accelerator, build_loop
 from kit.system.console import Reporter
+from kit.system.outputs import new_folder
 from kit.training.checkpoint import Checkpoints
 
 
@@ -17,9 +18,7 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
     """Average the weights of the last checkpoints of `run`, evaluate the result like the run, and write it to the new
     run folder `output`. The run itself does not change."""
     reporter = reporter or Reporter(quiet=True)
-    source, folder = RunFolder.open(run), RunFolder(output)
-    if output.exists() and any(output.iterdir()):
-        raise RunError(f"{output} is not empty: nothing was touched. Name a new folder with --output")
+    source = RunFolder.open(run)
     newest_first = Checkpoints(source.checkpoints, last).newest_first()
     valid = [checkpoint for checkpoint, problem in newest_first if problem is None]
     if len(valid) < last:
@@ -30,7 +29,8 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
         )
     recipe = source.recipe()
     accelerator = build_accelerator(recipe, output)
-    with folder.locked(accelerator.is_main_process):
+    with new_folder(output) as temporary:
+        folder = RunFolder(temporary)
         prepared = prepare(recipe, source.tokenizers(), accelerator)
         loop = build_loop(prepared, source, accelerator, reporter)
         try:
@@ -40,7 +40,9 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
             folder.start(prepared.recipe, prepared.tokenizers)
             if source.metrics_file.is_file():
                 shutil.copyfile(source.metrics_file, folder.metrics_file)
-            results = evaluate_and_export(prepared, loop, folder, reporter, averaging={"steps": steps, "run": run.name})
+            results = export_and_evaluate(
+                prepared, loop, folder, reporter, "Nothing was written", averaging={"steps": steps, "run": run.name}
+            )
         finally:
             loop.release()
     return FinishedRun(output, results)

@@ -1,13 +1,14 @@
 """The end of a run: evaluate the best weights, export the model, and write predictions, plots and the model card."""
 
 import copy
-import json
+import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
-from kit.errors import KitError
+from kit.errors import KitError, RunError
 from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
 from kit.evaluation.metrics import greater_is_better
 from kit.plots.curves import draw_curves
@@ -15,8 +16,9 @@ from kit.pretrained.adapters import parameter_counts
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import Prepared
 from kit.system.console import Reporter
-from kit.system.files import write_text
+from kit.system.json_files import json_value, to_json
 from kit.system.machine import describe_hardware, package_versions, peak_memory_mb
+from kit.system.outputs import write_text
 from kit.tasks.base import Task
 from kit.training.compilation import without_compilation
 from kit.training.loop import Loop
@@ -24,39 +26,68 @@ from kit.training.processes import wait_for_everyone
 
 
 def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
-    """Load the weights to keep into the model, then evaluate and export it; returns the figures of the run."""
+    """Load the weights to keep into the model, export it, then evaluate it; returns the figures of the run."""
+    hint = f"The trained model is saved in {folder.model}; `kit train {folder.path} --resume` finishes the rest"
     loop.load_best()
     if prepared.recipe.eval.average is None:
-        return evaluate_and_export(prepared, loop, folder, reporter)
+        return export_and_evaluate(prepared, loop, folder, reporter, hint)
     validation, averaging = choose_weights(prepared, loop, prepared.recipe.eval.average, reporter)
-    return evaluate_and_export(prepared, loop, folder, reporter, validation, averaging)
+    return export_and_evaluate(prepared, loop, folder, reporter, hint, validation, averaging)
 
 
-def evaluate_and_export(
+def export_and_evaluate(
     prepared: Prepared,
     loop: Loop,
     folder: RunFolder,
     reporter: Reporter,
+    hint: str,
     validation: Evaluation | None = None,
     averaging: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Evaluate the model on validation, unless that is done, and on test, and write all files of a finished run.
+    """Write all files of a finished run: the model first, so that no later failure loses it, then its evaluations on
+    validation, unless that is given, and on test, and what describes them.
 
     What the evaluation on validation determines about the configuration holds for the test split and the exported
-    model.
+    model. A failure after the export is named, with the hint.
     """
-    validation = validation or run_final_evaluation(prepared, loop, "validation", "validation", reporter)
+    export(prepared, loop, folder)
+    if validation is None:
+        with named_failure("the evaluation on validation", hint, reporter):
+            validation = run_final_evaluation(prepared, loop, "validation", "validation", reporter)
+    if not math.isfinite(validation.figures["loss"]):
+        raise RunError(f"the loss on validation is {validation.figures['loss']}: the model cannot be used")
     evaluations = {"validation": validation}
-    prepared = with_config_updates(prepared, validation.config_updates)
+    if validation.config_updates:
+        prepared = with_config_updates(prepared, validation.config_updates)
+        export(prepared, loop, folder)
     if "test" in prepared.encoded:
-        evaluations["test"] = run_final_evaluation(prepared, loop, "test", "test", reporter)
+        with named_failure("the evaluation on test", hint, reporter):
+            evaluations["test"] = run_final_evaluation(prepared, loop, "test", "test", reporter)
     results = collect_results(prepared, loop, evaluations)
     if averaging is not None:
         results["averaging"] = averaging
+    results = json_value(results)
     if loop.accelerator.is_main_process:
-        write_artifacts(prepared, loop, folder, evaluations, results, reporter)
+        write_artifacts(prepared, folder, evaluations, results, hint, reporter)
     wait_for_everyone()
     return results
+
+
+def export(prepared: Prepared, loop: Loop, folder: RunFolder) -> None:
+    """Write the model folder in the main process, while the others wait."""
+    if loop.accelerator.is_main_process:
+        prepared.task.export(folder.model, prepared.model, prepared.state)
+    wait_for_everyone()
+
+
+@contextmanager
+def named_failure(what: str, hint: str, reporter: Reporter) -> Iterator[None]:
+    """Context manager: print what failed and how to go on if the block raises an exception, which goes on."""
+    try:
+        yield
+    except Exception:
+        reporter.print(f"{what} failed. {hint}")
+        raise
 
 
 def with_config_updates(prepared: Prepared, updates: Mapping[str, Any]) -> Prepared:
@@ -144,18 +175,30 @@ def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evalu
 
 def write_artifacts(
     prepared: Prepared,
-    loop: Loop,
     folder: RunFolder,
     evaluations: dict[str, Evaluation],
     results: dict[str, Any],
+    hint: str,
     reporter: Reporter,
 ) -> None:
-    """Write predictions, model, plots and card; results.json comes last, because it marks the run as finished."""
-    folder.predictions.mkdir(exist_ok=True)
-    for split, evaluation in evaluations.items():
-        lines = (json.dumps(row, ensure_ascii=False) for row in evaluation.rows)
-        write_text(folder.predictions / f"{split}.jsonl", "".join(f"{line}\n" for line in lines))
-    prepared.task.export(folder.model, prepared.model, prepared.state)
+    """Write predictions, plots and card; results.json comes last, because it marks the run as finished."""
+    with named_failure("writing the predictions", hint, reporter):
+        folder.predictions.mkdir(exist_ok=True)
+        for split, evaluation in evaluations.items():
+            write_text(folder.predictions / f"{split}.jsonl", "".join(f"{to_json(row)}\n" for row in evaluation.rows))
+    with named_failure("plotting", hint, reporter):
+        draw_plots(prepared, folder, evaluations, reporter)
+    with named_failure("writing the model card", hint, reporter):
+        card = prepared.task.write_card(folder.path, results)
+        write_text(folder.card, card)
+        write_text(folder.model / "README.md", card)
+        shutil.copytree(folder.plots, folder.model / "plots", dirs_exist_ok=True)  # the card shows them
+    with named_failure("writing the results", hint, reporter):
+        folder.write_results(results)
+
+
+def draw_plots(prepared: Prepared, folder: RunFolder, evaluations: dict[str, Evaluation], reporter: Reporter) -> None:
+    """Draw the training curves, and what the task shows of its model."""
     folder.plots.mkdir(exist_ok=True)
     draw_curves(folder.metrics_file, folder.plots)
     split, evaluation = list(evaluations.items())[-1]
@@ -163,8 +206,3 @@ def write_artifacts(
         prepared.task.plots(folder.model, prepared.splits, split, evaluation, folder.plots)
     except KitError as error:  # a model that learned nothing may have nothing to plot, which does not fail the run
         reporter.print(f"no plots of the model: {error}")
-    card = prepared.task.write_card(folder.path, results)
-    write_text(folder.card, card)
-    write_text(folder.model / "README.md", card)
-    shutil.copytree(folder.plots, folder.model / "plots", dirs_exist_ok=True)  # the card shows them
-    folder.write_results(results)

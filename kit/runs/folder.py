@@ -1,6 +1,5 @@
 """The folder of a run: its files, the recipe it belongs to, and the lock of the process that trains in it."""
 
-import json
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
@@ -14,8 +13,10 @@ from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.hub.download import is_downloaded
 from kit.recipe.base import RESUMABLE_KEYS, Recipe
-from kit.system.files import TEMPORARY_PREFIX, irregular_entry, outside_link, read_json, replace_folder, write_text
+from kit.system.files import TEMPORARY_PREFIX, irregular_entry, outside_link, read_json, replace_folder
 from kit.system.format import FORMAT_STAMP, RUN_FILE, check_format, read_run_format
+from kit.system.json_files import write_json
+from kit.system.outputs import remove_leftovers, write_text
 from kit.system.version import __version__
 from kit.tasks.registry import load_recipe
 from kit.training.processes import gather, on_main
@@ -178,7 +179,7 @@ class RunFolder:
         """
         self.path.mkdir(parents=True, exist_ok=True)
         values = {**FORMAT_STAMP, RECIPE_VALUES: recipe.fixed_values()}
-        write_text(self.format_file, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+        write_json(self.format_file, values)
         self.results_file.unlink(missing_ok=True)  # of a shorter run that is extended
         write_text(self.recipe_file, recipe.model_copy(update={"measured": None}).to_yaml())
         if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
@@ -188,7 +189,10 @@ class RunFolder:
 
     @contextmanager
     def locked(self, is_main_process: bool = True) -> Iterator[None]:
-        """Lock this folder against other runs; the operating system releases the lock if this process dies."""
+        """Lock this folder against other runs, and remove what killed ones left in it.
+
+        The operating system releases the lock if this process dies.
+        """
         if not is_main_process:
             yield
             return
@@ -201,6 +205,7 @@ class RunFolder:
                 f"another process is training in {self.path}. Wait for it, or name another --output"
             ) from None
         try:
+            remove_leftovers(self.path)
             yield
         finally:
             lock.release()
@@ -225,4 +230,4 @@ class RunFolder:
             )
 
     def write_results(self, results: dict[str, Any]) -> None:
-        write_text(self.results_file, json.dumps(results, indent=1, ensure_ascii=False) + "\n")
+        write_json(self.results_file, results)

@@ -18,7 +18,8 @@ from kit.pretrained.folder import weights_dir
 from kit.pretrained.loading import load_merged, load_model
 from kit.pretrained.positions import position_limit
 from kit.runs.folder import RunFolder
-from kit.system.files import read_json_lines, write_text
+from kit.system.files import read_json_lines
+from kit.system.outputs import new_folder, write_text
 from kit.tasks.registry import create_task
 from kit.training.objective import decoder_inputs
 
@@ -44,12 +45,17 @@ def merge(run: str | Path, output: Path) -> Merged:
 
     Raises RunError, and writes nothing, if the logits with the adapter and those of the merged model differ.
     """
+    with new_folder(output) as folder:
+        base, difference, examples = merge_into(folder, run)
+    return Merged(output, base, difference, examples)
+
+
+def merge_into(output: Path, run: str | Path) -> tuple[str, float, int]:
+    """Write the merged model into an empty folder; returns its base, the difference and the number of examples."""
     register_models()
     folder = weights_dir(run)
     if adapter_config_file(folder) is None:
         raise RunError(f"{run} holds no adapter: there is nothing to merge. Runs with a section peft do")
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise RunError(f"{output} is not empty: nothing was touched. Name a new folder with --output")
     adapted, merged = load_model(adapted_class(folder), folder).eval(), load_merged(folder).eval()
     tokenizers = Tokenizers.load(folder)
     texts = example_texts(Path(run))
@@ -63,7 +69,7 @@ def merge(run: str | Path, output: Path) -> Merged:
     export_model(output, merged, tokenizers, pipelines=pipelines)
     if RunFolder(Path(run)).results_file.is_file():
         describe(RunFolder(Path(run)), output)
-    return Merged(output, base_model_of(folder), difference, len(texts))
+    return base_model_of(folder), difference, len(texts)
 
 
 def example_texts(run: Path) -> list[str]:

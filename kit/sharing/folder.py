@@ -18,6 +18,7 @@ from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
 from kit.sharing.published import ALLOWED, collect_files, remove_foreign_code
 from kit.system.files import read_json
+from kit.system.json_files import write_json
 from kit.system.redaction import file_contains_token
 from kit.tasks.registry import create_task
 
@@ -116,7 +117,7 @@ def record_base_model(source: ShareSource, target: Path) -> RepoRef:
     if not ref.is_pinned:  # a later commit of the base model would change what the adapter computes
         ref = replace(ref, revision=resolve_commit(ref, f"the base model of the adapter is {ref}"))
     settings |= {"base_model_name_or_path": ref.repo, "revision": ref.revision}
-    (target / "adapter_config.json").write_text(json.dumps(settings, indent=2), encoding="utf-8")
+    write_json(target / "adapter_config.json", settings)
     card = target / "README.md"
     if not card.exists():
         lines = ["library_name: peft", "tags: [seq2seq-kit]", f"base_model: {json.dumps(ref.repo)}"]

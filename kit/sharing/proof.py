@@ -1,11 +1,9 @@
 """The proof that a folder works for others: a process without kit loads it, and computes what the run's model does."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,12 +24,15 @@ from kit.pipelines import question_answering
 from kit.pipelines.dialogue import reads_turns
 from kit.pipelines.text_to_text import TRANSLATION
 from kit.pretrained.adapters import MODEL_CONFIG, adapted_class
+from kit.pretrained.finite import check_finite
 from kit.pretrained.loading import load_model, open_base
 from kit.pretrained.pipelines import pipeline
 from kit.sharing import standalone
 from kit.sharing.folder import is_adapter
 from kit.sharing.published import check_base_code, own_code
 from kit.system.files import read_json, read_json_lines
+from kit.system.json_files import write_json
+from kit.system.outputs import scratch_folder
 
 MAX_EXAMPLES = 4  # rows that the process without kit computes; a wrong weight or missing file shows in one
 MAX_TEXT_LENGTH = 200  # characters
@@ -68,8 +69,7 @@ def run_standalone(probes: Sequence[ProbeRequest], environment: dict[str, str] |
 
     Raises HubError if a model cannot be loaded there.
     """
-    with tempfile.TemporaryDirectory(prefix="kit-alone-") as name:
-        folder = Path(name)
+    with scratch_folder("kit-alone-") as folder:
         requests = []
         for number, probe in enumerate(probes):
             inputs, output = folder / f"inputs-{number}.safetensors", folder / f"output-{number}"
@@ -87,7 +87,7 @@ def run_standalone(probes: Sequence[ProbeRequest], environment: dict[str, str] |
                 }
             )
         job = {"threads": torch.get_num_threads(), "requests": requests}
-        (folder / "requests.json").write_text(json.dumps(job), encoding="utf-8")
+        write_json(folder / "requests.json", job)
         offline = {
             "HF_HUB_OFFLINE": "1",
             "HF_MODULES_CACHE": str(folder / "modules"),
@@ -103,7 +103,7 @@ def run_standalone(probes: Sequence[ProbeRequest], environment: dict[str, str] |
             check=False,
         )
         if process.returncode:
-            last = (process.stderr.strip().splitlines() or ["it exited without a message"])[-1]
+            last = process.stderr.strip().rpartition("\n")[2] or "it exited without a message"
             raise HubError(f"a process without kit cannot load {', '.join(probe.model for probe in probes)}: {last}")
         return [
             ProbeOutput(
@@ -215,18 +215,19 @@ def base_with_code(base: Path | None) -> Iterator[str]:
     if base is None or read_json(base / "config.json", "a model configuration").get("model_type") not in MODELS:
         yield str(base or "")
         return
-    with tempfile.TemporaryDirectory(prefix="kit-base-") as temporary:
+    with scratch_folder("kit-base-") as temporary:
         for file in (path for path in base.iterdir() if path.suffix != ".py"):
-            (Path(temporary) / file.name).symlink_to(file.resolve())
+            (temporary / file.name).symlink_to(file.resolve())
         for name, source in own_code().items():
-            shutil.copyfile(source, Path(temporary) / name)
-        yield temporary
+            shutil.copyfile(source, temporary / name)
+        yield str(temporary)
 
 
 def check_run(folder: Path, run: Path, model_folder: Path) -> str:
     """Compare the model of a run in this process with the folder to publish in a process without kit.
 
-    Returns what was compared, as a sentence. Raises HubError if the outputs differ.
+    Returns what was compared, as a sentence. Raises HubError if the outputs differ, and RunError if a weight is not a
+    finite number.
     """
     rows = example_rows(run)
     texts = example_texts(rows) if (folder / "tokenizer_config.json").is_file() else []
@@ -240,6 +241,7 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
         config, base = read_json(folder / "config.json", "a model configuration"), None
         loader = getattr(transformers, loader_of(config))
     model = load_model(loader, model_folder)
+    check_finite(model, "nothing was published")
     tokens = None
     if texts:
         tokenizer = read_tokenizer(str(model_folder))

@@ -1,6 +1,5 @@
 """Which files of a model folder are published: those that kit and transformers write, and code only as kit ships it."""
 
-import json
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 from kit.errors import HubError
 from kit.system.files import outside_link, read_json
+from kit.system.json_files import write_json
 
 PUBLISHED = (
     "*.safetensors", "*.safetensors.index.json",
@@ -83,7 +83,7 @@ def remove_foreign_code(target: Path) -> list[str]:
             content = read_json(file, "a configuration")
             kept = {key: value for key, value in content.items() if key not in CODE_KEYS or _is_own(value)}
             if kept != content:
-                file.write_text(json.dumps(kept, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+                write_json(file, kept)
                 what = ", ".join(sorted(content.keys() - kept.keys()))
                 notes.append(f"left out: {what} of {file.relative_to(target).as_posix()}, which names code of others")
     return notes

@@ -1,7 +1,5 @@
 """`kit push`: build the folder, prove that it works without kit, upload it."""
 
-import shutil
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +8,10 @@ from kit.hub.upload import Destination, Published, Report, upload
 from kit.sharing import proof
 from kit.sharing.dataset import build_data_folder
 from kit.sharing.folder import build_folder, find_source, list_files
+from kit.system.outputs import keep_scratch, scratch_folder
+
+PREFIX = "kit-push-"
+"""Starts the names of folders to publish, in the temporary directory."""
 
 
 def push(
@@ -25,20 +27,12 @@ def push(
     """
     to.check_name()
     name = to.repo.partition("/")[2]
-    temporary = Path(tempfile.mkdtemp(prefix="kit-push-"))
-    folder = temporary / name
-    folder.mkdir()
-    try:
+    with scratch_folder(PREFIX) as temporary:
+        folder = temporary / name
+        folder.mkdir()
         for note in build_and_check(path, folder, to, overrides):
             report(note)
-        if dry_run:
-            return folder
-        published = upload(folder, to, f"{name}, by kit push", report)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    shutil.rmtree(temporary, ignore_errors=True)
-    return published
+        return keep_scratch(folder, PREFIX) if dry_run else upload(folder, to, f"{name}, by kit push", report)
 
 
 def build_and_check(path: Path, folder: Path, to: Destination, overrides: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Atomic writes, which survive a kill or a full disk at any moment, and guarded reads of files from elsewhere.
+"""Folders that are replaced as a whole, and guarded reads of files from elsewhere.
 
-A file or folder is written under a temporary name, flushed to disk, and renamed. Renaming within a file system is
-atomic, so readers and crashes see the old content or the new, never a part of it.
+A folder is written under a temporary name, flushed to disk, and renamed. Renaming within a file system is atomic, so
+readers and crashes see the old content or the new, never a part of it.
 """
 
 import errno
@@ -12,7 +12,6 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,13 @@ def fsync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Flush a folder and everything in it to disk."""
+    for file in folder.rglob("*"):
+        fsync(file)
+    fsync(folder)
 
 
 def open_regular(path: Path) -> io.BufferedReader:
@@ -56,35 +62,9 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-@contextmanager
-def atomic_write(path: Path) -> Iterator[Path]:
-    """Yield a temporary path to write to; it replaces `path` when the block ends without an exception.
-
-    An existing file keeps its permissions. After an exception the temporary file is removed and `path` is unchanged.
-    """
-    temporary = path.with_name(f"{TEMPORARY_PREFIX}{path.name}")
-    try:
-        yield temporary
-        if path.exists():
-            shutil.copymode(path, temporary)
-        fsync(temporary)
-        os.replace(temporary, path)
-        fsync(path.parent)  # the rename itself is durable only once the folder is flushed
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def write_text(path: Path, text: str) -> None:
-    """Write a UTF-8 text file atomically, without translating line endings."""
-    with atomic_write(path) as temporary:
-        temporary.write_text(text, encoding="utf-8", newline="")
-
-
 def replace_folder(temporary: Path, final: Path) -> None:
     """Flush the folder `temporary` and rename it to `final`, replacing a folder that exists there."""
-    for file in temporary.rglob("*"):
-        fsync(file)
-    fsync(temporary)
+    fsync_folder(temporary)
     old = final.with_name(f"{REPLACED_PREFIX}{final.name}")
     shutil.rmtree(old, ignore_errors=True)  # left over if an earlier process was killed between the two renames
     if final.exists():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kit.errors import KitError, RunError
+from kit.errors import KitError, RunError, first_line
 from kit.system.redaction import redact
 
 EXPECTED = ("OSError", "ValueError", "SafetensorError", "Exception")
@@ -32,9 +32,8 @@ def one_line_errors(name: str | Path, file: str = "") -> Iterator[None]:
                 f"{name} brings code of its own, which kit does not run. If you trust it, load it yourself "
                 "with trust_remote_code=True and save it as a model that transformers knows"
             ) from None
-        lines = str(error).strip().splitlines() or [""]
-        kind = type(error).__name__
-        reason = lines[0] if kind in EXPECTED and lines[0] else f"{kind}: {lines[0]}".rstrip(": ")
+        line, kind = first_line(error), type(error).__name__
+        reason = line if kind in EXPECTED or line == kind else f"{kind}: {line}"
         where = f"{file}: " if file else ""
         raise RunError(
             f"{name} cannot be loaded as a run, a model folder or a Hub id: {where}{redact(reason)}"

@@ -47,7 +47,7 @@ def describe_hardware(processes: int = 1) -> str:
 def _processor() -> str:
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.is_file():
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n"):
             if line.startswith("model name"):
                 return line.split(":", 1)[1].strip()
     return platform.processor() or platform.machine()

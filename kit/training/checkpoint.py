@@ -4,7 +4,6 @@ A process killed at any moment leaves either a complete checkpoint or none.
 """
 
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -22,6 +21,7 @@ from torch.optim import Optimizer
 from kit.errors import RunError
 from kit.system.files import TEMPORARY_PREFIX, file_sha256, read_json, recover_replaced, replace_folder
 from kit.system.format import FORMAT_STAMP, check_format
+from kit.system.json_files import write_json
 from kit.system.version import __version__
 from kit.training.sharding import shard_like
 
@@ -217,9 +217,9 @@ class Checkpoints:
             if carried:
                 write_tensors(carried, temporary / CARRIED_FILE)
             state = {**FORMAT_STAMP, **state}
-            (temporary / "state.json").write_text(json.dumps(state, indent=1), encoding="utf-8")
+            write_json(temporary / "state.json", state)
             sums = {path.name: file_sha256(path) for path in sorted(temporary.iterdir())}
-            (temporary / "checksums.json").write_text(json.dumps(sums, indent=1), encoding="utf-8")
+            write_json(temporary / "checksums.json", sums)
             replace_folder(temporary, self.at(step).folder)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -4,12 +4,10 @@ The launcher waits for them and reports a failure once, with the rank that cause
 lost a peer would only hide the cause.
 """
 
-import json
 import logging
 import os
 import signal
 import sys
-import tempfile
 import threading
 import time
 import traceback
@@ -20,7 +18,9 @@ from typing import Any
 
 from kit.errors import KitError
 from kit.system.files import read_json
+from kit.system.json_files import write_json
 from kit.system.machine import available_cores
+from kit.system.outputs import scratch_folder
 from kit.system.redaction import redact
 
 EXPECTED_PROCESSES = "KIT_PROCESSES"
@@ -84,13 +84,13 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
         monitor_interval=0.1,
         shutdown_timeout=SECONDS_TO_SAVE,
     )
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ[FAILURE_DIR] = folder
+    with scratch_folder("kit-launch-") as folder:
+        os.environ[FAILURE_DIR] = str(folder)
         try:
             elastic_launch(config, sys.executable)("-m", "kit", *arguments)
         except ChildFailedError as error:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-            return show_failure(codes, read_failures(Path(folder)))
+            return show_failure(codes, read_failures(folder))
         except SignalException as stop:  # forwarded to the processes, which have saved and exited
             return 128 + int(stop.sigval)
     return 0
@@ -139,7 +139,7 @@ def report_failure(message: str | None, code: int) -> bool:
         return False
     text = redact(message if message is not None else traceback.format_exc())
     entry = {"time": time.time(), "text": text, "is_message": message is not None, "code": code}
-    (Path(folder) / f"{os.environ['RANK']}.json").write_text(json.dumps(entry), encoding="utf-8")
+    write_json(Path(folder) / f"{os.environ['RANK']}.json", entry)
     return True
 
 

@@ -5,7 +5,6 @@ processes sum the normalizers of the losses, and the gradients are summed before
 its number only, so a resumed run continues exactly.
 """
 
-import json
 import math
 import signal
 import time
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 import torch
 from accelerate import Accelerator
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
@@ -38,6 +36,7 @@ from kit.training.checkpoint import (
     model_tensors,
     optimizer_tensors,
 )
+from kit.training.finite import ADVICE, TrainingFailed, check_losses, check_weights
 from kit.training.metrics_log import LogWindow, MetricsLog
 from kit.training.objective import Batch, Objective
 from kit.training.processes import add_columns, add_over_processes, gather, on_main, wait_for_everyone
@@ -51,10 +50,6 @@ from kit.training.sharding import (
     no_gradient_sync,
 )
 from kit.training.signals import StopSignals
-
-
-class TrainingFailed(Exception):
-    """Training cannot continue; the message has the reason and the folder with data for debugging."""
 
 
 class TrainingInterrupted(Exception):
@@ -145,6 +140,8 @@ class Loop:
                 self._evaluate()
             if self._saved_step != progress.step:
                 self._save()
+        if progress.best_step is None:
+            raise TrainingFailed(f"no evaluation had a finite loss, so there is no model to keep. {ADVICE}")
         if self.sharded:
             load_full_weights(self.objective, self.trained_objective)
         progress.seconds = self._seconds()
@@ -217,7 +214,7 @@ class Loop:
         largest = math.inf if train.max_grad_norm is None else train.max_grad_norm
         norm = float(full_tensor(self.accelerator.clip_grad_norm_(self.prepared.parameters(), largest)))
         losses = [float(share) for share in shares]  # here, where the device has caught up anyway
-        self._check_finite(batches, losses, norm)
+        check_losses(self.accelerator, self.progress.step + 1, batches, losses, norm, self.folder)
         self.prepared_optimizer.step()
         if not self.accelerator.optimizer_step_was_skipped:
             self.schedule.step()
@@ -227,26 +224,6 @@ class Loop:
     def _no_gradient_sync(self) -> AbstractContextManager[Any]:
         """Context manager that skips the gradient reduction, which is needed only once per step."""
         return no_gradient_sync(self.trained_objective) if self.sharded else self.accelerator.no_sync(self.prepared)
-
-    def _check_finite(self, batches: list[tuple[int, Batch]], losses: list[float], norm: float) -> None:
-        scaled = self.accelerator.scaler is not None  # with fp16 overflows are expected: the scaler skips the step
-        if all(math.isfinite(loss) for loss in losses) and (scaled or math.isfinite(norm)):
-            return
-        folder = self.folder / "nonfinite"
-        folder.mkdir(exist_ok=True)
-        name = f"step-{self.progress.step + 1}-process-{self.accelerator.process_index}"
-        tensors = {f"{j}:{key}": tensor.cpu().contiguous() for j, batch in batches for key, tensor in batch.items()}
-        save_file(tensors, folder / f"{name}.safetensors")
-        facts = {
-            "losses": {j: loss for (j, _), loss in zip(batches, losses, strict=True)},
-            "grad_norm": norm,
-        }
-        (folder / f"{name}.json").write_text(json.dumps(facts), encoding="utf-8")
-        raise TrainingFailed(
-            f"step {self.progress.step + 1} has a non-finite loss or gradient (gradient norm {norm}). Its batches are "
-            f"in {folder}. A lower train.learning_rate, more train.warmup_steps or a smaller train.max_grad_norm often "
-            "helps; the last checkpoint is untouched"
-        )
 
     # ---- figures, evaluation, checkpoints --------------------------------------------------------------------------
 
@@ -288,6 +265,7 @@ class Loop:
     def _evaluate(self) -> bool:
         """Evaluate; returns whether this is the best step so far."""
         progress = self.progress
+        check_weights(self.accelerator, self.trained_objective.model, progress.step)
         with (
             nullcontext() if self.average is None else self.average.in_place(self.trained_objective.model),
             self._full_weights(),
@@ -310,7 +288,11 @@ class Loop:
             free_weights(self.objective)
 
     def _save(self) -> None:
-        """Save a checkpoint of this step. The main process writes it while the others wait."""
+        """Save a checkpoint of this step. The main process writes it while the others wait.
+
+        Raises TrainingFailed instead if the weights are not finite: it would take the place of one that can continue.
+        """
+        check_weights(self.accelerator, self.trained_objective.model, self.progress.step)
         self.progress.seconds = self._seconds()
         carried, keep = self._carried_state(), self.accelerator.is_main_process
         model = full_tensors(model_tensors(self.trained_objective.model), keep)

@@ -10,7 +10,8 @@ from accelerate.utils import LoggerType
 from accelerate.utils.imports import is_tensorboard_available, is_trackio_available, is_wandb_available
 
 from kit.errors import RecipeError
-from kit.system.files import write_text
+from kit.system.json_files import to_json
+from kit.system.outputs import write_text
 
 TRACKERS = {
     "tensorboard": is_tensorboard_available,
@@ -43,7 +44,7 @@ class MetricsLog:
         """
         if not self.accelerator.is_main_process or not self.path.exists():
             return
-        lines = (json.dumps(entry, ensure_ascii=False) for entry in self._entries() if entry["step"] <= step)
+        lines = (to_json(entry) for entry in self._entries() if entry["step"] <= step)
         write_text(self.path, "".join(f"{line}\n" for line in lines))
 
     def validations(self) -> dict[int, Mapping[str, Any]]:
@@ -65,7 +66,7 @@ class MetricsLog:
         """Append the metrics of a step."""
         if self.accelerator.is_main_process:
             with self.path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": step, **figures}, ensure_ascii=False) + "\n")
+                file.write(to_json({"step": step, **figures}) + "\n")
         if self.accelerator.trackers:
             flat = {}
             for name, value in figures.items():

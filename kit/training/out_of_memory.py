@@ -5,8 +5,10 @@ from contextlib import contextmanager
 
 import torch
 
+from kit.errors import first_line
 from kit.recipe.base import Recipe
-from kit.training.loop import Loop, TrainingFailed
+from kit.training.finite import TrainingFailed
+from kit.training.loop import Loop
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -26,7 +28,7 @@ def explain_out_of_memory(recipe: Recipe, loop: Loop) -> Iterator[None]:
             raise
         train = recipe.train
         name = "tokens_per_batch" if train.batch_size is None else "batch_size"
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0][:150]
+        reason = first_line(error)[:150]
         raise TrainingFailed(
             f"memory ran out after step {loop.progress.step} ({reason}). The same steps need less memory in more "
             f"micro-batches: train.micro_batches={2 * train.micro_batches}, also with --resume. Or lower train.{name} "

@@ -109,6 +109,11 @@ def full_tensor(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
+def local_tensor(tensor: Tensor) -> Tensor:
+    """The part of a sharded tensor that this process holds; any other tensor unchanged."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
 def full_tensors(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
     """The full tensors, gathered one at a time. A collective call; processes without `keep` get an empty dict."""
     result = {}

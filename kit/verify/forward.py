@@ -1,7 +1,6 @@
 """Proofs about `forward`: padding, caching, saving and fused layers do not change the logits."""
 
 import copy
-import tempfile
 from collections.abc import Callable
 
 import torch
@@ -10,6 +9,7 @@ from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.pretrained.loading import quiet_transformers
+from kit.system.outputs import scratch_folder
 from kit.training.objective import Batch
 from kit.verify.proof import Outcome, equal_within, proof
 from kit.verify.subject import Subject, can_be_padded, is_recurrent, is_seq2seq, logits_of, reads_text
@@ -37,7 +37,7 @@ def compare_after_reload(
     model: PreTrainedModel, run: Callable[[PreTrainedModel], Tensor], what: str = "logits"
 ) -> Outcome:
     """Save and load a model; passes if weights and the result of `run` are bit-identical."""
-    with tempfile.TemporaryDirectory() as folder, quiet_transformers():
+    with scratch_folder("kit-verify-") as folder, quiet_transformers():
         model.save_pretrained(folder)
         loaded = type(model).from_pretrained(folder, dtype=model.dtype, trust_remote_code=False).to(model.device)
     ours, theirs = model.state_dict(), loaded.state_dict()

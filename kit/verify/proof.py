@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from rich.table import Table
 
+from kit.errors import first_line
 from kit.verify.subject import Subject
 
 
@@ -45,8 +46,7 @@ class Proof:
         try:
             outcome = self.run(subject)
         except Exception as error:
-            reason = (str(error).strip() or "no message").splitlines()[0]
-            outcome = Outcome(False, f"{type(error).__name__}: {reason}")
+            outcome = Outcome(False, f"{type(error).__name__}: {first_line(error)}")
         finally:
             torch.set_rng_state(before)
         return Check(self.name, self.description, outcome.passed, outcome.figure, outcome.tolerance)

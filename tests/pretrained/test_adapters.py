@@ -228,6 +228,13 @@ def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, 
         prepare(adapted(world, model={"pretrained": str(runs["lora"])}))
     with pytest.raises(RunError, match="holds no adapter"):
         merge(world / "plain", world / "again")
+    spoiled = Path(shutil.copytree(runs["lora"], world / "spoiled"))
+    file = spoiled / "model" / "adapter_model.safetensors"
+    weights = load_file(file)
+    save_file({name: tensor.fill_(float("nan")) for name, tensor in weights.items()}, file)
+    with pytest.raises(RunError, match="are not finite numbers"):
+        merge(spoiled, world / "again")
+    assert not list(world.glob("*again*"))
 
 
 @pytest.mark.parametrize(

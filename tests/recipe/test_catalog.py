@@ -79,7 +79,7 @@ def test_a_copy_overwrites_nothing(book, tmp_path):
         with pytest.raises(RecipeError, match="already exists"):
             copy_recipe("measured", target, [], classes)
     assert mine.read_text() == "changed"
-    with pytest.raises(RecipeError, match="cannot be written"):
+    with pytest.raises(RecipeError, match="there is no folder"):
         copy_recipe("measured", tmp_path / "missing" / "mine.yaml", [], classes)
 
 

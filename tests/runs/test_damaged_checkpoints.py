@@ -10,7 +10,6 @@ from support.runs import flip, losses, rewind, weight_bytes
 
 from kit import RunError, train
 from kit.recipe.base import Recipe
-from kit.system.console import Reporter
 from kit.system.files import TEMPORARY_PREFIX
 from kit.training.checkpoint import Checkpoints
 from kit.training.metrics_log import MetricsLog
@@ -59,7 +58,7 @@ def test_a_corrupt_best_checkpoint_does_not_stop_a_run(
     rewind(run, 5)
     set_best(run, 5, best=2)
     flip(run / "checkpoints" / "step-2" / "model.safetensors")
-    train(keeping(recipe, 1), run, resume=True, reporter=Reporter())
+    train(keeping(recipe, 1), run, resume=True)
     shown = " ".join(capfd.readouterr().err.split())
     assert "resuming at step 5" in shown
     assert "step-2, is corrupt (model.safetensors does not match its checksum): the best is now step 4." in shown

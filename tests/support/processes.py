@@ -9,6 +9,7 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 
@@ -28,18 +29,29 @@ def in_processes(number: int, function: Callable[..., Any], *arguments: Any) -> 
     assert [child.exitcode for child in children] == [0] * number
 
 
+def kit_command(*arguments: object) -> list[str]:
+    """The command line of kit with these arguments."""
+    return [sys.executable, "-m", "kit", *map(str, arguments)]
+
+
 class ForkedKit:
     """`python -m kit …` in a process that has everything imported already, with the part of `Popen` that tests use.
 
-    It can be killed like any other. What it prints is lost; where the start-up or the output matters, start a real one.
+    It can be killed like any other. What it prints is lost unless there is a file for it, `log`.
     """
 
-    def __init__(self, command: Sequence[object], env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        command: Sequence[object],
+        env: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        log: Path | None = None,
+    ) -> None:
         self.returncode: int | None = None
         assert [str(part) for part in command[:3]] == [sys.executable, "-m", "kit"]
         self.pid = os.fork()
         if self.pid == 0:
-            _run_kit([str(part) for part in command[2:]], env or os.environ)
+            _run_kit([str(part) for part in command[2:]], env or os.environ, folder, log)
 
     def poll(self) -> int | None:
         if self.returncode is None:
@@ -56,15 +68,17 @@ class ForkedKit:
         os.kill(self.pid, number)
 
 
-def _run_kit(arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
+def _run_kit(arguments: list[str], environment: Mapping[str, str], folder: Path | None, log: Path | None) -> NoReturn:
     """Become the command line; nothing of the parent's test may run on."""
     code = 1
     try:
         from kit.cli import main
 
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, 1)
-        os.dup2(nowhere, 2)
+        output = os.open(log or os.devnull, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w", buffering=1)
+        os.chdir(folder or os.curdir)
         os.environ.update(environment)
         forget_accelerator()
         sys.argv = arguments

@@ -9,7 +9,7 @@ from conftest import RunKit
 
 from kit import load_recipe, train
 from kit.training.checkpoint import Checkpoints
-from kit.training.loop import TrainingFailed
+from kit.training.finite import TrainingFailed
 from kit.training.objective import Seq2SeqObjective
 
 

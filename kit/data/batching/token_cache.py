@@ -23,9 +23,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
+from kit.errors import first_line
 from kit.system.console import Reporter
-from kit.system.files import atomic_write
 from kit.system.machine import package_versions
+from kit.system.outputs import atomic_write
 
 FORMAT = 1
 """Increased whenever the same text and settings give other arrays than before."""
@@ -156,7 +157,7 @@ def read_arrays(path: Path, name: str) -> tuple[Arrays, str | None]:
             metadata = file.metadata() or {}
             arrays = {array: file.get_tensor(array) for array in file.keys()}  # noqa: SIM118 - it is not a dict
     except (OSError, ValueError, SafetensorError) as error:
-        return {}, str(error).splitlines()[0]
+        return {}, first_line(error)
     if metadata.get("key") != name:
         return {}, "it belongs to another key"
     if metadata.get("checksum") != arrays_digest(arrays):

@@ -12,7 +12,7 @@ import pyarrow as pa
 from kit.data.formats.layout import Layout
 from kit.data.formats.lines import DecodingCheck, open_bytes, reading
 from kit.data.formats.tables import FileTable, checked_table
-from kit.errors import DataError
+from kit.errors import DataError, first_line
 
 
 def read_npz(path: Path, layout: Layout) -> FileTable:
@@ -21,8 +21,7 @@ def read_npz(path: Path, layout: Layout) -> FileTable:
         with reading(path), open_bytes(path) as raw, np.load(io.BytesIO(raw.read()), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files} if isinstance(file, np.lib.npyio.NpzFile) else {}
     except (ValueError, LookupError, TypeError, RuntimeError, OverflowError, zipfile.BadZipFile) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise DataError(f"{path} is not an .npz file of plain numbers: {reason}") from error
+        raise DataError(f"{path} is not an .npz file of plain numbers: {first_line(error)}") from error
     if not arrays:
         raise DataError(f"{path} is not an .npz file, or contains no array.")
     shapes = {name: array.shape for name, array in arrays.items()}

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from kit.data.formats.layout import Layout
 from kit.data.formats.lines import DecodingCheck, open_bytes, reading
 from kit.data.formats.tables import UNDECODABLE, FileTable, checked_table
-from kit.errors import DataError
+from kit.errors import DataError, first_line
 
 ADVICE = "Write the file again."
 ARROW_MARK = b"ARROW1"
@@ -48,7 +48,7 @@ def read_arrow(path: Path, layout: Layout) -> FileTable:
             buffer.seek(0)
             table = (pa.ipc.open_file(buffer) if is_file else pa.ipc.open_stream(buffer)).read_all()
     except pa.ArrowException as error:
-        raise DataError(f"{path} is not a valid Arrow file: {str(error).splitlines()[0]}") from error
+        raise DataError(f"{path} is not a valid Arrow file: {first_line(error)}") from error
     return usable_rows(table, path)
 
 
@@ -124,7 +124,7 @@ def holds_class_labels(feature: Any) -> bool:
 
 
 def not_parquet(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path} is not a valid parquet file: {str(error).splitlines()[0]}")
+    return DataError(f"{path} is not a valid parquet file: {first_line(error)}")
 
 
 def decodable_rows(table: pa.Table, check: DecodingCheck) -> np.ndarray:

@@ -2,7 +2,6 @@
 pipelines predict what evaluation predicts."""
 
 import math
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from transformers import Pipeline, PreTrainedModel
 from kit.pretrained.loading import quiet_transformers
 from kit.pretrained.pipelines import pipeline
 from kit.pretrained.positions import position_limit
+from kit.system.outputs import scratch_folder
 from kit.tasks.base import TaskState
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.recipe import LabelingRecipe
@@ -155,12 +155,12 @@ def pipeline_predictions(subject: Subject) -> Outcome:
     assert isinstance(subject, LabeledSubject)
     task, model = subject.task, subject.model.eval()
     expected = task.predict(subject.objective(model), subject.rows, subject.state).rows
-    with tempfile.TemporaryDirectory() as temporary, quiet_transformers():
+    with scratch_folder("kit-verify-") as temporary, quiet_transformers():
         if subject.folder is None:
-            task.export(Path(temporary) / "model", model, subject.state)
+            task.export(temporary / "model", model, subject.state)
         pipe = pipeline(
             task.recipe.pipeline_tag,
-            str(subject.folder or Path(temporary) / "model"),
+            str(subject.folder or temporary / "model"),
             device=model.device,
             **task.pipeline_arguments,
         )

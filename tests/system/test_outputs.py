@@ -1,0 +1,208 @@
+"""Outputs: whole or not at all, whoever is killed, and never from two writers at once."""
+
+import ast
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from kit.errors import RunError
+from kit.prediction.writing import open_output
+from kit.system.outputs import atomic_write, keep_scratch, new_folder, scratch_folder
+
+
+def killed_inside(manager: Callable[[], AbstractContextManager[Path]], write: Callable[[Path], object]) -> None:
+    """Run a process that is killed after it has written something within the block."""
+    child = os.fork()
+    if child == 0:
+        with manager() as path:
+            write(path)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def fill(folder: Path) -> None:
+    (folder / "half.txt").write_text("half")
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_is_what_it_was_until_the_new_one_is_complete(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    path.write_text("before")
+    path.chmod(0o640)
+    killed_inside(lambda: atomic_write(path), lambda temporary: temporary.write_text("much longer than what follows"))
+    assert path.read_text() == "before"
+    with pytest.raises(ZeroDivisionError), atomic_write(path) as temporary:
+        temporary.write_text(str(1 / 0))
+    assert path.read_text() == "before"
+    with atomic_write(path) as temporary:
+        temporary.write_text("after")
+    assert path.read_text() == "after"
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    with atomic_write(path) as temporary:
+        temporary.write_text("first")
+        with pytest.raises(RunError, match=r"another process is writing .*out\.txt: wait for it"), atomic_write(path):
+            pytest.fail("two writers")
+        assert temporary.read_text() == "first"
+    assert path.read_text() == "first"
+
+
+def test_writers_that_take_turns_never_mix(tmp_path: Path) -> None:
+    """Whoever is refused leaves the file of the other alone, also at the moment in which it is renamed."""
+    path, done, refused = tmp_path / "out.txt", [], []
+
+    def write(content: str) -> None:
+        for _ in range(40):
+            try:
+                with atomic_write(path) as temporary:
+                    temporary.write_text(content * 1000)
+                done.append(content)
+            except RunError:
+                refused.append(content)
+            assert len(set(path.read_text() if path.exists() else "")) <= 1
+
+    errors: list[threading.ExceptHookArgs] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading, "excepthook", errors.append)
+        threads = [threading.Thread(target=write, args=(letter,)) for letter in "abc"]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not errors
+    assert done
+    assert path.read_text() == path.read_text()[0] * 1000
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_may_have_the_longest_name(tmp_path: Path) -> None:
+    path = tmp_path / ("ä" * 127 + "x")
+    with atomic_write(path) as temporary:
+        temporary.write_text("content")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, problem in (
+        (tmp_path, "it is a folder. Name a file"),
+        (tmp_path / "none" / "out.txt", f"there is no folder {tmp_path / 'none'}. Create it, or name another"),
+        (tmp_path / "file" / "out.txt", "Not a directory"),
+        (tmp_path / ("x" * 256), "File name too long"),
+    ):
+        with pytest.raises(RunError, match="cannot write") as raised, atomic_write(path):
+            pytest.fail("the work has begun")
+        assert problem in str(raised.value)
+    assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_file_that_must_not_be_overwritten_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    with pytest.raises(FileExistsError), atomic_write(path, overwrite=False):
+        path.write_text("of somebody else")
+    assert path.read_text() == "of somebody else"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_pipe_is_written_to_and_not_replaced(tmp_path: Path) -> None:
+    path, read = tmp_path / "pipe", []
+    os.mkfifo(path)
+    reader = threading.Thread(target=lambda: read.append(path.read_text()))
+    reader.start()
+    with open_output(path) as file:
+        file.write("text")
+    reader.join()
+    assert read == ["text"]
+    assert path.is_fifo()
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("existing", [False, True])
+def test_a_folder_appears_when_it_is_complete(tmp_path: Path, existing: bool) -> None:
+    path = tmp_path / "parent" / "run"
+    if existing:
+        path.mkdir(parents=True)
+    killed_inside(lambda: new_folder(path), fill)
+    assert not path.exists() or not list(path.iterdir())
+    with pytest.raises(ZeroDivisionError), new_folder(path) as folder:
+        raise ZeroDivisionError
+    with new_folder(path) as folder:
+        assert folder.name == "run"  # cards have the name of the folder
+        assert not list(folder.iterdir())
+        (folder / "whole.txt").touch()
+        with pytest.raises(RunError, match="another process is writing"), new_folder(path):
+            pytest.fail("two writers")
+    assert [file.name for file in path.iterdir()] == ["whole.txt"]
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_folder_in_use_is_refused_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine.txt").touch()
+    (tmp_path / "file").touch()
+    for path, problem in (
+        (tmp_path / "full", "is not empty: nothing was touched"),
+        (tmp_path / "file", "it is a file"),
+        (tmp_path / "file" / "run", "Not a directory"),
+        (tmp_path / ("x" * 256), "File name too long"),
+    ):
+        with pytest.raises(RunError, match=problem), new_folder(path):
+            pytest.fail("the work has begun")
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "full"]
+
+
+def test_a_folder_that_somebody_fills_meanwhile_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs" / "mine.txt").touch()
+    with pytest.raises(RunError, match="is not empty: nothing was touched"), new_folder(path):
+        (tmp_path / "theirs").rename(path)
+    assert [file.name for file in path.iterdir()] == ["mine.txt"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+# ---- scratch folders -------------------------------------------------------------------------------------------------
+
+
+def test_scratch_folders_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed_inside(lambda: scratch_folder("kit-push-"), fill)
+    assert list(tmp_path.glob("kit-push-*/half.txt"))
+    with scratch_folder("kit-other-"):
+        assert list(tmp_path.glob("kit-push-*/half.txt"))
+    with scratch_folder("kit-push-") as folder:
+        fill(folder)
+        (folder / "model").mkdir()
+        kept = keep_scratch(folder / "model", "kit-push-")
+        with scratch_folder("kit-push-"):
+            assert (folder / "half.txt").is_file()  # its owner lives
+    assert [path.name for path in tmp_path.iterdir()] == [kept.parent.name]
+    with scratch_folder("kit-push-"):
+        assert kept.is_dir()  # nobody's, so it stays
+
+
+def test_only_outputs_are_made_here() -> None:
+    """No other module has a temporary folder of its own, which a kill would leave forever."""
+    for path in Path(__file__).parents[2].glob("kit/**/*.py"):
+        if path.name == "outputs.py":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            made = getattr(node, "attr", None) in ("mkstemp", "TemporaryDirectory", "NamedTemporaryFile")
+            # a folder within one of kit is removed with it
+            made |= isinstance(node, ast.Call) and ast.unparse(node.func) == "tempfile.mkdtemp" and not node.keywords
+            made |= isinstance(node, ast.ImportFrom) and node.module == "tempfile"
+            assert not made, f"{path}:{node.lineno}: use scratch_folder"  # type: ignore[attr-defined]
