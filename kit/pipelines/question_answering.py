@@ -116,14 +116,15 @@ def _truncate_question(tokenizer: PreTrainedTokenizerBase, question: str, max_le
 
 
 def max_input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The number of tokens that the model has positions for, according to its modules, its config and its tokenizer."""
-    limits = [tokenizer.model_max_length]
+    """The number of tokens that the model has positions for, according to its modules and its config; that of the
+    tokenizer, which is often the length of the training windows, only if the model has no limit."""
+    limits = [getattr(model.config, "max_position_embeddings", None) or 0]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
             # RoBERTa and similar models count positions from the padding token on
             limits.append(module.num_embeddings - (0 if module.padding_idx is None else module.padding_idx + 1))
-    limits.append(getattr(model.config, "max_position_embeddings", None) or limits[0])
-    return int(min(limit for limit in limits if limit > 0))  # XLNet has no limit: -1
+    # XLNet has no limit: -1
+    return int(min((limit for limit in limits if limit > 0), default=tokenizer.model_max_length))
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,11 @@ class Answers:
     best: list[dict[str, Any]]
     """Spans of the text, best first: {"score", "start", "end", "answer"}; empty if no token is of the text."""
     null_probability: float
-    """The score of no answer, comparable to the scores in `best`."""
+    """The score of no answer, in the window where its logits are lowest."""
     null_score: float
     """The difference between the logits of no answer and those of the best answer; 0 if `best` is empty."""
+    null_rank: int
+    """The number of answers whose logits are at least those of no answer."""
 
     def top(self, top_k: int, handle_impossible: bool | None, threshold: float | None) -> list[dict[str, Any]]:
         """The `top_k` answers, best first. No answer (the empty text) is one of them if `handle_impossible` is true, or
@@ -145,8 +148,9 @@ class Answers:
         if handle_impossible or (handle_impossible is None and threshold is not None):
             if self.null_score > (threshold or 0.0):
                 answers = [none, *answers]
-            else:  # the threshold prefers the best answer, whatever the probabilities
-                answers = answers[:1] + sorted([none, *answers[1:]], key=lambda answer: -answer["score"])
+            else:  # the threshold prefers the best answer, whatever the logits
+                place = max(1, self.null_rank)
+                answers = [*answers[:place], none, *answers[place:]]
         return answers[:top_k] or [none | {"score": 0.0}]
 
 
@@ -163,38 +167,38 @@ def find_answers(
 
     Spans are ranked by the sum of their start and end logits over all windows; a span in two windows counts once. The
     logit of no answer is the minimum over the windows. Scores are probabilities of start and end among all tokens of
-    the text and the null tokens of all windows: with a single window, those of transformers 4.
+    the text and the null token of the answer's window, as in transformers 4: those of all windows together would shrink
+    with the length of the text, however sure the model is.
     """
     # on the CPU: Apple GPUs have no float64
     starts, ends = [logits.cpu().double() for logits in starts], [logits.cpu().double() for logits in ends]
-    scores: dict[tuple[int, int], float] = {}
     words = _word_spans(windows) if align_to_words else {}
+    logits: dict[tuple[int, int], float] = {}
+    log_scores: dict[tuple[int, int], float] = {}
+    nulls: list[tuple[float, float]] = []  # logit and log-probability of no answer in each window
     for window, start, end in zip(windows, starts, ends, strict=True):
+        candidates = _candidates(window)
+        total = (start[candidates].logsumexp(0) + end[candidates].logsumexp(0)).item()
+        null = (start[window.null] + end[window.null]).item()
+        nulls.append((null, null - total))
         for span, logit in _best_spans(context, window, start, end, words, top_k, max_answer_len).items():
-            scores[span] = max(logit, scores.get(span, -math.inf))
-    ranked = sorted(scores, key=lambda span: (-scores[span], span))[:top_k]
-    # the log of the normalizer, over all candidate tokens
-    total = sum(
-        torch.cat([logits[_candidates(window)] for window, logits in zip(windows, side, strict=True)])
-        .logsumexp(0)
-        .item()
-        for side in (starts, ends)
-    )
-    null = min(
-        (start[window.null] + end[window.null]).item() for window, start, end in zip(windows, starts, ends, strict=True)
-    )
+            if logit > logits.get(span, -math.inf):
+                logits[span], log_scores[span] = logit, logit - total
+    ranked = sorted(logits, key=lambda span: (-logits[span], span))[:top_k]
+    null, log_null = min(nulls)
     return Answers(
         best=[
             {
-                "score": math.exp(scores[span] - total),
+                "score": math.exp(log_scores[span]),
                 "start": span[0],
                 "end": span[1],
                 "answer": context[slice(*span)],
             }
             for span in ranked
         ],
-        null_probability=math.exp(null - total),
-        null_score=null - scores[ranked[0]] if ranked else 0.0,
+        null_probability=math.exp(log_null),
+        null_score=null - logits[ranked[0]] if ranked else 0.0,
+        null_rank=sum(logits[span] >= null for span in ranked),
     )
 
 

@@ -1,5 +1,6 @@
 """Questions about texts: windows lose no answer, and what the pipeline finds stands where it says, in every script."""
 
+import copy
 import json
 import math
 import subprocess
@@ -28,7 +29,14 @@ from transformers import pipeline as stock_pipeline
 
 from kit import pipeline, register
 from kit.data.builtin.dates import LANGUAGES, days_of_splits, formats
-from kit.pipelines.question_answering import QuestionAnsweringPipeline, Window, find_answers, question_windows
+from kit.pipelines.question_answering import (
+    QuestionAnsweringPipeline,
+    Window,
+    _candidates,
+    find_answers,
+    max_input_length,
+    question_windows,
+)
 from kit.tasks.question_answering.windows import answer_spans, label_question
 
 DAYS = days_of_splits(0)["train"][:9]
@@ -202,8 +210,18 @@ def test_the_best_answers_are_those_of_trying_all(
     assert [(answer["start"], answer["end"]) for answer in found.best] == ranked
     nulls = [float(start[0] + end[0]) for start, end in zip(starts, ends, strict=True)]
     assert found.null_score == pytest.approx(min(nulls) - expected[ranked[0]])
-    ratio = found.null_probability / found.best[0]["score"]
-    assert math.log(ratio) == pytest.approx(found.null_score)
+    # probabilities within a window that holds the answer, or the lowest logits of no answer
+    totals = [sum(float(side[_candidates(window)].logsumexp(0)) for side in sides)
+              for window, *sides in zip(windows, starts, ends, strict=True)]  # fmt: skip
+    logits = [by_hand(context, [window], [start], [end], longest) for window, start, end in
+              zip(windows, starts, ends, strict=True)]  # fmt: skip
+    for answer in found.best:
+        span = answer["start"], answer["end"]
+        scores = [math.exp(expected[span] - total) for total, of_window in zip(totals, logits, strict=True)
+                  if of_window.get(span) == expected[span]]  # fmt: skip
+        assert any(answer["score"] == pytest.approx(score) for score in scores)
+    assert found.null_probability == pytest.approx(math.exp(min(nulls) - totals[nulls.index(min(nulls))]))
+    assert found.null_rank == sum(expected[span] >= min(nulls) for span in ranked)
 
 
 @given(KIND, st.sampled_from(sorted(TEXTS)), st.data())
@@ -234,6 +252,27 @@ def test_a_model_that_is_sure_gives_the_answer_it_was_trained_on(kind: str, lang
         assert answers.best[0]["answer"] == text.strip()
         assert answers.best[0]["start"] == start + len(text) - len(text.lstrip())
         assert answers.null_score < 0 or len(found.windows) == 1
+
+
+def test_scores_do_not_shrink_with_the_length_of_the_text() -> None:
+    """The same window has the same score alone and amid windows without an answer; ranks follow the logits."""
+    tokenizer, context = TOKENIZERS["wordpiece"], TEXTS["en"]
+    windows = question_windows(tokenizer, "2 ?", context, max_seq_len=16, doc_stride=0)
+    assert len(windows) > 3
+    random = torch.Generator().manual_seed(0)
+    starts, ends = ([torch.randn(len(window.offsets), generator=random) for window in windows] for _ in "se")
+    for side in (starts, ends):
+        side[1][_candidates(windows[1])[1]] = 9.0
+    alone = find_answers(context, windows[1:2], starts[1:2], ends[1:2], align_to_words=False).best[0]
+    assert find_answers(context, windows, starts, ends, align_to_words=False).best[0] == alone
+    assert alone["score"] > 0.9
+
+
+def test_windows_may_be_as_long_as_the_positions_of_the_model(pipe: QuestionAnsweringPipeline) -> None:
+    """The length that the tokenizer saves is that of the training windows."""
+    shorter = copy.deepcopy(pipe.tokenizer)
+    shorter.model_max_length = 20
+    assert max_input_length(pipe.model, shorter) == max_input_length(pipe.model, pipe.tokenizer) == 64
 
 
 def test_scores_are_those_of_transformers_4(pipe: QuestionAnsweringPipeline) -> None:
