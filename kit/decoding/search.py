@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
 from kit.decoding.beam_search import beam_search
 from kit.decoding.inputs import source_of
@@ -41,10 +41,12 @@ def search(
     generation_config.return_dict_in_generate = True
     # kit's search returns neither: requesting them falls back to transformers
     generation_config.output_scores = generation_config.output_attentions = attention
+    drawn = DrawnTokens()
     output = model.generate(
         **source_of(batch),
         generation_config=generation_config,
         custom_generate=beam_search,
+        logits_processor=LogitsProcessorList([drawn] if settings.do_sample else []),
     )
     sequences = output.sequences[:, 1:]  # (batch · n, target) without START
     weights = _cross_attention(output) if attention else None
@@ -54,7 +56,9 @@ def search(
     for row, tokens in enumerate(sequences.tolist()):
         length = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
         finished, kept = length is not None, tokens[:length]
-        if settings.num_beams == 1:
+        if settings.do_sample:
+            score = drawn.total(output.sequences, row, len(kept)) / max(1, len(kept)) ** settings.length_penalty
+        elif settings.num_beams == 1:
             score = _total(output, row, kept) / max(1, len(kept)) ** settings.length_penalty
         else:
             score = float(output.sequences_scores[row])
@@ -62,6 +66,32 @@ def search(
         hypotheses.append(Hypothesis(kept, score, finished, cross_attention))
     n = settings.num_return_sequences
     return [hypotheses[i : i + n] for i in range(0, len(hypotheses), n)]
+
+
+class DrawnTokens(LogitsProcessor):
+    """Records the log-probabilities of sampled tokens, before temperature and top-p change them.
+
+    The logits of all steps at once would not fit into memory: the ones of a step are kept until its token is known.
+    """
+
+    def __init__(self) -> None:
+        self._last: Tensor | None = None  # (rows, vocabulary)
+        self._steps: list[Tensor] = []  # (rows,) each
+
+    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
+        self._take(input_ids[:, -1])
+        self._last = scores.float().log_softmax(-1)
+        return scores
+
+    def _take(self, tokens: Tensor) -> None:
+        if self._last is not None:
+            self._steps.append(self._last.gather(1, tokens[:, None])[:, 0])
+            self._last = None
+
+    def total(self, sequences: Tensor, row: int, length: int) -> float:
+        """The sum over the first `length` tokens of a row of the finished sequences."""
+        self._take(sequences[:, -1])
+        return sum(float(step[row]) for step in self._steps[:length])
 
 
 def _total(output: Any, row: int, tokens: list[int]) -> float:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kit.errors import KitError, RunError
 from kit.plots.curves import save_figure
+from kit.prediction.engine import PAUSE, Pause
 from kit.prediction.issues import LineIssues
 from kit.prediction.lines import count_lines, read_lines
 from kit.prediction.options import GenerateOptions
@@ -29,10 +30,10 @@ def text_predictor(run: str | Path, options: GenerateOptions) -> TextPredictor:
 
 
 def plot_first_line(
-    predictor: TextPredictor, lines: Iterator[str], path: Path, report: Callable[[str], object]
-) -> Iterator[str]:
+    predictor: TextPredictor, lines: Iterator[str | Pause], path: Path, report: Callable[[str], object]
+) -> Iterator[str | Pause]:
     """The lines, after the attention of the first one has been plotted."""
-    first = next(lines, None)
+    first = next((line for line in lines if not isinstance(line, Pause)), None)
     if first is None:
         raise KitError("--attention: the input is empty, so there is no first line to plot")
     figure = predictor.line_figure(first)
@@ -40,7 +41,7 @@ def plot_first_line(
         raise KitError("--attention: this model has none; its decoder sees the input through a fixed state only")
     save_figure(figure, path)
     report(f"attention of the first line: {path}")
-    return chain([first], lines)
+    return chain([first, PAUSE], lines)
 
 
 def generate_file(

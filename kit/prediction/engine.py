@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from enum import Enum, auto
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -20,6 +20,15 @@ T = TypeVar("T")
 PORTION_SIZE = 1024
 PORTION_CHARACTERS = 2**20
 """Items in memory at a time, and about how many characters of them."""
+
+
+class Pause(Enum):
+    """Among items: the input has no more of them at the moment, so those before it are predicted now."""
+
+    PAUSE = auto()
+
+
+PAUSE = Pause.PAUSE
 
 
 @dataclass
@@ -70,7 +79,7 @@ class Predictor(ABC, Generic[I, U, O]):
 
     def stream(
         self,
-        items: Iterable[I],
+        items: Iterable[I | Pause],
         issues: LineIssues | None = None,
         progress: Callable[[int], object] = lambda items: None,
     ) -> Iterator[O]:
@@ -86,7 +95,9 @@ class Predictor(ABC, Generic[I, U, O]):
         """What happens before anything is read, such as setting a seed. Raises KitError for what cannot work."""
         return None
 
-    def _stream(self, items: Iterator[I], issues: LineIssues | None, progress: Callable[[int], object]) -> Iterator[O]:
+    def _stream(
+        self, items: Iterator[I | Pause], issues: LineIssues | None, progress: Callable[[int], object]
+    ) -> Iterator[O]:
         first = 1
         while portion := take(items, self.portion_size, PORTION_CHARACTERS):
             yield from self._portion(portion, first, issues, progress)
@@ -168,11 +179,12 @@ def retry_in_halves(
 
 
 def take(items: Iterator[Any], count: int, characters: int) -> list[Any]:
-    """The next items: at most `count`, and texts of not much more than so many characters."""
+    """The next items: at most `count`, texts of not much more than so many characters, and none after a pause."""
     taken: list[Any] = []
-    for item in islice(items, count):
-        taken.append(item)
-        characters -= len(item) if isinstance(item, str) else 0
-        if characters <= 0:
+    for item in items:
+        if item is not PAUSE:
+            taken.append(item)
+            characters -= len(item) if isinstance(item, str) else 0
+        if taken and (item is PAUSE or len(taken) == count or characters <= 0):
             break
     return taken

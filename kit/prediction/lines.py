@@ -2,6 +2,9 @@
 
 import codecs
 import gzip
+import os
+import select
+import stat
 import sys
 import zlib
 from collections.abc import Iterator
@@ -10,10 +13,57 @@ from pathlib import Path
 from typing import IO
 
 from kit.errors import DataError
+from kit.prediction.engine import PAUSE, Pause
 from kit.prediction.issues import NOT_UTF8, LineIssues, longer_than
 
 MAX_LINE_BYTES = 2**20
 """Longer lines are truncated, so that a file with a single endless line does not fill the memory."""
+
+
+PAUSE_SECONDS = 0.1
+"""Without a new line for so long, a program that writes into a pipe waits for the output of what it has written. A
+shorter pause would split the output of a program that is merely slow into small batches."""
+
+
+class PipedInput:
+    """The bytes of a pipe, with a buffer of its own: that of Python does not tell whether the next read waits."""
+
+    def __init__(self, descriptor: int):
+        self._descriptor = descriptor
+        self._buffer = bytearray()
+        self._ended = False
+
+    def readline(self, limit: int) -> bytes:
+        """The next line with its end, at most `limit` bytes of it; empty at the end of the input."""
+        while (end := self._buffer.find(b"\n", 0, limit)) < 0 and len(self._buffer) < limit and not self._ended:
+            self._fill()
+        size = end + 1 if end >= 0 else limit
+        line = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return line
+
+    def pauses(self) -> bool:
+        """Whether no complete line is there, and none comes for a while."""
+        while b"\n" not in self._buffer and not self._ended:
+            if not select.select([self._descriptor], [], [], PAUSE_SECONDS)[0]:
+                return True
+            self._fill()
+        return False
+
+    def _fill(self) -> None:
+        block = os.read(self._descriptor, 2**16)
+        self._buffer += block
+        self._ended = not block
+
+
+def piped_input() -> PipedInput | None:
+    """Standard input, if it is a pipe or a socket, whose writer may wait for output."""
+    try:
+        descriptor = sys.stdin.fileno()
+        kind = os.fstat(descriptor).st_mode
+    except (OSError, ValueError):  # replaced by a program, or closed
+        return None
+    return PipedInput(descriptor) if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
 
 
 @contextmanager
@@ -30,13 +80,27 @@ def open_bytes(path: Path | None) -> Iterator[IO[bytes]]:
 
 
 @contextmanager
-def read_lines(path: Path | None, issues: LineIssues) -> Iterator[Iterator[str]]:
-    """The lines of a file, gzipped or not, or of standard input; invalid bytes and very long lines are issues."""
+def read_lines(path: Path | None, issues: LineIssues) -> Iterator[Iterator[str | Pause]]:
+    """The lines of a file, gzipped or not, or of standard input; invalid bytes and very long lines are issues.
+
+    Where a pipe pauses, so that what has been read can be processed, there is a `Pause` after a line.
+    """
+    if path is None and (piped := piped_input()) is not None:
+        yield lines_and_pauses(piped, issues)
+        return
     with open_bytes(path) as stream:
         yield decode_lines(split_lines(stream, issues), issues)
 
 
-def split_lines(stream: IO[bytes], issues: LineIssues) -> Iterator[bytes]:
+def lines_and_pauses(piped: PipedInput, issues: LineIssues) -> Iterator[str | Pause]:
+    """The lines of a pipe, and its pauses."""
+    for line in decode_lines(split_lines(piped, issues), issues):
+        yield line
+        if piped.pauses():
+            yield PAUSE
+
+
+def split_lines(stream: IO[bytes] | PipedInput, issues: LineIssues) -> Iterator[bytes]:
     """Lines without their ends, truncated to `MAX_LINE_BYTES`."""
     number = 0
     while raw := stream.readline(MAX_LINE_BYTES + 1):

@@ -9,6 +9,8 @@ from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import KitError
 
 WITHOUT_BEAMS = "on greedy search (--num-beams 1)"
+SAMPLING = frozenset({"sample", "temperature", "top_p", "seed"})
+"""The fields of GenerateOptions that models support whose tokens can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +41,27 @@ class GenerateOptions:
         names = ("num_beams", "max_new_tokens", "length_penalty", "no_repeat_ngram_size")
         return {name: getattr(self, name) for name in names} | {"num_return_sequences": self.n_best}
 
+    def sampling_changes(self) -> dict[str, Any]:
+        """The settings of sampling that were chosen. Raises KitError for options that would have no effect with it, or
+        without it."""
+        drawing = {"temperature": self.temperature, "top_p": self.top_p, "seed": self.seed}
+        for name, value in drawing.items():
+            if value is not None and not self.sample:
+                raise KitError(f"--{name.replace('_', '-')} has no effect without --sample")
+        if self.sample and (self.num_beams or 1) > 1:
+            raise KitError("--sample draws tokens and --num-beams searches for the most probable text: use one of them")
+        if self.sample and self.length_penalty is not None:
+            raise KitError("--length-penalty has no effect with --sample. Leave it out")
+        if self.sample and self.attention is not None:
+            raise KitError("--attention shows the output of a search, and --sample draws others: use one of them")
+        return {name: value for name, value in drawing.items() if value is not None} | {"do_sample": self.sample}
+
     def seq2seq_settings(self, model: Any, **tokens: Any) -> GenerationSettings:
         """The settings saved with an encoder-decoder, with these changes. Raises KitError for an option that would have
         no effect."""
-        num_beams = self.beams(model.generation_config.num_beams or 1)
-        settings = saved_settings(model, **{**self.search_changes(), "num_beams": num_beams, **tokens})
+        sampling = self.sampling_changes()
+        num_beams = 1 if self.sample else self.beams(model.generation_config.num_beams or 1)
+        settings = saved_settings(model, **{**self.search_changes(), "num_beams": num_beams, **sampling, **tokens})
         if self.length_penalty is not None and num_beams == 1 and not self.scores:
             raise KitError(f"--length-penalty has no effect {WITHOUT_BEAMS}, and without --scores or --json")
         return settings

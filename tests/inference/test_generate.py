@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from conftest import RunKit
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -15,6 +17,8 @@ from support.recipes import make_recipe
 import kit.tasks.families.seq2seq.inference
 from kit import KitError, Translator, train
 from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letter_code
+from kit.decoding.search import search
+from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError
 from kit.prediction.issues import UNREADABLE_LINE, LineIssues
 from kit.prediction.lines import MAX_LINE_BYTES, count_lines, read_lines
@@ -321,3 +325,37 @@ def test_no_token_twice(trained: Path, tmp_path: Path, kit_here: RunKit) -> None
     assert any(len(set(line)) < len(line) for line in plain)
     for line in kit_here("generate", trained, "in.txt", "--no-repeat-ngram-size", "1").stdout.splitlines():
         assert len(set(line)) == len(line) > 0  # a token is a character
+
+
+def test_samples_of_an_encoder_decoder(trained: Path, kit_here: Any, tmp_path: Path) -> None:
+    """They follow their seed, and their score is the mean log-probability of their tokens by teacher forcing."""
+    lines = ["3 May 1984", "4. Juni 1990", "1 mai 2001"]
+    translator = Translator(trained)
+
+    def drawn(seed: int) -> list[list[Output]]:
+        return list(translator.translate(lines, sample=True, n_best=2, seed=seed, max_new_tokens=6))
+
+    first = drawn(1)
+    assert drawn(1) == first
+    assert drawn(2) != first
+    assert all(one != other for one, other in first)
+
+    tokenizers, model = translator.tokenizers, translator.model
+    batch = translator.pairs(tokenizers.encode_source(lines)).batch(np.arange(3), tokenizers.source.pad_token_id)
+    sampling = GenerationSettings(do_sample=True, max_new_tokens=6, temperature=2.0, top_p=0.5, num_beams=1)
+    torch.manual_seed(0)
+    for row, (hypothesis,) in enumerate(search(model, batch, sampling)):
+        tokens = torch.tensor([hypothesis.tokens])
+        start = torch.full((1, 1), model.generation_config.decoder_start_token_id)
+        source = {name: batch[name][row : row + 1] for name in ("input_ids", "attention_mask")}
+        with torch.no_grad():
+            logits = model(**source, decoder_input_ids=torch.cat([start, tokens[:, :-1]], dim=1)).logits
+        expected = logits.log_softmax(-1).gather(-1, tokens[..., None]).mean()
+        assert hypothesis.score == pytest.approx(float(expected), rel=1e-4)
+
+    (tmp_path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    done = kit_here("generate", trained, "in.txt", "--sample", "--temperature", 0.8, "--seed", 3)
+    assert len(done.stdout.splitlines()) == 3
+    for wrong in (("--top-p", 0.5), ("--sample", "--num-beams", 2), ("--sample", "--attention", "a.png")):
+        refused = kit_here("generate", trained, "in.txt", *wrong)
+        assert (refused.returncode, wrong[0] in refused.stderr) == (2, True)

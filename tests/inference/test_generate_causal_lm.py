@@ -122,12 +122,6 @@ def test_the_command(model: Path, tmp_path: Path, kit_here: Any) -> None:
         assert "Traceback" not in refused.stderr
 
 
-def test_options_of_language_models_are_refused_by_others(trained: Path, kit_here: Any) -> None:
-    refused = kit_here("generate", trained, "--sample")
-    assert refused.returncode == 2
-    assert "--sample has no effect on" in refused.stderr
-
-
 def test_long_beginnings_are_read_from_their_end(model: Path) -> None:
     completer, issues = Completer(model), LineIssues()
     if completer.positions is None:

@@ -5,13 +5,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from transformers import AutoModelForImageTextToText
 
 from kit.decoding.search import search
 from kit.errors import KitError, RunError
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
-from kit.prediction.options import GenerateOptions, PlotOptions
+from kit.prediction.options import SAMPLING, GenerateOptions, PlotOptions
 from kit.prediction.text import BLANK, Output, TextPredictor, encode_blank
 from kit.tasks.captioning.images import PixelReader, image_cost
 from kit.tasks.captioning.plots import attention_figure_of
@@ -29,7 +30,7 @@ class Captioner(TextPredictor[np.ndarray]):
 
     auto_class: ClassVar[Any] = AutoModelForImageTextToText
     description: ClassVar[str] = "a captioning model"
-    supported: ClassVar[frozenset[str]] = frozenset({"attention"})
+    supported: ClassVar[frozenset[str]] = frozenset({"attention", *SAMPLING})
     plot_options: ClassVar[frozenset[str]] = frozenset({"image", "target", "kind", "head", "output"})
     action: ClassVar[str] = "captioned"
 
@@ -41,9 +42,14 @@ class Captioner(TextPredictor[np.ndarray]):
     def configure(self, options: GenerateOptions) -> None:
         super().configure(options)
         self.settings = options.seq2seq_settings(self.model)
-        self.tokens_per_batch = max(1, options.tokens_per_batch // self.settings.num_beams)
+        rows = max(self.settings.num_beams, self.settings.num_return_sequences)
+        self.tokens_per_batch = max(1, options.tokens_per_batch // rows)
         # images of a portion are in memory as pixels: a portion is a batch
         self.portion_size = options.portion_size or max(1, self.tokens_per_batch // image_cost(self.config))
+
+    def start(self) -> None:
+        """Seed sampling."""
+        torch.manual_seed(self.settings.seed)
 
     def encode(self, items: list[Any]) -> list[Encoded[np.ndarray]]:
         return [encode_blank(item) if _is_blank(item) else self._read(item) for item in items]

@@ -13,7 +13,7 @@ from kit.pipelines.dialogue import SETTINGS, reads_turns, recent_turns
 from kit.plots.attention import attention_figure
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import longer_than
-from kit.prediction.options import PlotOptions
+from kit.prediction.options import SAMPLING, PlotOptions
 from kit.prediction.text import BLANK, CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, encode_blank
 from kit.tasks.dialogue.data import Conversations
 from kit.tasks.families.seq2seq.inference import Seq2SeqPredictor
@@ -26,7 +26,7 @@ class Responder(Seq2SeqPredictor):
     """A dialogue model and its tokenizer. A line is a turn, or a JSON list of turns."""
 
     description: ClassVar[str] = "a dialogue model"
-    supported: ClassVar[frozenset[str]] = frozenset({"attention"})
+    supported: ClassVar[frozenset[str]] = frozenset({"attention", *SAMPLING})
     action: ClassVar[str] = "replied to"
     plot_options: ClassVar[frozenset[str]] = frozenset({"sentence", "kind", "output"})
     chats: ClassVar[bool] = True

@@ -13,7 +13,7 @@ from kit.errors import KitError
 from kit.pipelines.text_to_text import decode_text, unknown_id
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import longer_than
-from kit.prediction.options import WITHOUT_BEAMS, GenerateOptions
+from kit.prediction.options import SAMPLING, WITHOUT_BEAMS, GenerateOptions
 from kit.prediction.text import CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, Output, TextPredictor
 
 INSTRUCTIONS = "instructions"
@@ -35,21 +35,16 @@ class Completer(TextPredictor[Prompt]):
 
     auto_class: ClassVar[Any] = AutoModelForCausalLM
     description: ClassVar[str] = "a language model"
-    supported: ClassVar[frozenset[str]] = frozenset({"sample", "temperature", "top_p", "seed"})
+    supported: ClassVar[frozenset[str]] = SAMPLING
     action: ClassVar[str] = "continued"
 
     def configure(self, options: GenerateOptions) -> None:
         super().configure(options)
-        drawing = {"temperature": options.temperature, "top_p": options.top_p, "seed": options.seed}
-        for name, value in drawing.items():
-            if value is not None and not options.sample:
-                raise KitError(f"--{name.replace('_', '-')} has no effect without --sample")
-        if options.sample and (options.num_beams or 1) > 1:
-            raise KitError("--sample draws tokens and --num-beams searches for the most probable text: use one of them")
+        sampling = options.sampling_changes()
         saved = self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
         default = saved if self.positions is None else max(1, min(saved, self.positions // 2))
-        chosen = {name: value for name, value in (options.search_changes() | drawing).items() if value is not None}
-        settings = GenerationSettings(**{"max_new_tokens": default, "do_sample": options.sample, **chosen})
+        chosen = {name: value for name, value in options.search_changes().items() if value is not None}
+        settings = GenerationSettings(**{"max_new_tokens": default, **chosen, **sampling})
         if self.positions is not None and settings.max_new_tokens >= self.positions:
             raise KitError(
                 f"max_new_tokens={settings.max_new_tokens} is more than the model has positions for beside a prompt: "
@@ -58,8 +53,7 @@ class Completer(TextPredictor[Prompt]):
         if not settings.do_sample:
             settings = replace(settings, num_beams=options.beams(1))
         if options.length_penalty is not None and settings.num_beams == 1:
-            where = "with --sample" if settings.do_sample else WITHOUT_BEAMS
-            raise KitError(f"--length-penalty has no effect {where}. Leave it out")
+            raise KitError(f"--length-penalty has no effect {WITHOUT_BEAMS}. Leave it out")
         self.settings = settings
         self.tokens_per_batch = max(1, options.tokens_per_batch // max(settings.num_beams, options.n_best))
         self.max_source_tokens = (

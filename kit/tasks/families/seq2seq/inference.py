@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from kit.data.batching.ragged import RaggedTokens, TokenPairs
@@ -13,7 +14,7 @@ from kit.decoding.search import search
 from kit.errors import KitError
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssues, longer_than
-from kit.prediction.options import GenerateOptions, PlotOptions
+from kit.prediction.options import SAMPLING, GenerateOptions, PlotOptions
 from kit.prediction.text import (
     BLANK,
     CHARACTERS_PER_TOKEN,
@@ -50,7 +51,8 @@ class Seq2SeqPredictor(TextPredictor[Any]):
     def configure(self, options: GenerateOptions) -> None:
         super().configure(options)
         self.settings = options.seq2seq_settings(self.model, **self.language_tokens(options))
-        self.tokens_per_batch = max(1, options.tokens_per_batch // self.settings.num_beams)
+        rows = max(self.settings.num_beams, self.settings.num_return_sequences)
+        self.tokens_per_batch = max(1, options.tokens_per_batch // rows)
 
     def language_tokens(self, options: GenerateOptions) -> dict[str, Any]:
         """Token settings for the target language; empty if none is given, which `start` reports when it is needed."""
@@ -60,7 +62,8 @@ class Seq2SeqPredictor(TextPredictor[Any]):
         return self.tokenizers.generation_tokens(options.target_language)
 
     def start(self) -> None:
-        """Raise RunError if a language is missing or unknown."""
+        """Seed sampling. Raises RunError if a language is missing or unknown."""
+        torch.manual_seed(self.settings.seed)
         self.tokenizers.generation_tokens(self.options.target_language)
         self.tokenizers.encode_source([""], self.options.source_language, self.options.target_language)
 
@@ -82,7 +85,7 @@ class Translator(Seq2SeqPredictor):
 
     description: ClassVar[str] = "a translation model"
     supported: ClassVar[frozenset[str]] = frozenset(
-        {"source_language", "target_language", "split_sentences", "attention"}
+        {"source_language", "target_language", "split_sentences", "attention", *SAMPLING}
     )
     plot_options: ClassVar[frozenset[str]] = frozenset(
         {"sentence", "target", "kind", "layer", "head", "source_language", "target_language", "output"}
