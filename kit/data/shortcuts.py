@@ -110,8 +110,10 @@ def label_counts(values: np.ndarray, labels: np.ndarray, sizes: tuple[int, int])
 
 
 def accuracy_of(values: np.ndarray, labels: np.ndarray) -> float:
-    """Share of labels that equal the most frequent one among the pairs of the other half with the same value; for a
-    value that does not occur there, the most frequent one of that half."""
+    """Accuracy of the rule "the most frequent label of this value", cross-validated on two random halves.
+
+    For a value that does not occur in the other half, the rule is the most frequent label of that half.
+    """
     distinct, numbers = np.unique(values, return_inverse=True)
     sizes, right = (len(distinct), int(labels.max()) + 1), 0
     in_second = np.random.default_rng(0).permutation(len(labels)) % 2 == 1  # labels may alternate

@@ -19,7 +19,7 @@ MARKUP = re.compile(r"\*\*|``|`|(?<=\s)\*(?=\w)|(?<=\w)\*(?=[\s,.;:)])")
 
 @cache
 def documents() -> dict[str, str]:
-    """The text of each topic, without duplicates."""
+    """The text of each topic of Python's language reference, without duplicates."""
     try:
         from pydoc_data.topics import topics
     except ImportError:

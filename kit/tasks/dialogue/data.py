@@ -136,7 +136,7 @@ class Conversations(TokenPairs):
         separate: bool,
         truncated: int = 0,
     ) -> "Conversations":
-        """From the tokens of each turn."""
+        """From the tokens of each turn before a reply; `truncated` is the number of examples that were truncated."""
         source = RaggedTokens([token for turn in turns for token in turn] for turns in histories)
         lengths = RaggedTokens([len(turn) for turn in turns] for turns in histories)
         return cls(source, RaggedTokens(replies), None, truncated, lengths, separate)

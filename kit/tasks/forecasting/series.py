@@ -286,7 +286,7 @@ class Windows:
 def windows_of(series: list[Series], history: int, horizon: int, stride: int) -> Windows:
     """The windows that start every `stride` steps of each series.
 
-    Windows without a complete step in their history or in their horizon are left out.
+    A window needs at least one complete step in its history and one in its horizon; all others are left out.
     """
     positions = []
     for number, steps in enumerate(series):

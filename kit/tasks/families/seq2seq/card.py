@@ -12,7 +12,10 @@ from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
 def results_note(
     recipe: Seq2SeqRecipe, results: Mapping[str, Any], shares: str = "Exact match and token accuracy"
 ) -> str:
-    """How output was generated, and the scales of the metrics; `shares` names those that are out of 1."""
+    """Text for the card: how output was generated, and the scales of the metrics; `shares` names those out of 1.
+
+    Empty if there are no figures of these metrics.
+    """
     beams = recipe.eval.num_beams
     search = (
         "greedy search" if beams == 1 else f"beam search ({beams} beams, length penalty {recipe.eval.length_penalty})"

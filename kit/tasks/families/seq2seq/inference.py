@@ -119,6 +119,7 @@ class Translator(Seq2SeqPredictor):
         self.languages = options.source_language, options.target_language
 
     def encode(self, lines: list[str]) -> list[Encoded[list[int]]]:
+        """The tokens of each line, by sentence where lines are split; what is too long is truncated and noted."""
         sentences = [self._sentences(line) for line in lines]
         texts = [sentence.text for line in sentences for sentence in line]
         limit = self.max_source_tokens
