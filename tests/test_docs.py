@@ -126,7 +126,7 @@ def check_kit(arguments: list[str], names: Names) -> None:
     target = next((given[key] for key in ("recipe", "run", "target", "source") if key in given), None)
     if target is None:
         return
-    is_data = bool(given.get("data"))
+    is_data = bool(given.get("data")) or (name == "data" and Path(str(target)).suffix in (".csv", ".tsv", ".jsonl"))
     recipe = None if is_data else names.recipe_of(str(target))
     check_overrides(name, recipe, list(given.get("overrides") or []))
     output = given.get("output") or (f"runs/{Path(str(target)).stem}" if name == "train" else None)

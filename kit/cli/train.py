@@ -1,14 +1,16 @@
 """The commands that create models: train, data, average, merge."""
 
+import json
 import os
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kit.cli.arguments import Overrides, RecipeArgument, RunArgument
+from kit.cli.arguments import Overrides, RecipeArgument, RunArgument, recipe_names
 from kit.cli.exit import fail, is_main_process
 from kit.errors import KitError
 
@@ -102,20 +104,59 @@ def _train_in_processes(processes: int, output: Path, shard: bool) -> None:
         raise typer.Exit(code)
 
 
-def data(recipe: RecipeArgument, overrides: Overrides = None) -> None:
-    """Inspect the data of a recipe before training: examples, lengths, unknown tokens, overlaps, time and memory."""
+def data(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="DATA",
+            help="File, folder or Hub id of data; or a recipe, run folder or name of a shipped recipe.",
+            autocompletion=recipe_names,
+        ),
+    ],
+    overrides: Overrides = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Inspect data: its format, columns and likely task, examples, labels, lengths, duplicates and overlaps, and the
+    command that trains on it; of a recipe, also the batches, time and memory."""
+    from kit.recipe.catalog import recipe_exists
     from kit.tasks.registry import load_recipe
 
-    _inspect(load_recipe(recipe, overrides or []))
+    path = Path(source)
+    if (path / "recipe.yaml").is_file():
+        _inspect(load_recipe(path / "recipe.yaml", overrides or []), as_json)
+    elif source.endswith((".yaml", ".yml")) or (recipe_exists(source) and not path.exists()):
+        _inspect(load_recipe(source, overrides or []), as_json)
+    else:
+        _inspect_data(source, overrides or [], as_json)
 
 
-def _inspect(recipe: Any) -> None:
-    from rich.console import Console
-
+def _inspect(recipe: Any, as_json: bool = False) -> None:
     from kit.diagnostics.dry_run import inspect_recipe
     from kit.diagnostics.tables import render
 
-    Console().print(render(inspect_recipe(recipe)))
+    inspection = inspect_recipe(recipe)
+    _print_report(asdict(inspection) if as_json else render(inspection), as_json)
+
+
+def _inspect_data(source: str, overrides: list[str], as_json: bool) -> None:
+    from kit.diagnostics.data_report import inspect_path
+    from kit.diagnostics.data_tables import commands, render_data
+
+    report = inspect_path(source, overrides)
+    _print_report(report.as_json() if as_json else render_data(report), as_json)
+    if not as_json:
+        print("\n".join(commands(report)))
+    if report.problems:
+        raise typer.Exit(2)
+
+
+def _print_report(report: Any, as_json: bool) -> None:
+    from rich.console import Console
+
+    if as_json:
+        print(json.dumps(report, indent=1, ensure_ascii=False, default=str))
+    else:
+        Console().print(report)
 
 
 def average(

@@ -1,6 +1,7 @@
 """What a run will see and need, before it starts: `kit data` and `kit train --dry-run`."""
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,6 +10,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from kit.data.batching.plan import micro_batch_rng
+from kit.data.report import SplitReport
 from kit.data.shortcuts import try_rules
 from kit.data.statistics import LengthStats, Overlap, count_unknown
 from kit.data.text.tokenizer import NoTokenizers
@@ -18,7 +20,7 @@ from kit.recipe.base import Recipe
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import build_accelerator
 from kit.system.machine import keep_freed_memory
-from kit.tasks.base import TextTokens, TokenView
+from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 
 EXAMPLES = 3
 UNKNOWN_RATE_WARNING = 0.01
@@ -38,7 +40,11 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
     train = training_rows(prepared)
     others = {split: rows for split, rows in prepared.splits.datasets.items() if split != "train"}
     rows = {"train": train, **others}
-    splits = {split: split_facts(prepared, split, rows[split]) for split in prepared.encoded}
+    reports = prepared.splits.report.splits
+    splits = {
+        split: split_facts(prepared.task, prepared.state, encoded, reports[split], split, rows[split])
+        for split, encoded in prepared.encoded.items()
+    }
     duplicates, overlaps = prepared.duplicates
     try:
         cost = estimate(prepared, accelerator)
@@ -79,15 +85,16 @@ def training_rows(prepared: Prepared) -> Dataset:
     return train if kept is None else train.select(kept)
 
 
-def split_facts(prepared: Prepared, split: str, rows: Dataset) -> SplitFacts:
-    """Sizes, lengths and unknown tokens of a split, whose examples were encoded from `rows`."""
-    task, examples, report = prepared.task, prepared.encoded[split].examples, prepared.splits.report.splits[split]
-    is_train = split == "train"
-    filters = prepared.dropped if is_train else task.beyond_filters(examples, prepared.state)
+def split_facts(
+    task: Task[Any, Any], state: TaskState, encoded: Encoded[Any], report: SplitReport, split: str, rows: Dataset
+) -> SplitFacts:
+    """Sizes, lengths, labels and unknown tokens of a split, whose examples were encoded from `rows`."""
+    examples, is_train = encoded.examples, split == "train"
+    filters = encoded.dropped if is_train else task.beyond_filters(examples, state)
     filtered = {task.filter_name(name): count for name, count in filters.items() if count}
     left_out = {reason: count for reason, count in report.dropped.items() if count}
     unreachable = task.unreachable_references(examples)
-    texts, pairs = task.token_lists(examples, prepared.state), task.labeled_pairs(rows, examples, prepared.state)
+    texts, pairs = task.token_lists(examples, state), task.labeled_pairs(rows, examples, state)
     return SplitFacts(
         read=report.read,
         left_out=left_out | filtered if is_train else left_out,
@@ -97,6 +104,8 @@ def split_facts(prepared: Prepared, split: str, rows: Dataset) -> SplitFacts:
         beyond_filters={} if is_train else filtered,
         unreachable_references=len(unreachable),
         longest_reference=int(unreachable.max(initial=0)),
+        labels=task.count_labels(rows),
+        truncated=examples.truncated,
         pair_labels={} if pairs is None else pairs.counts(),
         rules=try_rules(pairs) if pairs is not None and is_train else [],
     )
@@ -106,7 +115,8 @@ def side_of(text: TextTokens, rows: Dataset) -> Side:
     """Statistics of one kind of text; `rows` have the texts where each row has its own."""
     column = None if text.column is None else rows[text.column]
     unknown = count_unknown(text.tokenizer, text.lists, lambda i: "" if column is None else column[i], text.as_target)
-    return Side(LengthStats.of(text.lists.lengths - text.special), unknown)
+    lengths = text.lists.lengths if text.full_lengths is None else text.full_lengths
+    return Side(LengthStats.of(lengths - text.special), unknown)
 
 
 def first_examples(prepared: Prepared) -> list[Example]:

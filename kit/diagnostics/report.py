@@ -11,7 +11,7 @@ from kit.diagnostics.cost import Cost
 class Side:
     """Statistics of one kind of text of a split, such as the sources."""
 
-    lengths: LengthStats
+    lengths: LengthStats  # before truncation
     unknown: UnknownTokens
 
 
@@ -28,6 +28,8 @@ class SplitFacts:
     unreachable_references: int  # references longer than eval.max_new_tokens
     longest_reference: int  # of these, in tokens; 0 if there are none
     pair_labels: dict[str, int] = field(default_factory=dict)  # number of pairs of texts by label
+    labels: dict[str, int] = field(default_factory=dict)  # how often each label occurs, the most frequent first
+    truncated: int = 0  # examples that are cut off at the maximum length
     rules: list[Rule] = field(default_factory=list)  # train only: trivial rules for these labels, the best one first
 
 

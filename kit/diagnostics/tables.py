@@ -1,7 +1,7 @@
 """A dry run for the terminal, in tables without vertical lines: the width of some scripts varies by terminal."""
 
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -12,12 +12,15 @@ from rich.text import Text
 from kit.system.console import duration
 
 if TYPE_CHECKING:
-    from kit.data.statistics import ExampleTexts
+    from kit.data.statistics import Duplicates, ExampleTexts, LengthStats, Overlap
     from kit.diagnostics.cost import Cost
     from kit.diagnostics.report import Inspection, ShownSide, SplitFacts
 
 MAX_WIDTH = 400
 """Longer texts are truncated, in terminal columns."""
+
+MAX_LABELS = 12
+"""Labels that are listed."""
 
 BIDI_CONTROLS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 """Characters that change the direction of the text around them."""
@@ -30,10 +33,11 @@ def render(inspection: "Inspection") -> RenderableType:
         heading("Data"),
         sizes_table(inspection.splits),
         *(line(f"  {note}") for note in inspection.notes),
-        *text_statistics(inspection),
+        *label_counts(inspection.splits),
+        *text_statistics(inspection.splits),
         *pair_labels(inspection),
         heading("Repeated examples"),
-        repeated_table(inspection),
+        repeated_table(inspection.duplicates, inspection.overlaps),
         *([heading("First examples of the first batch, as the model sees them")] if inspection.examples else []),
         *examples(inspection),
         heading("Model and batches"),
@@ -50,13 +54,13 @@ def render(inspection: "Inspection") -> RenderableType:
     return Group(*blocks)
 
 
-def text_statistics(inspection: "Inspection") -> Iterable[RenderableType]:
+def text_statistics(splits: "Mapping[str, SplitFacts]") -> Iterable[RenderableType]:
     """Lengths and unknown tokens, for tasks with text."""
-    if any(facts.sides for facts in inspection.splits.values()):
-        yield heading("Lengths in tokens, without the end marker")
-        yield lengths_table(inspection.splits)
+    if any(facts.sides for facts in splits.values()):
+        yield heading("Lengths in tokens, without the end marker and before truncation")
+        yield lengths_table(splits)
         yield heading("Unknown tokens")
-        yield unknown_table(inspection.splits)
+        yield unknown_table(splits)
 
 
 def pair_labels(inspection: "Inspection") -> Iterable[RenderableType]:
@@ -122,7 +126,7 @@ def listed(counts: dict[str, int]) -> str:
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
 
 
-def sizes_table(splits: "dict[str, SplitFacts]") -> Table:
+def sizes_table(splits: "Mapping[str, SplitFacts]") -> Table:
     result = table(["split", "read", "used", "left out", "note"], text_columns=("left out", "note"))
     for name, facts in splits.items():
         notes = [f"{count:,} with {what}" for what, count in facts.flagged.items()]
@@ -133,17 +137,41 @@ def sizes_table(splits: "dict[str, SplitFacts]") -> Table:
     return result
 
 
-def lengths_table(splits: "dict[str, SplitFacts]") -> Table:
-    result = table(["split", "side", "shortest", "median", "mean", "95 %", "longest"], text_columns=("side",))
-    for split, facts in splits.items():
-        for name, side in facts.sides.items():
-            lengths = side.lengths
-            middle = f"{lengths.median:g}", f"{lengths.mean:.1f}", f"{round(lengths.percentile_95, 1):g}"
-            result.add_row(split, name, str(lengths.shortest), *middle, str(lengths.longest))
+def lengths_table(splits: "Mapping[str, SplitFacts]") -> Table:
+    rows = [
+        (split, name, side.lengths, f"{facts.truncated:,}")
+        for split, facts in splits.items()
+        for name, side in facts.sides.items()
+    ]
+    return quantiles_table(rows)
+
+
+def quantiles_table(rows: "Iterable[tuple[str, str, LengthStats, str]]") -> Table:
+    """Lengths by split and text, with the number of examples that are truncated."""
+    names = ["split", "side", "shortest", "median", "mean", "95 %", "longest", "truncated"]
+    result = table(names, text_columns=("side",))
+    for split, name, lengths, truncated in rows:
+        middle = f"{lengths.median:g}", f"{lengths.mean:.1f}", f"{round(lengths.percentile_95, 1):g}"
+        result.add_row(split, name, str(lengths.shortest), *middle, str(lengths.longest), truncated)
     return result
 
 
-def unknown_table(splits: "dict[str, SplitFacts]") -> Table:
+def label_counts(splits: "Mapping[str, SplitFacts]") -> Iterable[RenderableType]:
+    """How often each label occurs: the most frequent ones, and the rarest."""
+    if not any(facts.labels for facts in splits.values()):
+        return
+    yield heading("Labels")
+    names = "the most frequent, and the rarest"
+    result = table(["split", "labels", names], text_columns=(names,))
+    for split, facts in splits.items():
+        shown = [f"{name} {count:,}" for name, count in facts.labels.items()]
+        if len(shown) > MAX_LABELS:
+            shown = [*shown[: MAX_LABELS - 1], "…", shown[-1]]
+        result.add_row(split, f"{len(facts.labels):,}", line(", ".join(shown)))
+    yield result
+
+
+def unknown_table(splits: "Mapping[str, SplitFacts]") -> Table:
     result = table(["split", "side", "tokens", "unknown", "share", "for example"], text_columns=("side", "for example"))
     for split, facts in splits.items():
         for name, side in facts.sides.items():
@@ -155,11 +183,10 @@ def unknown_table(splits: "dict[str, SplitFacts]") -> Table:
     return result
 
 
-def repeated_table(inspection: "Inspection") -> Table:
+def repeated_table(duplicates: "Duplicates", overlaps: "Mapping[str, Overlap]") -> Table:
     result = table(["repetition", "count", "for example"], text_columns=("for example",))
-    duplicates = inspection.duplicates
     result.add_row("duplicate of an earlier example in train", f"{duplicates.count:,}", shown_pair(duplicates.example))
-    for split, overlap in inspection.overlaps.items():
+    for split, overlap in overlaps.items():
         columns = overlap.columns
         if columns.all != columns.inputs:
             shown = shown_pair(overlap.input_example)

@@ -11,6 +11,7 @@ from kit.recipe.document import write_yaml
 from kit.recipe.messages import show
 from kit.recipe.model import ModelSection, PeftSection, TokenizerSection
 from kit.recipe.section import Section, absent
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection, HubSection, TrainSection
 
 RESUMABLE_KEYS = (
@@ -109,6 +110,11 @@ class Recipe(Section):
         copied = self.model_copy()
         copied._dropped = dropped
         return copied
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """How the task would learn from such data; None if it cannot."""
+        return None
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         if self.train.early_stopping_patience is not None and self.eval.steps == 0:

@@ -99,6 +99,8 @@ class TextTokens:
     """Column of the rows, where list i holds the tokens of row i."""
     as_target: bool = False
     """Whether the tokenizer encodes the text as a target."""
+    full_lengths: np.ndarray | None = None
+    """Number of tokens of each text before truncation, where that differs."""
 
 
 class Task(ABC, Generic[E, S]):
@@ -235,6 +237,10 @@ class Task(ABC, Generic[E, S]):
 
     def describe_labels(self, batch: Batch, state: S) -> dict[str, list[str]]:
         """The labels of a training batch for display: for each kind, the label of every example."""
+        return {}
+
+    def count_labels(self, rows: Dataset) -> dict[str, int]:
+        """How often each label occurs in these rows, for display."""
         return {}
 
     def labeled_pairs(self, rows: Dataset, examples: E, state: S) -> LabeledPairs | None:

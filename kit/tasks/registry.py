@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kit.errors import RecipeError, RunError
 from kit.recipe.base import Recipe
 from kit.recipe.parse import Overrides, RecipeSource, parse_recipe
+from kit.recipe.suggestion import DataSample, Suggestion
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -78,6 +79,12 @@ def load_recipe(
     names. Raises one RecipeError that lists every mistake, one per line.
     """
     return parse_recipe(recipe, overrides, recipe_classes(), saved=saved, rows=rows)
+
+
+def suggest(sample: DataSample) -> list[Suggestion]:
+    """How the tasks would learn from such data, the most likely one first."""
+    answers = (recipe.suggest(sample) for recipe in recipe_classes().values())
+    return sorted((answer for answer in answers if answer is not None), key=lambda answer: -answer.score)
 
 
 def _load(location: str, module: str, suffix: str) -> Any:

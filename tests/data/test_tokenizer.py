@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from kit.data.builtin import load_builtin
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizers
-from kit.errors import DataError, RecipeError, RunError
+from kit.errors import DataError, HubError, RecipeError, RunError
 from kit.recipe.model import Seq2SeqTokenizerSection
 
 KINDS = ("word", "char", "bpe", "wordpiece", "unigram")
@@ -250,7 +250,7 @@ def test_pretrained_tokenizers_come_from_model_and_run_folders(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunError, match="contains no tokenizer"):
         load_pretrained_tokenizers(str(tmp_path / "empty"))
-    with pytest.raises(RecipeError, match=r'no folder "org/name", and as a Hub id it could not be loaded') as caught:
+    with pytest.raises(HubError, match="no run or model folder org/name, and it cannot be loaded") as caught:
         load_pretrained_tokenizers("org/name")
     assert "\n" not in str(caught.value)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 from kit.data.text.languages import PREFIX_KEY, Languages, languages_of
 from kit.data.text.vocabulary import BERT_SPECIAL_TOKENS, BOS, EOS, PAD, UNK, train_vocabulary
-from kit.errors import NetworkError, RecipeError, RunError
+from kit.errors import HubError, NetworkError, RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.hub.foreign import check_model_folder
 from kit.hub.names import one_line, parse_repo_id
@@ -315,7 +315,7 @@ def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
         folder = resolve_folder(name_or_path)
         if on_hub:
             return Tokenizers.load(folder)
-    except (NetworkError, RecipeError, RunError):
+    except (HubError, NetworkError, RecipeError, RunError):
         raise
     except Exception as error:
         raise RecipeError(

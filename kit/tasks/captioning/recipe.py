@@ -7,6 +7,7 @@ from pydantic import PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.data import DataSection, HoldoutShareKeys
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
 CaptionMetric = Annotated[
@@ -65,3 +66,16 @@ class CaptioningRecipe(Seq2SeqRecipe):
 
     eval: CaptioningEval = CaptioningEval()
     """Frequency and metrics of evaluation, and beam search."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """Images, or names of image files, and a text or a list of texts for each."""
+        image = next((column for column in sample.columns if column.is_image), None)
+        texts = [column for column in sample.columns if column.is_prose or column.lists_text]
+        texts = texts or [column for column in sample.columns if column.is_text and not column.is_image]
+        if image is None or not texts:
+            return None
+        caption = sample.find("caption", "captions", "text", "description", among=texts) or texts[0]
+        missing = (split for split in ("validation", "test") if split not in sample.splits)
+        data = {"image": image.name, "caption": caption.name} | {f"{split}_share": 0.1 for split in missing}
+        return Suggestion(0.97, "image → caption", "emoji_captions", data)

@@ -63,6 +63,9 @@ class CausalLMRecipe(SupportsAdapters, LanguageModelRecipe):
     mapping: ClassVar[str | None] = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "text-generation"
     auto_class: ClassVar[str] = "AutoModelForCausalLM"
+    starting_recipe: ClassVar[str] = "gpt_tiny"
+    learns: ClassVar[str] = "the next token"
+    suggested_score: ClassVar[float] = 0.8
     peft_task_type: ClassVar[str | None] = "CAUSAL_LM"
 
     task: Literal["causal_lm"]

@@ -1,13 +1,14 @@
 """The recipe of text classification: one label, several labels, or a number per text or text pair."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 from pydantic import PositiveFloat
 
 from kit.evaluation.metrics import METRICS
 from kit.evaluation.metrics.choice import or_registered
+from kit.recipe.suggestion import MAX_LABELS, DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe, TruncationKey
 
@@ -20,6 +21,11 @@ LabelMetric = Annotated[
     or_registered("labels", "scores", "numbers"),
 ]  # fmt: skip
 
+LABEL_NAMES = (
+    "label", "labels", "class", "category", "intent", "sentiment", "target", "score", "rating", "stars", "emotion",
+    "topic", "genre", "similarity",
+)  # fmt: skip
+"""Usual names of a column of labels."""
 SINGLE_LABEL_METRICS = ("f1", "precision", "recall", "matthews")
 """Metrics that are not defined for examples with several labels."""
 
@@ -109,6 +115,37 @@ class ClassificationRecipe(LabelingRecipe):
 
     eval: ClassificationEval = ClassificationEval()
     """Frequency and metrics of evaluation."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """One or two texts, and a column of labels, of lists of labels or of numbers."""
+        texts = [column for column in sample.prose if sample.find(*LABEL_NAMES, among=[column]) is None][:2]
+        if not texts or sample.is_parallel:
+            return None
+        labels = [column for column in sample.labels if column not in texts]
+        lists = [column for column in sample.columns if column.lists_text and column.distinct <= MAX_LABELS]
+        numbers = [column for column in sample.columns if column.is_number and not column.is_id]
+        named = sample.find(*LABEL_NAMES, among=[*labels, *lists, *numbers])
+        label = named or next(iter([*labels, *lists, *numbers]), None)
+        if label is None:
+            return None
+        data: dict[str, Any] = {"text": texts[0].name, "label": label.name, **sample.held_out()}
+        what, others = "text", {}
+        # a second text belongs to the example only if the names do not tell it from the first
+        stems = {text.name.rstrip("0123456789_ab") for text in texts}
+        if len(texts) == 2 and (named or len(stems) == 1):
+            data["text_pair"], what = texts[1].name, "pair of texts"
+        if label in lists:
+            data["problem_type"] = "multi_label_classification"
+            others = {"eval.metrics": ["f1_micro", "f1_macro"], "eval.metric_for_best_model": "f1_micro"}
+            what += f" → any of {label.distinct} labels"
+        elif label in labels:
+            what += f" → one of {label.distinct} labels"
+        else:
+            data["problem_type"] = "regression"
+            others = {"eval.metrics": ["pearson", "spearman"], "eval.metric_for_best_model": "pearson"}
+            what += " → number"
+        return Suggestion(0.9 if named else 0.75, what, "classification_banking77", data, others)
 
     @property
     def model_kind(self) -> str:

@@ -190,13 +190,13 @@ class Classification(LabelingTask[LabeledTexts]):
         """The texts of the rows as tokens, and which of them were too long and are truncated."""
         tokenizer = state.tokenizers.source
         texts = list(zip(*(ColumnView(rows, column) for column in self.columns), strict=True))
-        encodings, too_long = encode_all(
+        encodings, too_long, lengths = encode_all(
             lambda chunk, **options: tokenizer(*map(list, zip(*chunk, strict=True)), **options),
             texts, self.max_length(tokenizer, state.config), self.recipe.data.truncation,
         )  # fmt: skip
         names = encodings[0][0].keys() if encodings else ()
         lists = {name: [encoding[name][index] for encoding, index in encodings] for name in names}
-        return Inputs.of(lists, tokenizer), too_long
+        return Inputs.of(lists, tokenizer, lengths), too_long
 
     def label_reader(self, rows: Dataset, split: str) -> LabelReader:
         data = self.recipe.data
@@ -234,6 +234,11 @@ class Classification(LabelingTask[LabeledTexts]):
     def describe_labels(self, batch: Batch, state: LabelingState) -> dict[str, list[str]]:
         labels = (self.readable(label, state.labels) for label in batch["labels"].numpy())
         return {"label": [", ".join(label) if isinstance(label, list) else str(label) for label in labels]}
+
+    def count_labels(self, rows: Dataset) -> dict[str, int]:
+        if self.is_regression:
+            return {}
+        return dict(Counter(name for row in self.names_of(rows, "data") for name in row).most_common())
 
     def labeled_pairs(self, rows: Dataset, examples: LabeledTexts, state: LabelingState) -> LabeledPairs | None:
         if len(self.columns) < 2 or self.is_regression or self.recipe.data.problem_type == MULTI:

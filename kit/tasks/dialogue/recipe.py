@@ -1,12 +1,13 @@
 """The recipe of dialogue modeling."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.data import DataSection
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
 ReplyMetric = Annotated[
@@ -105,3 +106,29 @@ class DialogueRecipe(Seq2SeqRecipe):
 
     eval: DialogueEval = DialogueEval()
     """Frequency and metrics of evaluation, and beam search."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """Lists of turns: objects, pairs of speaker and text, or texts under a usual name."""
+        named = sample.find("turns", "messages", "dialog", "dialogue", "conversation", "conversations", "utterances")
+        for column in sample.columns:
+            turns = column.items
+            if turns and all(isinstance(turn, dict) for turn in turns):
+                keys = {key for turn in turns for key in turn}
+                text = next((key for key in ("text", "content", "value", "utterance") if key in keys), None)
+                speaker = next((key for key in ("speaker", "role", "from") if key in keys), None)
+                if text is None or speaker is None:
+                    continue
+                data: dict[str, Any] = {"turns": column.name, "turn_text": text, "turn_speaker": speaker}
+                speakers = [turn[speaker] for turn in turns]
+            elif turns and all(isinstance(turn, list) and [*map(type, turn)] == [str, str] for turn in turns):
+                data, speakers = {"turns": column.name}, [turn[0] for turn in turns]
+            elif column is named and column.lists_text:
+                data, speakers = {"turns": column.name}, []
+            else:
+                continue
+            replies = [name for name in ("assistant", "gpt", "bot", "system", "agent", "S") if name in speakers]
+            return Suggestion(
+                0.92, "turns → reply", "sgd_hred", data | {"speaker": next(iter(replies), None)} | sample.held_out()
+            )
+        return None

@@ -1,7 +1,7 @@
 """The recipe of time series forecasting."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 from pydantic import PositiveInt
@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 from kit.recipe.base import Recipe
 from kit.recipe.data import DataSection
 from kit.recipe.section import at_most_one
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection, ScheduledSamplingKeys, TrainSection
 
 ErrorMetric = Literal["mse", "mae"]
@@ -140,3 +141,29 @@ class ForecastingRecipe(Recipe):
 
     eval: ForecastingEval = ForecastingEval()
     """Frequency, windows and error metrics of evaluation."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """Numbers, with a row for each step or lists of them for each series."""
+        series = next((column for column in sample.columns if column.lists_numbers and column.is_series), None)
+        if series is not None:
+            data = {"targets": [series.name], **sample.held_out(), **windows(min(map(len, series.values)))}
+            return Suggestion(0.9, "past → future values of each series", "pendulum", data)
+        date = next((column for column in sample.columns if column.is_date), None)
+        named = [column for column in sample.columns if column.is_text and column.is_label and not column.is_date]
+        numbers = [column for column in sample.columns if column.is_number and not column.is_id and column not in named]
+        if not numbers or sample.prose or (date is None and named):
+            return None
+        target = sample.find("value", "values", "target", "y", "sales", "close", among=numbers) or numbers[-1]
+        steps = sample.splits.get("train", 0) // (named[0].distinct if named else 1)
+        data = {"targets": [target.name], **windows(steps), "date": date.name if date else None}
+        data |= {"series": named[0].name} if named else {}
+        held_out = max(data["horizon"], steps // 10)
+        data |= {f"{split}_steps": held_out for split in ("validation", "test") if split not in sample.splits}
+        return Suggestion(0.9 if date else 0.6, f"past → future of {target.name}", "pendulum", data)
+
+
+def windows(steps: int) -> dict[str, Any]:
+    """History and horizon for series of so many steps."""
+    horizon = max(1, min(24, steps // 20))
+    return {"history": 2 * horizon, "horizon": horizon, "stride": 1}

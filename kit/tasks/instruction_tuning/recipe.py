@@ -9,6 +9,7 @@ from pydantic import PositiveInt
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.base import Recipe, SupportsAdapters, UsesTokenizer
 from kit.recipe.data import DataSection, LanguagesKey
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.language_modeling.recipe import LanguageModelTrain
 
@@ -83,6 +84,18 @@ class InstructionTuningRecipe(UsesTokenizer, SupportsAdapters, Recipe):
 
     data: InstructionData
     """Location, columns and prompt template of the data."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """A prompt and an answer, by their usual names."""
+        texts = [column for column in sample.columns if column.is_text and not column.is_image]
+        prompt = sample.find("prompt", "instruction", "question", "input", among=texts)
+        others = [column for column in texts if column is not prompt]
+        answer = sample.find("response", "completion", "answer", "output", "chosen", among=others)
+        if prompt is None or answer is None or sample.is_parallel:
+            return None
+        data = {"prompt": prompt.name, "answer": answer.name, **sample.held_out()}
+        return Suggestion(0.88, "prompt → answer of a causal language model", "lora_causal_lm", data)
 
     train: LanguageModelTrain
     """Duration, batch size, optimizer and learning rate of training."""

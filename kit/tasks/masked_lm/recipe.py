@@ -56,6 +56,9 @@ class MaskedLMRecipe(LanguageModelRecipe):
 
     mapping: ClassVar[str | None] = "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
     pipeline_tag: ClassVar[str] = "fill-mask"
+    starting_recipe: ClassVar[str] = "bert_mlm_tiny"
+    learns: ClassVar[str] = "masked tokens"
+    suggested_score: ClassVar[float] = 0.7
     auto_class: ClassVar[str] = "AutoModelForMaskedLM"
 
     task: Literal["masked_lm"]

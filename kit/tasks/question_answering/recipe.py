@@ -1,12 +1,13 @@
 """The recipe of extractive question answering."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt
 from pydantic import NonNegativeInt, PositiveInt
 
 from kit.evaluation.metrics.choice import or_registered
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe
 
@@ -111,3 +112,22 @@ class QuestionAnsweringRecipe(LabelingRecipe):
 
     eval: QuestionAnsweringEval = QuestionAnsweringEval()
     """Frequency and metrics of evaluation, and choice of answers."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """A question, a text, and answers with their positions in it."""
+        filled = [column for column in sample.columns if column.values]
+        answers = next((column for column in filled if all(map(is_answer, column.values))), None)
+        question, context = sample.find("question", "query"), sample.find("context", "passage", "paragraph", "text")
+        if answers is None or question is None or context is None:
+            return None
+        data: dict[str, Any] = {"question": question.name, "context": context.name, "answers": answers.name}
+        data |= {"id": "id" if sample.find("id") else None} | sample.held_out()
+        if sample.find("title"):
+            data["held_out_together"] = "title"
+        return Suggestion(1.0, "question and text → part of the text", "qa_squad", data)
+
+
+def is_answer(cell: Any) -> bool:
+    """Whether a cell holds answers in SQuAD format."""
+    return isinstance(cell, dict) and {"text", "answer_start"} <= cell.keys()

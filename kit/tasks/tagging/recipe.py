@@ -1,11 +1,13 @@
 """The recipe of tagging: one tag per word."""
 
+import re
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
 
 from kit.evaluation.metrics.choice import or_registered
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe, TruncationKey
 
@@ -77,6 +79,28 @@ class TaggingRecipe(LabelingRecipe):
 
     eval: TaggingEval = TaggingEval()
     """Frequency and word-level metrics of evaluation."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """A list of words, and a list of as many tags."""
+        lists = [column for column in sample.columns if column.items]
+        words = next((column for column in lists if column.lists_text), None)
+        tags = [
+            column
+            for column in lists
+            if words is not None and column is not words and column.distinct < words.distinct
+            and [*map(len, column.values)] == [*map(len, words.values)]
+        ]  # fmt: skip
+        tag = sample.find("ner_tags", "tags", "ner", "labels", among=tags) or next(iter(tags[-1:]), None)
+        if words is None or tag is None:
+            return None
+        data = {"tokens": words.name, "tags": tag.name, **sample.held_out()}
+        others: dict[str, Any] = {}
+        names = {str(item) for item in tag.items}
+        if not tag.class_labels and not any(re.match(r"[BI]-.", name) for name in names):
+            data["scheme"] = "none"
+            others = {"eval.metrics": ["tag_accuracy"], "eval.metric_for_best_model": "tag_accuracy"}
+        return Suggestion(0.95, f"words → one of {tag.distinct} tags each", "tagging_wnut17", data, others)
 
     def contradictions(self) -> Iterator[tuple[str, str]]:
         yield from super().contradictions()

@@ -1,6 +1,7 @@
 """Tagging: a tag for each word, learned on its tokens and evaluated on whole words."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -176,6 +177,9 @@ class Tagging(LabelingTask[TaggedSentences]):
             notes.append(f"{split}: {examples.without_tokens} words without a token, or beyond the limit")
         return Encoded(examples, dropped, notes=tuple(notes))
 
+    def count_labels(self, rows: Dataset) -> dict[str, int]:
+        return dict(Counter(tag for tags in self.tags(rows, "data").sequences for tag in tags).most_common())
+
     def token_labels(self, words: WordTokens, tags: Sentences, state: LabelingState, split: str) -> RaggedTokens:
         """The index of the tag of each token, or -100. Raises DataError for a tag that the model does not know."""
         data, index = self.recipe.data, {label: number for number, label in enumerate(state.labels)}
@@ -202,7 +206,7 @@ class Tagging(LabelingTask[TaggedSentences]):
     def encode_words(self, sentences: Sentences, state: LabelingState) -> WordTokens:
         """The tokens of sentences, and the words that they belong to."""
         tokenizer = state.tokenizers.source
-        encodings, too_long = encode_all(
+        encodings, too_long, lengths = encode_all(
             lambda chunk, **options: tokenizer(chunk, is_split_into_words=True, **options),
             sentences, self.max_length(tokenizer, state.config), self.recipe.data.truncation,
         )  # fmt: skip
@@ -215,7 +219,7 @@ class Tagging(LabelingTask[TaggedSentences]):
                 if word is not None:
                     firsts[word] = token
             first_tokens.append(firsts)
-        return WordTokens(Inputs.of(lists, tokenizer), word_ids, first_tokens, too_long)
+        return WordTokens(Inputs.of(lists, tokenizer, lengths), word_ids, first_tokens, too_long)
 
     def continuation_tag(self, tag: str) -> str:
         """The tag of the further tokens of a word with this tag."""

@@ -1,7 +1,7 @@
 """The recipe of text-to-text tasks: translation, summarization, text to code."""
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, MinLen
 from pydantic import PositiveInt
@@ -11,8 +11,18 @@ from kit.recipe.base import SupportsAdapters
 from kit.recipe.data import DataSection, LanguagesKey, StreamingKeys
 from kit.recipe.messages import show
 from kit.recipe.model import Seq2SeqTokenizerSection
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import HubSection
 from kit.tasks.families.seq2seq.recipe import TextToTextRecipe
+
+SOURCE_NAMES = (
+    "source", "src", "article", "document", "body", "input", "input_text", "text", "de", "question", "english",
+)  # fmt: skip
+TARGET_NAMES = (
+    "target", "tgt", "highlights", "summary", "abstract", "headline", "output", "target_text", "en", "translation",
+    "code", "non_english", "answer",
+)  # fmt: skip
+"""Usual names of what is read and of what is written, the surest first."""
 
 
 class TranslationData(StreamingKeys, LanguagesKey, DataSection):
@@ -136,6 +146,26 @@ class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
     hub: TranslationHub = TranslationHub()
     """Metadata for the model card."""
 
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """Two columns or files of text, of which one follows from the other."""
+        texts = [*sample.columns] if sample.is_parallel else sample.prose
+        nested = [column for column in sample.columns if column.values and all(map(is_translation, column.values))]
+        if nested:
+            names = [f"{nested[0].name}.{language}" for language in nested[0].values[0]][:2]
+            score = 0.95
+        elif len(texts) >= 2:
+            source = sample.find(*SOURCE_NAMES, among=texts)
+            target = sample.find(*TARGET_NAMES, among=[column for column in texts if column is not source])
+            first = source or next(column for column in texts if column is not target)
+            names = [first.name, (target or next(column for column in texts if column is not first)).name]
+            score = 0.95 if sample.is_parallel else 0.85 if source and target else 0.6
+            score -= 0.1 * bool(sample.labels)
+        else:
+            return None
+        data = {"source": names[0], "target": names[1], **sample.held_out()}
+        return Suggestion(score, f"{names[0]} → {names[1]} (text to text)", "multi30k_transformer", data)
+
     @property
     def hub_task(self) -> str:
         return self.hub.pipeline_tag or super().hub_task
@@ -167,3 +197,8 @@ class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
             if name not in self.data.text_columns:
                 hint = did_you_mean(name, self.data.text_columns)
                 yield f"tokenizer.language_codes.{name}", f"it is not a language of data.directions.{hint}"
+
+
+def is_translation(cell: Any) -> bool:
+    """Whether a cell holds a text in several languages, by language."""
+    return isinstance(cell, dict) and len(cell) > 1 and all(isinstance(text, str) for text in cell.values())

@@ -33,13 +33,20 @@ class Inputs:
     """`input_ids`, and `token_type_ids` if the model has segments."""
     padding: dict[str, int]
     """The padding value of each."""
+    full_lengths: np.ndarray | None = None
+    """Number of tokens of each example before truncation, where that differs."""
 
     @classmethod
-    def of(cls, lists: dict[str, list[list[int]]], tokenizer: "PreTrainedTokenizerBase") -> Self:
+    def of(
+        cls,
+        lists: dict[str, list[list[int]]],
+        tokenizer: "PreTrainedTokenizerBase",
+        full_lengths: np.ndarray | None = None,
+    ) -> Self:
         """The output of a tokenizer by name, without attention masks, which follow from the lengths."""
         padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
         tokens = {name: RaggedTokens(lists[name]) for name in padding if name in lists}
-        return cls(tokens, {name: padding[name] for name in tokens})
+        return cls(tokens, {name: padding[name] for name in tokens}, full_lengths)
 
     def __len__(self) -> int:
         return len(self.tokens["input_ids"])
@@ -49,7 +56,9 @@ class Inputs:
         return self.tokens["input_ids"].lengths
 
     def select(self, indices: np.ndarray) -> Self:
-        return replace(self, tokens={name: lists.select(indices) for name, lists in self.tokens.items()})
+        full_lengths = None if self.full_lengths is None else self.full_lengths[indices]
+        tokens = {name: lists.select(indices) for name, lists in self.tokens.items()}
+        return replace(self, tokens=tokens, full_lengths=full_lengths)
 
     def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
         """The inputs of these examples, padded to the longest one, with their attention mask."""
@@ -61,9 +70,9 @@ class Inputs:
 
 def encode_all(
     encode: "Callable[..., BatchEncoding]", rows: Sequence[Any], limit: int | None, truncation: str
-) -> "tuple[list[tuple[BatchEncoding, int]], np.ndarray]":
-    """For each row the encoding that contains it and its index there, truncated to `limit` tokens; and which rows were
-    too long."""
+) -> "tuple[list[tuple[BatchEncoding, int]], np.ndarray, np.ndarray]":
+    """For each row the encoding that contains it and its index there, truncated to `limit` tokens; which rows were too
+    long; and the number of tokens of each before truncation."""
     encodings: list[tuple[BatchEncoding, int]] = []
     for start in range(0, len(rows), CHUNK_ROWS):
         chunk = rows[start : start + CHUNK_ROWS]
@@ -78,7 +87,7 @@ def encode_all(
         encoding = encode([rows[row] for row in indices], truncation=strategy, max_length=limit, verbose=False)
         for index, row in enumerate(indices):
             encodings[row] = (encoding, index)
-    return encodings, too_long
+    return encodings, too_long, lengths
 
 
 # ---- labels ----------------------------------------------------------------------------------------------------------

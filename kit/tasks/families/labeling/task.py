@@ -187,7 +187,9 @@ class LabelingTask(Task[L, LabelingState]):
     # ---- batches -----------------------------------------------------------------------------------------------------
 
     def token_lists(self, examples: L, state: LabelingState) -> dict[str, TextTokens]:
-        return {"text": TextTokens(examples.inputs.tokens["input_ids"], state.tokenizers.source)}
+        inputs = examples.inputs
+        tokens = TextTokens(inputs.tokens["input_ids"], state.tokenizers.source, full_lengths=inputs.full_lengths)
+        return {"text": tokens}
 
     # ---- model -------------------------------------------------------------------------------------------------------
 

@@ -1,13 +1,14 @@
 """Recipe keys shared by masked and causal language modeling."""
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Gt
 from pydantic import PositiveInt
 
 from kit.recipe.base import Recipe, UsesTokenizer
 from kit.recipe.data import TABULAR_KEYS, DataSection, HoldoutShareKeys, LanguagesKey, StreamingKeys
+from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import LayerwiseKeys, TrainSection
 
 
@@ -67,3 +68,28 @@ class LanguageModelRecipe(UsesTokenizer, Recipe):
 
     data: TextData
     """Location, documents and blocks of the text."""
+
+    starting_recipe: ClassVar[str]
+    """The shipped recipe to start from on other text."""
+    learns: ClassVar[str]
+    """What a model learns of a text, in words."""
+    suggested_score: ClassVar[float]
+    """How likely somebody with a text wants this task."""
+
+    @classmethod
+    def suggest(cls, sample: DataSample) -> Suggestion | None:
+        """A column of texts or of lists of paragraphs."""
+        texts = [
+            column for column in sample.columns if column.is_prose or (column.lists_text and column.item_words > 2)
+        ]
+        text = max(texts, key=lambda column: sum(len(str(value)) for value in column.values), default=None)
+        if text is None or sample.is_parallel:
+            return None
+        data: dict[str, Any] = {"text": text.name, "documents": sample.documents}
+        if sample.documents != "row":
+            data |= {f"{split}_share": 0.1 for split in ("validation", "test") if split not in sample.splits}
+        else:
+            data |= sample.held_out()
+        # a text beside other columns is probably not meant for pretraining
+        score = cls.suggested_score * (1 if len(sample.columns) == 1 else 0.9 if text.lists_text else 0.4)
+        return Suggestion(round(score, 2), f"text → {cls.learns}", cls.starting_recipe, data)

@@ -1,0 +1,282 @@
+"""Describe data without a recipe: its files, format, encoding, delimiter, columns and splits."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kit.data.formats.folders import (
+    is_saved_dataset,
+    list_data_files,
+    nested_files,
+    read_shards,
+    split_of,
+)
+from kit.data.formats.layout import Layout, file_extension
+from kit.data.formats.reader import EXTENSIONS, FORMATS, Format, check_extension
+from kit.data.formats.sniff import first_lines, guess_documents, guess_encoding, guess_table
+from kit.data.formats.squad import is_squad
+from kit.data.sources import BUILTIN, OTHER_NAMES, SPLITS, layout_of, load_from_hub, local_files, nested_hint
+from kit.data.steps import RowSteps
+from kit.errors import DataError
+from kit.recipe.data import DataSection
+from kit.recipe.suggestion import Column, DataSample
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+VALUES = 1000
+"""Values of a column that are looked at."""
+WORDS_OF_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "val", "valid", "dev", "development", "testa"),
+    "test": ("test", "testing", "testb", "eval", "heldout"),
+}
+"""Words in the names of files by the split that they stand for."""
+NOT_DATA = re.compile(r"(readme|licen[cs]e|notice|copying|citation|requirements|dataset_infos?)\b.*", re.IGNORECASE)
+METADATA = re.compile(r"metadata\.(jsonl|csv|parquet)")
+"""The table of an image folder, as `datasets` names it."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """The files of each split, and how they are named in a recipe."""
+
+    files: Mapping[str, Any]
+    """One file of each split, or the files of parallel text by suffix."""
+    path: Path
+    names: Mapping[str, str] = field(default_factory=dict)
+    """The keys train, validation and test where the names of the splits are not the default."""
+    suffixes: tuple[str, ...] = ()
+    """The suffixes of parallel text."""
+
+
+def sample_data(path: str, given: Mapping[str, Any] = MappingProxyType({})) -> DataSample:
+    """What is at a path, or in a dataset on the Hub. Raises DataError if there is nothing that kit reads.
+
+    `given` are keys of the section `data` that the user knows, and that are not guessed.
+    """
+    place = Path(path).expanduser()
+    if path.startswith(BUILTIN):
+        raise DataError(
+            f"{path} is data that a recipe generates: `kit recipes` lists them, `kit data RECIPE` shows it."
+        )
+    if not place.exists():
+        tables = load_from_hub(DataSection(path=path), place)
+        rows = {split: tables[split] for split in tables}
+        names = {role: name for role, name in roles_of(rows).items() if name not in standard_names(role)}
+        sizes = {role: len(rows[name]) for role, name in roles_of(rows).items()}
+        train = rows[roles_of(rows).get("train", next(iter(rows)))]
+        return DataSample({"path": path, **names}, "Hub dataset", columns_of(train), sizes)
+    found = find_files(place)
+    return sample_parallel(found, given) if found.suffixes else sample_tables(found, given)
+
+
+# ---- files → splits --------------------------------------------------------------------------------------------------
+
+
+def find_files(path: Path) -> Found:
+    """The files of a folder, or a file, by split. Raises DataError if there are none, or if none is for training."""
+    if path.is_file():
+        return Found({"train": path}, path)
+    tables = [file for file in (*path.glob("*"), *path.glob("*/*")) if METADATA.fullmatch(file.name)]
+    if tables:
+        by_split = {"train" if table.parent == path else table.parent.name: table for table in sorted(tables)}
+        return Found(by_split, path)
+    if is_saved_dataset(path):
+        return Found({"train": next(path.glob("*.arrow"))}, path)
+    files = list_data_files(path, ())
+    stems = {split_of(stem): stem for stem, extensions in files.items() if is_data(stem, extensions)}
+    if not stems:
+        return find_folders(path)
+    roles = roles_of(stems)
+    if "train" not in roles:
+        if len(stems) == 1:
+            (stem,) = stems.values()
+            (file,) = (file for paths in files[stem].values() for file in paths)
+            return Found({"train": file}, file)
+        raise DataError(
+            f"{path} has several files, and none is named as the training data: {', '.join(sorted(stems)[:8])}. "
+            "Name one train, such as train.csv, or give the path of one file."
+        )
+    suffixes = parallel_suffixes(files[stems[roles["train"]]])
+    used: dict[str, Any] = {}
+    for role, name in roles.items():
+        of_stem = files[stems[name]]
+        if suffixes:
+            used[role] = {suffix: of_stem[suffix][0] for suffix in suffixes if suffix in of_stem}
+        else:
+            used[role] = next(paths[0] for extension, paths in of_stem.items() if extension in EXTENSIONS)
+    return Found(used, path, other_names(roles), suffixes)
+
+
+def find_folders(path: Path) -> Found:
+    """The files of a folder whose splits are folders. Raises DataError if there are none."""
+    inner = {folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and folder.name[0] != "."}
+    if set(inner) == {"data"}:
+        return find_files(inner["data"])
+    roles = roles_of(inner)
+    firsts = {role: first_of_folder(inner[name]) for role, name in roles.items()}
+    if firsts.get("train") is None:
+        if file := next(nested_files(path), None):
+            raise DataError(nested_hint(path, file))
+        raise DataError(
+            f"{path} holds no data: kit reads files that end in {', '.join(EXTENSIONS)} (and .gz), and parallel text "
+            "such as train.de beside train.en."
+        )
+    suffixes = tuple(firsts["train"]) if isinstance(firsts["train"], dict) else ()
+    return Found({role: first for role, first in firsts.items() if first}, path, other_names(roles), suffixes)
+
+
+def first_of_folder(folder: Path) -> Any:
+    """The first file of a folder with the files of one split, or the first files of parallel text."""
+    files = list_data_files(folder, ())
+    for stem, extensions in files.items():
+        if suffixes := parallel_suffixes(extensions):
+            return {suffix: extensions[suffix][0] for suffix in suffixes}
+        if is_data(stem, extensions):
+            return next(paths[0] for extension, paths in extensions.items() if extension in EXTENSIONS)
+    return None
+
+
+def is_data(stem: str, extensions: Mapping[str, list[Path]]) -> bool:
+    """Whether files of this stem are data, rather than a license or code."""
+    return not NOT_DATA.fullmatch(stem) and bool(set(extensions) & set(EXTENSIONS) or parallel_suffixes(extensions))
+
+
+def parallel_suffixes(extensions: Mapping[str, list[Path]]) -> tuple[str, ...]:
+    """The suffixes of parallel text: several files of one stem that differ in an extension that is no format."""
+    suffixes = tuple(name for name in extensions if re.fullmatch(r"[a-z]{2,3}([-_]\w+)?|src|tgt|source|target", name))
+    return suffixes if len(suffixes) > 1 else ()
+
+
+def roles_of(names: Iterable[str]) -> dict[str, str]:
+    """The name of each split: the usual name, or else the first that contains a word for it."""
+    names = [*names]
+    roles = {}
+    for role in SPLITS:
+        usual = [name for name in standard_names(role) if name in names]
+        similar = [name for name in names if role_of(name) == role]
+        if usual or similar:
+            roles[role] = [*usual, *similar][0]
+    return roles
+
+
+def role_of(name: str) -> str | None:
+    """The split that a name stands for, by the words in it."""
+    words = re.findall(r"[a-z]+", name.lower())
+    for role, known in WORDS_OF_SPLITS.items():
+        if any(word in known for word in words) or any(word.endswith(known[0]) for word in words):
+            return role
+    return None
+
+
+def standard_names(role: str) -> tuple[str, ...]:
+    """The names of a split that need no key."""
+    return (role, *OTHER_NAMES.get(role, ()))
+
+
+def other_names(roles: Mapping[str, str]) -> dict[str, str]:
+    return {role: name for role, name in roles.items() if name not in standard_names(role)}
+
+
+# ---- files → columns -------------------------------------------------------------------------------------------------
+
+
+def sample_parallel(found: Found, given: Mapping[str, Any]) -> DataSample:
+    """A sample of parallel text."""
+    encoding = given.get("encoding") or guess_encoding(next(iter(found.files["train"].values())))
+    splits = {
+        role: read_shards([files], Layout(encoding=encoding)).table for role, files in found.files.items() if files
+    }
+    source = {"path": str(found.path), **found.names, **({} if encoding == "utf-8" else {"encoding": encoding})}
+    sizes = {role: table.num_rows for role, table in splits.items()}
+    return DataSample(source, "parallel text", table_columns(splits["train"]), sizes, is_parallel=True)
+
+
+def sample_tables(found: Found, given: Mapping[str, Any]) -> DataSample:
+    """A sample of tables, text or anything else with one file for each split or several."""
+    file: Path = found.files["train"]
+    extension = file_extension(file)
+    form, layout, documents, what = check_extension(file, Layout()), Layout(), "row", extension
+    if form.is_text:
+        layout, documents, what = guess_layout(file, form)
+    source = {"path": str(found.path), **found.names, **keys_of(layout), **given}
+    steps = FolderSteps(found)
+    data = steps.data = DataSection(**source)
+    shards = local_files(found.path, data, steps)
+    tables = {role: read_shards(files, layout_of(data)).table for role, files in shards.items()}
+    sizes = {role: table.num_rows for role, table in tables.items()}
+    return DataSample(source, what, table_columns(tables["train"]), sizes, documents=documents)
+
+
+class FolderSteps(RowSteps):
+    """Steps for a folder in which a table of images has been found."""
+
+    def __init__(self, found: Found):
+        self.found = found
+
+    def tables_in(self, folder: Path) -> Mapping[str, Path]:
+        is_table = any(isinstance(file, Path) and METADATA.fullmatch(file.name) for file in self.found.files.values())
+        return dict(self.found.files) if is_table and folder == self.found.path else {}
+
+
+def guess_layout(file: Path, form: Format) -> tuple[Layout, str, str]:
+    """The layout of a text file, what a document is in it, and its format in words."""
+    extension, encoding = file_extension(file), guess_encoding(file)
+    if extension in ("csv", "tsv", "txt") and (table := guess_table(file, encoding)) is not None:
+        return table, "row", extension if extension != "txt" else "table in a .txt file"
+    if extension == "txt":
+        documents = guess_documents(file, encoding)
+        return Layout(encoding=encoding), documents, "plain text"
+    if extension == "json" and is_squad(file):
+        return Layout(encoding=encoding), "row", "SQuAD"
+    if form is FORMATS["conll"] or form.read is FORMATS["conll"].read:
+        return Layout(encoding=encoding), "row", f"CoNLL, {len(first_lines(file, encoding, 50)[1].split())} columns"
+    return Layout(encoding=encoding), "row", {"jsonl": "JSON lines", "json": "JSON"}.get(extension, extension)
+
+
+def keys_of(layout: Layout) -> dict[str, Any]:
+    """The keys of a layout that are not the default."""
+    keys = {"columns": layout.columns, "delimiter": layout.delimiter, "quoting": layout.quoting}
+    if layout.encoding != "utf-8":
+        keys["encoding"] = layout.encoding
+    return {name: value for name, value in keys.items() if value is not None}
+
+
+def columns_of(rows: "Dataset") -> list[Column]:
+    """The columns of a dataset."""
+    return table_columns(rows.with_format("arrow")[:], {name for name in rows.features if is_class(rows, name)})
+
+
+def is_class(rows: "Dataset", name: str) -> bool:
+    from datasets import ClassLabel
+
+    return isinstance(rows.features[name], ClassLabel)
+
+
+def table_columns(table: pa.Table, classes: Iterable[str] | None = None) -> list[Column]:
+    """The columns of a table; `classes` are those whose numbers have names."""
+    if classes is None:
+        recorded = (table.schema.metadata or {}).get(b"huggingface", b"").decode()
+        classes = [
+            name for name in table.column_names if re.search(rf'"{re.escape(name)}": {{[^{{}}]*"ClassLabel"', recorded)
+        ]
+    return [described(name, table[name], name in set(classes)) for name in table.column_names]
+
+
+def described(name: str, cells: pa.ChunkedArray, is_class: bool) -> Column:
+    """A column with its first values."""
+    present = cells.drop_null()
+    values = present.slice(0, VALUES).to_pylist()
+    filled = [value for value in values if value != ""]
+    if pa.types.is_nested(cells.type):
+        distinct = len({repr(item) for value in filled for item in (value if isinstance(value, list) else [value])})
+    else:
+        distinct = pc.count_distinct(present).as_py()
+    return Column(name, filled, len(present), distinct, is_class)

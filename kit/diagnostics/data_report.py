@@ -1,0 +1,191 @@
+"""`kit data FILE`: what is in data, what could be learned from it, and the command that does."""
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from kit.data.guess import sample_data
+from kit.data.rows import ColumnView
+from kit.data.splits import Splits
+from kit.data.statistics import Duplicates, LengthStats, Overlap, find_duplicates
+from kit.diagnostics.dry_run import split_facts
+from kit.diagnostics.report import SplitFacts
+from kit.errors import DataError, HubError, NetworkError, RecipeError, RunError
+from kit.models import register_models
+from kit.recipe.base import Recipe
+from kit.recipe.document import parse_override
+from kit.recipe.suggestion import DataSample, Suggestion, override
+from kit.tasks.base import Task
+from kit.tasks.registry import create_task, load_recipe, suggest
+
+LEAST_SCORE = 0.5
+"""Suggestions below this are mentioned only if there is no better one."""
+MAX_ENCODED = 5_000
+"""Rows of a split that are encoded: their lengths differ from those of all rows by little."""
+SAMPLE_KEYS = ("columns", "delimiter", "quoting", "encoding", "train", "validation", "test")
+"""Data keys of the command line that help to read a sample."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A task that fits, and the recipe with which it is trained."""
+
+    what: str
+    score: float
+    recipe: str
+    arguments: Sequence[str]
+    """The `key=value` arguments for the recipe."""
+
+    @property
+    def command(self) -> str:
+        """The command that trains it, to be copied into a shell."""
+        return shlex.join(["kit", "train", self.recipe, *self.arguments])
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What loading and encoding the data for a recipe shows."""
+
+    splits: Mapping[str, SplitFacts]
+    word_lengths: Mapping[str, Mapping[str, LengthStats]]
+    """Lengths in words, by split and column, where there is no tokenizer."""
+    duplicates: Duplicates
+    overlaps: Mapping[str, Overlap]
+    notes: Sequence[str]
+
+
+@dataclass(frozen=True)
+class DataDescription:
+    """All about data that no recipe names yet."""
+
+    sample: DataSample
+    proposals: Sequence[Proposal]
+    """The tasks that fit, the most likely one first."""
+    facts: Facts | None
+    """For the first proposal; None if there is none, or the data has mistakes."""
+    problems: Sequence[str] = field(default_factory=tuple)
+    """Mistakes that the first proposal would end with."""
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as values for programs."""
+        columns = [
+            {"name": column.name, "kind": column.kind, "distinct": column.distinct, "values": list(column.values[:3])}
+            for column in self.sample.columns
+        ]
+        return {
+            "data": dict(self.sample.source), "format": self.sample.format, "columns": columns,
+            "splits": dict(self.sample.splits),
+            "proposals": [{**asdict(proposal), "command": proposal.command} for proposal in self.proposals],
+            "facts": None if self.facts is None else asdict(self.facts),
+            "problems": list(self.problems),
+        }  # fmt: skip
+
+
+def inspect_path(path: str, overrides: Sequence[str] = ()) -> DataDescription:
+    """Describe a file, a folder or a Hub dataset. Raises KitError if it cannot be read, or if nothing fits it."""
+    given = dict(map(parse_override, overrides))
+    sample = sample_data(path, {name: given[key] for name in SAMPLE_KEYS if (key := f"data.{name}") in given})
+    suggestions = suggest(sample)
+    likely = [suggestion for suggestion in suggestions if suggestion.score >= LEAST_SCORE] or suggestions[:1]
+    if not likely:
+        listed = ", ".join(f"{column.name} ({column.kind})" for column in sample.columns)
+        raise DataError(
+            f"{path} can be read, but its columns fit no task: {listed}. Every task needs text, images or a series of "
+            "numbers; the guides of the tasks name their columns."
+        )
+    proposals = [
+        Proposal(suggestion.what, suggestion.score, suggestion.recipe, arguments_of(sample, suggestion, overrides))
+        for suggestion in likely
+    ]
+    try:
+        facts = facts_of(load_recipe(proposals[0].recipe, proposals[0].arguments))
+    except (DataError, RecipeError) as error:
+        return DataDescription(sample, proposals, None, str(error).splitlines())
+    return DataDescription(sample, proposals, facts)
+
+
+def arguments_of(sample: DataSample, suggestion: Suggestion, overrides: Sequence[str]) -> list[str]:
+    """The arguments with which the shipped recipe learns from the data instead of its own."""
+    shipped = load_recipe(suggestion.recipe).data
+    wanted = {**sample.source, **suggestion.data}
+    # what the shipped recipe states about its own data, rather than about how a model reads text
+    about_data = {*shipped.keys_of("evaluation_keys"), *shipped.keys_of("own_data_keys")}
+    for name in about_data - {*shipped.keys_of("encoding_keys"), *wanted}:
+        if shipped.is_set(name):
+            wanted[name] = type(shipped).model_fields[name].get_default(call_default_factory=True)
+    values = {f"data.{name}": value for name, value in wanted.items() if differs(shipped, name, value)}
+    values |= suggestion.others or {}
+    given = [argument.partition("=")[0] for argument in overrides]
+    return [*(override(key, value) for key, value in values.items() if key not in given), *overrides]
+
+
+def differs(shipped: Any, name: str, value: Any) -> bool:
+    """Whether a key of the section `data` needs to be given."""
+    return name in type(shipped).model_fields and getattr(shipped, name) != value
+
+
+def facts_of(recipe: Recipe) -> Facts:
+    """Load and encode the data of a recipe; without its tokenizer, lengths are counted in words."""
+    register_models()
+    task = create_task(recipe)
+    splits = task.load_training_splits()
+    rows, reports = dict(splits.datasets), splits.report.splits
+    notes = [*splits.report.notes, *splits.report.warnings]
+    try:
+        state = task.fit(splits, task.build_tokenizers(splits))
+        chosen = {split: of_split.select(evenly(len(of_split))) for split, of_split in rows.items()}
+        encoded = {split: task.encode(of_split, state, split) for split, of_split in chosen.items()}
+    except (HubError, NetworkError, RunError) as error:
+        notes.append(f"lengths are counted in words, because the tokenizer cannot be loaded: {error}")
+        duplicates, overlaps = find_duplicates(rows.pop("train"), None, rows, task.example_columns)
+        return Facts(plain_facts(task, splits), word_lengths(recipe, splits), duplicates, overlaps, notes)
+    facts = {}
+    for split, of_split in chosen.items():
+        if len(of_split) < len(rows[split]):
+            notes.append(f"{split}: lengths, unknown tokens and length limits are those of {len(of_split):,} rows")
+        notes += encoded[split].notes
+        kept = encoded[split].kept
+        used = of_split if kept is None else of_split.select(kept)
+        of_sample = split_facts(task, state, encoded[split], reports[split], split, used)
+        facts[split] = replace(of_sample, labels=task.count_labels(rows[split]))
+    duplicates, overlaps = find_duplicates(rows.pop("train"), None, rows, task.example_columns)
+    return Facts(facts, {}, duplicates, overlaps, notes)
+
+
+def evenly(rows: int) -> np.ndarray:
+    """The indices of all rows, or of so many that are evenly spaced that encoding them takes seconds."""
+    return np.arange(min(rows, MAX_ENCODED)) * rows // max(1, min(rows, MAX_ENCODED))
+
+
+def plain_facts(task: Task[Any, Any], splits: Splits) -> dict[str, SplitFacts]:
+    """The sizes and labels of the splits, without tokens."""
+    reports = splits.report.splits
+    return {
+        split: SplitFacts(
+            read=reports[split].read,
+            left_out={reason: count for reason, count in reports[split].dropped.items() if count},
+            flagged={what: count for what, count in reports[split].flagged.items() if count},
+            examples=len(rows), sides={}, beyond_filters={}, unreachable_references=0, longest_reference=0,
+            labels=task.count_labels(rows),
+        )
+        for split, rows in splits.datasets.items()
+    }  # fmt: skip
+
+
+def word_lengths(recipe: Recipe, splits: Splits) -> dict[str, dict[str, LengthStats]]:
+    """Lengths of the texts in words."""
+
+    def words(cell: Any) -> int:
+        return len(cell.split()) if isinstance(cell, str) else len(cell)
+
+    return {
+        split: {
+            role: LengthStats.of(np.array([words(cell) for cell in ColumnView(rows, role)]))
+            for role in recipe.data.text_roles
+            if role in rows.column_names
+        }
+        for split, rows in splits.datasets.items()
+    }

@@ -1,0 +1,290 @@
+"""`kit data` on files without a recipe: what it guesses, and that the command it prints trains."""
+
+import io
+import json
+import random
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import RunKit
+from PIL import Image
+from rich.console import Console
+from support.recipes import BERT, GPT
+
+from kit.data.guess import sample_data
+from kit.diagnostics.data_report import inspect_path
+from kit.diagnostics.data_tables import commands, render_data
+from kit.errors import KitError
+from kit.tasks.registry import suggest
+
+ROWS = 40
+WORDS = ("the", "a", "dog", "cat", "bird", "house", "sees", "runs", "likes", "small", "big", "red", "and", "under")
+TINY = {
+    "train.max_steps": 2, "train.warmup_steps": 1, "train.save_steps": 2, "eval.steps": 0, "train.logging_steps": 1,
+    "train.mixed_precision": "no",
+}  # fmt: skip
+ENCODER = f"model={json.dumps(BERT | {'max_position_embeddings': 400})}"
+LABELED = [ENCODER, "tokenizer.train=char"]
+DECODER = f"model={json.dumps(GPT | {'n_positions': 64})}"
+RNN = 'model={"type": "rnn_seq2seq", "cell": "gru", "hidden_size": 8, "embedding_size": 8}'
+
+
+def sentence(seed: int, words: int = 6) -> str:
+    drawn = random.Random(seed)
+    return f"{' '.join(drawn.choices(WORDS, k=words))} {seed}"
+
+
+def write_csv(path: Path, columns: dict[str, Any], delimiter: str = ",", encoding: str = "utf-8") -> Path:
+    lines = [columns, *zip(*columns.values(), strict=True)]
+    path.write_text("".join(delimiter.join(map(str, line)) + "\n" for line in lines), encoding)
+    return path
+
+
+def write_jsonl(path: Path, row: Callable[[int], dict[str, Any]], rows: int = ROWS) -> Path:
+    path.write_text("".join(json.dumps(row(number)) + "\n" for number in range(rows)), "utf-8")
+    return path
+
+
+def texts(seed: int = 0, words: int = 6) -> list[str]:
+    return [sentence(seed + number, words) for number in range(ROWS)]
+
+
+def labels(*names: str) -> list[str]:
+    return [names[number % len(names)] for number in range(ROWS)]
+
+
+def write_parallel(folder: Path) -> Path:
+    for split in ("train", "val"):
+        for suffix in ("de", "en"):
+            (folder / f"{split}.{suffix}").write_text("\n".join(texts(len(suffix + split))) + "\n", "utf-8")
+    return folder
+
+
+def write_squad(folder: Path) -> Path:
+    for split in ("train", "dev"):
+        paragraphs = [
+            {
+                "context": f"the cat sees {number}",
+                "qas": [
+                    {"id": f"{number}", "question": f"who {number}?", "answers": [{"text": "cat", "answer_start": 4}]}
+                ],
+            }
+            for number in range(6)
+        ]
+        articles = [{"title": f"{split} {number}", "paragraphs": [part]} for number, part in enumerate(paragraphs)]
+        (folder / f"{split}.json").write_text(json.dumps({"data": articles}), "utf-8")
+    return folder
+
+
+def write_conll(folder: Path) -> Path:
+    for name in ("eng.train", "eng.testa", "eng.testb"):
+        lines = [f"{word} NN {'B-X' if word == 'dog' else 'O'}\n" for word in sentence(3, 40).split()]
+        (folder / name).write_text(
+            "".join(f"{line}\n" if n % 5 == 4 else line for n, line in enumerate(lines)), "utf-8"
+        )
+    return folder
+
+
+def write_images(folder: Path) -> Path:
+    for number in range(ROWS):
+        Image.new("RGB", (8, 8), (number * 6, 0, 0)).save(folder / f"{number}.png")
+    write_jsonl(folder / "metadata.jsonl", lambda n: {"file_name": f"{n}.png", "text": sentence(n)})
+    return folder
+
+
+def dialogue(number: int) -> dict[str, Any]:
+    roles = ("user", "assistant") * 2
+    return {"messages": [{"role": role, "content": sentence(number + n)} for n, role in enumerate(roles)]}
+
+
+def series(number: int) -> dict[str, Any]:
+    return {"date": f"2024-{number // 28 + 1:02}-{number % 28 + 1:02}", "sales": number % 7 + 0.5}
+
+
+CASES: dict[str, tuple[Callable[[Path], Path], str, str, list[str]]] = {
+    "labels": (
+        lambda folder: write_csv(folder / "a.csv", {"review": texts(), "stars": labels("good", "bad")}, ";"),
+        "text → one of 2 labels", "classification_banking77", LABELED,
+    ),
+    "pairs": (
+        lambda folder: write_csv(
+            folder / "a.tsv",
+            {"sentence1": texts(), "sentence2": texts(5), "label": labels("0", "1")}, "\t", "utf-16",
+        ),
+        "pair of texts → one of 2 labels", "classification_banking77", LABELED,
+    ),
+    "numbers": (
+        lambda folder: write_jsonl(folder / "a.jsonl", lambda n: {"text": sentence(n), "score": n / 7}),
+        "text → number", "classification_banking77", LABELED,
+    ),
+    "several labels": (
+        lambda folder: write_jsonl(folder / "a.jsonl", lambda n: {"text": sentence(n), "topics": [WORDS[n % 3]]}),
+        "text → any of 3 labels", "classification_banking77", LABELED,
+    ),
+    "tags": (write_conll, "words → one of 2 tags each", "tagging_wnut17", LABELED),
+    "answers": (
+        write_squad, "question and text → part of the text", "qa_squad",
+        [*LABELED, "data.max_question_length=20", "data.doc_stride=8", "data.max_length=64"],
+    ),
+    "parallel text": (write_parallel, "de → en (text to text)", "multi30k_transformer", [RNN, "eval.average=null"]),
+    "prose": (
+        lambda folder: write_csv(folder / "a.txt", {" ".join(texts()): texts()}),
+        "text → the next token", "gpt_tiny", [DECODER, "data.block_size=32"],
+    ),
+    "images": (
+        write_images, "image → caption", "emoji_captions",
+        ['model={"type": "rnn_captioner", "image_size": 16, "cnn_channels": [4], "cnn_blocks": 1, "cell": "gru", '
+         '"hidden_size": 8, "embedding_size": 8}'],
+    ),
+    "dialogues": (
+        lambda folder: write_jsonl(folder / "a.jsonl", dialogue), "turns → reply", "sgd_hred",
+        ['model={"type": "hred", "cell": "gru", "hidden_size": 8, "embedding_size": 8}'],
+    ),
+    "series": (
+        lambda folder: write_csv(folder / "a.csv", {
+            "date": [series(n)["date"] for n in range(200)], "sales": [series(n)["sales"] for n in range(200)],
+        }),
+        "past → future of sales", "pendulum", ['model={"type": "rnn_forecaster", "cell": "gru", "hidden_size": 8}'],
+    ),
+    "instructions": (
+        lambda folder: write_jsonl(folder / "a.jsonl", lambda n: {"instruction": sentence(n), "output": sentence(n)}),
+        "prompt → answer of a causal language model", "lora_causal_lm",
+        [DECODER, "tokenizer.train=char", "data.max_length=64", "eval.max_new_tokens=4"],
+    ),
+}  # fmt: skip
+"""How a data set is written, what a model would learn from it, the recipe, and tiny settings for it."""
+SAME_TASK = ("pairs", "numbers", "several labels")
+"""Cases of a task that another case trains."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_command_that_kit_data_prints_trains(name: str, tmp_path: Path, kit_here: RunKit) -> None:
+    write, what, recipe, settings = CASES[name]
+    (tmp_path / "own data").mkdir()
+    path = write(tmp_path / "own data").relative_to(tmp_path)
+    shown = kit_here("data", path, *settings)
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    *_, title, command = shown.stdout.splitlines()
+    assert title == f"Most likely: {what}"
+    program, *arguments = shlex.split(command)
+    assert [program, *arguments[:2]] == ["kit", "train", recipe]
+    tiny = [f"{key}={value}" for key, value in TINY.items()]
+    if name in SAME_TASK:
+        return  # `kit data` has loaded the data by these arguments
+    done = kit_here(*arguments, *tiny, "--output", "run")
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))
+    assert results["test" if "test" in results else "validation"]["examples"] > 0
+
+
+def write(folder: Path, **files: str | bytes) -> Path:
+    for name, content in files.items():
+        path = folder / name.replace("__", "/").replace("_", ".")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+TABLE = "".join(f"{sentence(n)},{'yes' if n % 2 else 'no'}\n" for n in range(ROWS))
+GUESSES: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
+    "no header": ({"train_csv": TABLE}, {"columns": ["text", "label"]}, "text → one of 2 labels"),
+    "bars": ({"a_csv": "text|label\n" + TABLE.replace(",", "|")}, {"delimiter": "|"}, "text → one of 2 labels"),
+    "tabs in csv": ({"a_csv": "text\tlabel\n" + TABLE.replace(",", "\t")}, {"delimiter": "\t"},
+                    "text → one of 2 labels"),
+    "latin-1": ({"a_csv": ("text,label\n" + TABLE.replace("cat", "café")).encode("latin-1")},
+                {"encoding": "cp1252"}, "text → one of 2 labels"),
+    "a table as txt": ({"a_txt": "text\tlabel\n" + TABLE.replace(",", "\t")}, {"delimiter": "\t"},
+                       "text → one of 2 labels"),
+    "other names of splits": (
+        {"my-training_csv": "text,label\n" + TABLE, "my-dev_csv": "text,label\n" + TABLE, "README_txt": "a card"},
+        {"train": "my-training", "validation": "my-dev"}, "text → one of 2 labels",
+    ),
+    "folders": ({"train__a_csv": "text,label\n" + TABLE, "test__a_csv": "text,label\n" + TABLE}, {},
+                "text → one of 2 labels"),
+    "wiki headings": ({"a_txt": " = One = \n\nthe cat\n\n = Two = \n\nthe dog\n"}, {}, "text → the next token"),
+    "quoted tsv": ({"a_tsv": "text\tlabel\n" + TABLE.replace(",", "\t") + '"a\tb"\tno\n'}, {"quoting": True},
+                   "text → one of 2 labels"),
+}  # fmt: skip
+"""Files, the keys with which they are read, and what a model would learn from them."""
+
+
+@pytest.mark.parametrize("name", GUESSES)
+def test_formats_are_guessed(name: str, tmp_path: Path) -> None:
+    files, keys, what = GUESSES[name]
+    folder = write(tmp_path / "data", **files)
+    sample = sample_data(str(folder))
+    assert {key: value for key, value in sample.source.items() if key != "path"} == keys
+    assert suggest(sample)[0].what == what
+
+
+MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
+    "empty": ({"a_csv": ""}, "a.csv is empty"),
+    "a ragged table": ({"a_csv": "text,label\na,b\na,b,c\n"}, "line 3: 3 columns where its first line has 2"),
+    "broken JSON": ({"a_jsonl": '{"text": "a"}\n{"text": '}, "line 2, column 10: invalid JSON"),
+    "unequal sides": ({"train_de": "a\nb\n", "train_en": "a\n"}, "needs the same number of lines in every file"),
+    "an unknown format": ({"a_docx": "x"}, "kit reads files that end in tsv, csv"),
+    "no training data": ({"one_csv": "a,b\n", "two_csv": "a,b\n"}, "none is named as the training data: one, two"),
+    "gzip without its name": ({"a_csv": b"\x1f\x8b\x08"}, "compressed with gzip: add .gz to its name"),
+    "an old workbook": ({"a_xls": "x"}, "kit reads .xlsx, not the older .xls"),
+    "nothing to learn": (
+        {"a_csv": "id,ok\n1,yes\n2,yes\n3,yes\n"},
+        "its columns fit no task: id (whole numbers), ok (text)",
+    ),
+    "classes as folders": ({f"train__pos__{n}_txt": "great" for n in range(30)}, "If pos is the class of the texts"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_end_in_a_message(name: str, tmp_path: Path) -> None:
+    files, message = MISTAKES[name]
+    folder = write(tmp_path / "data", **files)
+    with pytest.raises(KitError) as caught:
+        inspect_path(str(folder if len(files) > 1 else next(folder.rglob("*.*"))))
+    assert message in str(caught.value)
+
+
+def test_the_report_shows_what_is_in_the_data(tmp_path: Path, kit_here: RunKit) -> None:
+    rows = {"text": [*texts(words=80)[:-2], sentence(0, 80), " "], "label": labels("good", "bad")}
+    write_csv(tmp_path / "train.csv", rows)
+    write_csv(tmp_path / "test.csv", {"text": texts(words=3), "label": labels("bad")})
+    settings = ["data.max_length=64", f"model={json.dumps(BERT)}", "tokenizer.train=word", "tokenizer.min_frequency=2"]
+    report = inspect_path(str(tmp_path), settings)
+    assert report.facts is not None
+    train = report.facts.splits["train"]
+    assert (train.read, train.truncated) == (ROWS, train.examples)
+    assert train.sides["text"].lengths.shortest == 83  # with [CLS] and [SEP], before truncation
+    assert train.left_out == {"empty text": 1, "held out for validation": 4}
+    assert report.facts.splits["test"].labels == {"bad": ROWS}
+    console = Console(width=100, file=io.StringIO(), color_system=None)
+    console.print(render_data(report))
+    printed = console.file.getvalue()  # type: ignore[attr-defined]
+    for part in (
+        "Columns",
+        "text → one of 2 labels",
+        "empty text",
+        "Unknown tokens",
+        "duplicate of an earlier",
+        "bad 40",
+    ):
+        assert part in "\n".join([printed, *commands(report)]), part
+    done = kit_here("data", tmp_path, *settings, "--json")
+    assert json.loads(done.stdout)["proposals"][0]["command"] == report.proposals[0].command
+
+
+def test_mistakes_of_the_recipe_are_listed_below_the_report(tmp_path: Path, kit_here: RunKit) -> None:
+    path = write_csv(tmp_path / "a.csv", {"text": texts(), "label": labels("a", "b")})
+    done = kit_here("data", path, *LABELED, "data.validation_size=40")
+    assert done.returncode == 2
+    assert "To be settled before training" in done.stdout
+    assert "40 rows cannot be held out of 40" in done.stdout
+
+
+def test_without_the_tokenizer_lengths_are_counted_in_words(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", {"text": texts(), "label": labels("a", "b")})
+    report = inspect_path(str(path))
+    assert report.facts is not None
+    assert report.facts.word_lengths["train"]["text"].median == 7
+    assert any("tokenizer cannot be loaded" in note for note in report.facts.notes)
