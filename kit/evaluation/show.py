@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.table import Table
 from rich.text import Text
 
+from kit.evaluation.errors import CONFUSIONS, LABELS, number_of_errors
 from kit.evaluation.titles import figure_titles
 
 GROUPS, BY_STEP = "by", "by_horizon"
 """Figures of groups of examples, and of each step of a forecast."""
+TABLES = (GROUPS, BY_STEP, LABELS, CONFUSIONS)
+MAX_ROWS = 20  # of the tables of labels and of confusions
 
 
 def figure_tables(figures: Mapping[str, Any], title: str) -> Iterator[Table]:
@@ -23,11 +26,15 @@ def figure_tables(figures: Mapping[str, Any], title: str) -> Iterator[Table]:
     caption = Text(f"{BY_STEP} has the figures of each step: --json") if BY_STEP in figures else None
     table = Table("figure", title=Text(title), title_justify="left", caption=caption, caption_justify="left")
     table.add_column("value", justify="right", overflow="fold")
-    for name, value in _flat({name: value for name, value in figures.items() if name not in (GROUPS, BY_STEP)}):
+    for name, value in _flat({name: value for name, value in figures.items() if name not in TABLES}):
         table.add_row(Text(titles.get(name, name.replace("_", " "))), _cell(value))
     yield table
     for column, groups in figures.get(GROUPS, {}).items():
         yield _group_table(column, groups, titles)
+    if labels := figures.get(LABELS):
+        yield _label_table(labels)
+    if confusions := figures.get(CONFUSIONS):
+        yield _confusion_table(confusions)
 
 
 def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -48,6 +55,25 @@ def _group_table(column: str, groups: Mapping[str, Mapping[str, Any]], titles: M
         table.add_column(Text(titles.get(name, name.replace("_", " "))), justify="right")
     for group, figures in numbers.items():
         table.add_row(Text(group), *(_cell(figures.get(name, "")) for name in names))
+    return table
+
+
+def _label_table(labels: Mapping[str, Any]) -> Table:
+    worst = sorted(labels, key=lambda label: -number_of_errors(labels[label]))[:MAX_ROWS]
+    more = f" (the {MAX_ROWS} with the most errors of {len(labels):,}; all: --json)" if len(worst) < len(labels) else ""
+    table = Table("label", title=Text(f"labels{more}"), title_justify="left")
+    for name in ("precision", "recall", "f1", "examples", "predictions"):
+        table.add_column(name, justify="right")
+    for label in worst:
+        table.add_row(Text(label), *(_cell(value) for value in labels[label].values()))
+    return table
+
+
+def _confusion_table(confusions: Sequence[Sequence[Any]]) -> Table:
+    table = Table("label", "predicted", title=Text("most frequent confusions"), title_justify="left")
+    table.add_column("errors", justify="right")
+    for true, predicted, count in confusions[:MAX_ROWS]:
+        table.add_row(Text(true), Text(predicted), _cell(count))
     return table
 
 

@@ -1,70 +1,107 @@
-"""Figures of predicted labels: the confusion matrix, precision and recall per label, and a reliability diagram."""
+"""Figures of predictions: confused labels, precision and recall of each, the reliability of scores, and numbers."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kit.evaluation.errors import confused_pairs, label_table, number_of_errors
 from kit.plots.curves import BLUE, ORANGE, save_figure
-from kit.plots.fonts import MAX_LABEL, label_of, script_of
+from kit.plots.fonts import label_of, script_of
+from kit.system.outputs import write_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 MAX_LABELS = 30
-"""A figure shows at most so many labels, the most frequent ones: more would not be readable."""
-OTHERS = "(others)"
+"""A figure shows at most so many labels or confusions: more would not be readable."""
 _BINS = 10  # of the confidence, each 0.1 wide
 _MAX_TICK_LABEL = 36  # characters
 
 
-def draw_confusion(pairs: Sequence[tuple[str, str]], path: Path) -> Path:
-    """Draw the confusion matrix of (true label, predicted label) pairs; returns `path`.
+def draw_predicted_labels(true: Sequence[str], predicted: Sequence[str], folder: Path) -> None:
+    """Draw the confusions of one label per example, as confusion.png, and precision and recall of each label, as
+    labels.png; confusions.csv and labels.csv have all numbers."""
+    scores = draw_labels([[label] for label in true], [[label] for label in predicted], folder)
+    pairs = confused_pairs(true, predicted)
+    _write_csv(folder / "confusions.csv", ("true", "predicted", "count"), pairs)
+    if len(scores) <= MAX_LABELS:
+        save_figure(confusion_matrix_figure(true, predicted, list(scores)), folder / "confusion.png")
+    elif pairs:
+        save_figure(confusions_figure(pairs), folder / "confusion.png")
 
-    If there are too many labels, those beyond the most frequent ones are merged into `OTHERS`.
-    """
+
+def draw_labels(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], folder: Path) -> Mapping[str, Any]:
+    """Draw precision and recall of each label, any number of them per example, as labels.png; labels.csv has all
+    numbers. Returns them."""
+    scores = label_table(true, predicted)
+    columns = ("precision", "recall", "f1", "examples", "predictions")
+    rows = ((label, *(each[name] for name in columns)) for label, each in scores.items())
+    _write_csv(folder / "labels.csv", ("label", *columns), rows)
+    figure = scores_figure({label: (s["precision"], s["recall"], s["examples"]) for label, s in shown(scores).items()})
+    if len(scores) > MAX_LABELS:
+        figure.axes[0].set_xlabel(f"the {MAX_LABELS} labels with the most errors, of {len(scores):,}")
+    save_figure(figure, folder / "labels.png")
+    return scores
+
+
+def shown(scores: Mapping[str, Any]) -> dict[str, Any]:
+    """The labels that figures show, in their order: all, or those with the most errors, most errors first."""
+    if len(scores) <= MAX_LABELS:
+        return dict(scores)
+    by_errors = sorted(scores.items(), key=lambda item: (-number_of_errors(item[1]), item[0]))
+    return dict(by_errors[:MAX_LABELS])
+
+
+def confusion_matrix_figure(true: Sequence[str], predicted: Sequence[str], names: Sequence[str]) -> Figure:
+    """The confusion matrix of these labels: a row per true label, colored by its share of the row."""
     from matplotlib.figure import Figure
     from sklearn.metrics import confusion_matrix
 
-    frequent = Counter(label for pair in pairs for label in pair).most_common()
-    shown = {label for label, _ in frequent[:MAX_LABELS]}
-    names = sorted(shown) + ([OTHERS] if len(frequent) > MAX_LABELS else [])
-    true, predicted = zip(*([label if label in shown else OTHERS for label in pair] for pair in pairs), strict=True)
     counts = confusion_matrix(true, predicted, labels=names)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = 3 + 0.35 * len(names)
-    figure = Figure(figsize=(size + 1, size), dpi=120)
+    figure = Figure(figsize=(size + 1.6, size), dpi=120)
     axes = figure.add_subplot()
     # Not ConfusionMatrixDisplay: it colors a cell by the number that it prints. Here the color is the share of the row,
     # so that rare labels are visible, and the number is the count. It also needs pyplot, and with it a global figure.
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    image = axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     for row, column in zip(*np.nonzero(counts), strict=True):
         color = "white" if shares[row, column] > 0.6 else "black"
         axes.text(column, row, f"{counts[row, column]:,}", ha="center", va="center", fontsize=7, color=color)
+    bar = figure.colorbar(image, ax=axes, fraction=0.046, pad=0.04)
+    bar.ax.set_ylabel("share of the true label", fontsize=8)
     _set_tick_labels(axes, names, "x")
     _set_tick_labels(axes, names, "y")
     axes.set_xlabel("predicted label")
     axes.set_ylabel("true label")
-    return save_figure(figure, path)
+    return figure
 
 
-def draw_labels(pairs: Sequence[tuple[Sequence[str], Sequence[str]]], path: Path) -> Path:
-    """Draw precision and recall of each label as bars; returns `path`.
+def confusions_figure(pairs: Sequence[tuple[str, str, int]]) -> Figure:
+    """Bars of the most frequent confusions, where a matrix of all labels would hide them."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
-    `pairs` are the true and the predicted labels of each example.
-    """
-    true = Counter(label for labels, _ in pairs for label in labels)
-    predicted = Counter(label for _, labels in pairs for label in labels)
-    correct = Counter(label for labels, predictions in pairs for label in set(labels) & set(predictions))
-    scores = {
-        label: (correct[label] / max(predicted[label], 1), correct[label] / max(true[label], 1), true[label])
-        for label in true.keys() | predicted.keys()
-    }
-    return _draw_scores(scores, path)
+    listed = pairs[:MAX_LABELS]
+    figure = Figure(figsize=(7, 1.2 + 0.25 * len(listed)), dpi=120)
+    axes = figure.add_subplot()
+    bars = axes.barh(range(len(listed)), [count for _, _, count in listed], 0.7, color=ORANGE)
+    axes.bar_label(bars, fontsize=7, padding=2)
+    _set_tick_labels(axes, [f"{true} → {predicted}" for true, predicted, _ in listed], "y", 2 * _MAX_TICK_LABEL)
+    axes.set_ylim(len(listed) - 0.4, -0.6)
+    errors, covered = (sum(count for _, _, count in part) for part in (pairs, listed))
+    axes.set_title(f"true → predicted label: {covered:,} of {errors:,} errors", fontsize=10)
+    axes.set_xlabel(f"errors; the {len(listed)} most frequent of {len(pairs):,} confusions")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _style(axes, "x")
+    return figure
 
 
 def draw_types(by_type: Mapping[str, Mapping[str, float]], path: Path) -> Path:
@@ -72,35 +109,34 @@ def draw_types(by_type: Mapping[str, Mapping[str, float]], path: Path) -> Path:
 
     `by_type` is like `{"PER": {"precision": 0.5, "recall": 1.0, "number": 2}}`.
     """
-    return _draw_scores(
-        {name: (type_["precision"], type_["recall"], int(type_["number"])) for name, type_ in by_type.items()}, path
-    )
-
-
-def _draw_scores(scores: Mapping[str, tuple[float, float, int]], path: Path) -> Path:
-    """Bars of (precision, recall, number of true examples) by label, the most frequent labels first."""
-    from matplotlib.figure import Figure
-
-    names = sorted(scores, key=lambda name: (-scores[name][2], name))[:MAX_LABELS]
-    figure = Figure(figsize=(7, 1.2 + 0.4 * max(len(names), 1)), dpi=120)
-    axes = figure.add_subplot()
-    rows = np.arange(len(names))
-    for index, (label, color, offset) in enumerate((("precision", BLUE, -0.18), ("recall", ORANGE, 0.18))):
-        axes.barh(rows + offset, [scores[name][index] for name in names], 0.34, color=color, label=label)
-    _set_tick_labels(axes, [f"{name[:MAX_LABEL]} ({scores[name][2]:,})" for name in names], "y")
-    axes.invert_yaxis()
-    axes.set_xlim(0, 1)
-    axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    if len(names) < len(scores):
-        axes.set_xlabel(f"the {len(names)} most frequent of {len(scores):,} labels")
-    axes.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.0 + 0.6 / max(len(names), 1)), ncols=2)
+    scores = {name: (type_["precision"], type_["recall"], int(type_["number"])) for name, type_ in by_type.items()}
+    frequent = sorted(scores, key=lambda name: (-scores[name][2], name))[:MAX_LABELS]
+    figure = scores_figure({name: scores[name] for name in frequent})
+    if len(frequent) < len(scores):
+        figure.axes[0].set_xlabel(f"the {len(frequent)} most frequent of {len(scores):,} types")
     return save_figure(figure, path)
 
 
+def scores_figure(scores: Mapping[str, tuple[float, float, int]]) -> Figure:
+    """Bars of (precision, recall, number of true examples) by label."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 1.2 + 0.4 * max(len(scores), 1)), dpi=120)
+    axes = figure.add_subplot()
+    rows = np.arange(len(scores))
+    for index, (name, color, offset) in enumerate((("precision", BLUE, -0.18), ("recall", ORANGE, 0.18))):
+        axes.barh(rows + offset, [each[index] for each in scores.values()], 0.34, color=color, label=name)
+    _set_tick_labels(axes, [f"{name} ({each[2]:,})" for name, each in scores.items()], "y")
+    axes.set_ylim(len(scores) - 0.4, -0.6)
+    axes.set_xlim(0, 1)
+    _style(axes, "x")
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    return figure
+
+
 def draw_reliability(predictions: Sequence[tuple[float, bool]], path: Path) -> Path:
-    """Draw a reliability diagram with the expected calibration error (Guo et al., 2017, arXiv:1706.04599); returns
-    `path`.
+    """Draw a reliability diagram with the expected calibration error (Guo et al., 2017, arXiv:1706.04599), above the
+    number of predictions in each bin; returns `path`.
 
     `predictions` has the probability of each prediction, and whether it is correct.
     """
@@ -112,23 +148,67 @@ def draw_reliability(predictions: Sequence[tuple[float, bool]], path: Path) -> P
     masks = [bins == number for number in range(_BINS) if (bins == number).any()]
     points = [(confidence[mask].mean(), correct[mask].mean(), int(mask.sum())) for mask in masks]
     error = sum(size * abs(x - y) for x, y, size in points) / max(len(predictions), 1)
-    figure = Figure(figsize=(5, 5), dpi=120)
-    axes = figure.add_subplot()
-    axes.plot([0, 1], [0, 1], color="gray", linestyle=":", linewidth=1)
-    axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o-", color=BLUE)
-    for x, y, size in points:
-        axes.annotate(f"{size:,}", (x, y), textcoords="offset points", xytext=(6, -10), fontsize=7)
+    figure = Figure(figsize=(5, 6), dpi=120)
+    axes, counts = figure.subplots(2, sharex=True, height_ratios=(4, 1))
+    axes.plot([0, 1], [0, 1], color="gray", linestyle=":", linewidth=1, label="calibrated")
+    axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o-", color=BLUE, label="model")
     axes.set_xlim(0, 1.02)
     axes.set_ylim(0, 1.02)
-    axes.set_xlabel("confidence")
     axes.set_ylabel("accuracy")
     axes.set_title(f"expected calibration error {error:.3f}", fontsize=10)
+    axes.legend(frameon=False, loc="upper left")
     axes.grid(alpha=0.3)
+    sizes = np.bincount(bins, minlength=_BINS)
+    bars = counts.bar((np.arange(_BINS) + 0.5) / _BINS, sizes, 0.9 / _BINS, color=BLUE)
+    counts.bar_label(bars, [f"{size:,}" if size else "" for size in sizes], fontsize=7, padding=1)
+    counts.margins(y=0.25)
+    counts.set_xlabel("confidence")
+    counts.set_ylabel("predictions")
+    _style(counts, "y")
     return save_figure(figure, path)
 
 
-def _set_tick_labels(axes: Axes, names: Sequence[str], axis: str) -> None:
+def draw_numbers(true: Sequence[float], predicted: Sequence[float], path: Path) -> Path:
+    """Draw predicted over true numbers as a scatter plot, with the line of exact predictions; returns `path`."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5, 5), dpi=120)
+    axes = figure.add_subplot()
+    values = np.concatenate([np.asarray(true, np.float64), np.asarray(predicted, np.float64)])
+    values = values[np.isfinite(values)]
+    low, high = (values.min(), values.max()) if len(values) else (0.0, 1.0)
+    margin = 0.03 * (high - low) or 1.0
+    limits = (low - margin, high + margin)
+    axes.plot(limits, limits, color="gray", linestyle=":", linewidth=1, label="exact")
+    opacity = float(np.clip(200 / max(len(true), 1), 0.2, 0.8))  # of many points, overlapping ones show as darker
+    axes.scatter(true, predicted, s=12, color=BLUE, alpha=opacity, linewidths=0, label=f"{len(true):,} examples")
+    axes.set_xlim(limits)
+    axes.set_ylim(limits)
+    axes.set_aspect("equal")
+    axes.set_xlabel("true number")
+    axes.set_ylabel("predicted number")
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    return save_figure(figure, path)
+
+
+def _style(axes: Axes, grid: str) -> None:
+    axes.grid(axis=grid, alpha=0.3)  # type: ignore[arg-type]  # "x" or "y"
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _set_tick_labels(axes: Axes, names: Sequence[str], axis: str, limit: int = _MAX_TICK_LABEL) -> None:
     script = script_of(names)
     set_ticks, rotation = (axes.set_xticks, 90) if axis == "x" else (axes.set_yticks, 0)
-    labels = [label_of(name, script, _MAX_TICK_LABEL, spaces=True) for name in names]
+    labels = [label_of(name, script, limit, spaces=True) for name in names]
     set_ticks(range(len(names)), labels, rotation=rotation, fontsize=8, family=script.fonts, parse_math=False)
+
+
+def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
+    write_text(path, text.getvalue())

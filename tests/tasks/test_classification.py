@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from conftest import RunKit
-from support.labeling_runs import recipe, write_rows
+from support.labeling_runs import plain, recipe, write_rows
 from transformers import AutoModelForSequenceClassification, pipeline
 
 import kit
@@ -54,7 +54,8 @@ def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun)
     rows, again = rows_of(run.folder), evaluate(run.folder)
     assert [row["prediction"] for row in again.rows] == [row["prediction"] for row in rows]
     assert len({row["prediction"] for row in rows}) > 1
-    assert again.figures == pytest.approx(run.results["test"])
+    assert plain(again.figures) == pytest.approx(plain(run.results["test"]))
+    assert again.figures["labels"] == run.results["test"]["labels"]
     use = pipeline("text-classification", str(run.folder / "model"))
     for row, found in zip(rows, use([row["text"] for row in rows]), strict=True):
         assert found["label"] == row["prediction"]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.labeling_runs import recipe, write_rows
+from support.labeling_runs import plain, recipe, write_rows
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast, pipeline
 
@@ -57,7 +57,8 @@ def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun)
     lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
     rows, again = [json.loads(line) for line in lines], evaluate(run.folder)
     assert again.rows == rows
-    assert again.figures == pytest.approx(run.results["test"])
+    assert plain(again.figures) == pytest.approx(plain(run.results["test"]))
+    assert again.figures["labels"] == run.results["test"]["labels"]
     assert len({tag for row in rows for tag in row["prediction"]}) > 2
     use = pipeline("token-classification", str(run.folder / "model"), ignore_labels=[])
     for row in rows:

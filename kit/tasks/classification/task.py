@@ -29,10 +29,11 @@ from kit.data.shortcuts import LabeledPairs
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
+from kit.evaluation.errors import CONFUSIONS, LABELS, MAX_CONFUSIONS, confused_pairs, label_table
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
-from kit.plots.labels import draw_confusion, draw_labels, draw_reliability
+from kit.plots.labels import draw_labels, draw_numbers, draw_predicted_labels, draw_reliability
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.padding import padding_problem
 from kit.tasks.base import Encoded
@@ -280,6 +281,11 @@ class Classification(LabelingTask[LabeledTexts]):
             options = {} if kind == "numbers" else {"labels": labels_or_none, "positive": section.positive_label}
             scored = self.probabilities(logits).tolist() if kind == "scores" else predictions
             figures |= compute_metrics(metrics, scored, labels, **options)
+        if final and not self.is_regression:
+            sides = [[as_list(label) for label in side] for side in (labels, predictions)]
+            figures[LABELS] = label_table(*sides)
+            if self.recipe.data.problem_type != MULTI:
+                figures[CONFUSIONS] = [list(pair) for pair in confused_pairs(labels, predictions)[:MAX_CONFUSIONS]]
         return Evaluation(figures, predicted)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
@@ -334,14 +340,16 @@ class Classification(LabelingTask[LabeledTexts]):
         return f"{text} → {names[0]} {'=' if prediction == label else '≠'} {names[1]}"
 
     def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """The figures of each label, the confusion of labels, and the reliability of the scores."""
-        if self.is_regression:
-            return
+        """Predicted over true numbers; or the figures of each label and, of one label per example, the confusions and
+        the reliability of the scores."""
         rows = evaluation.rows
-        pairs = [(row["label"], row["prediction"]) for row in rows]
-        draw_labels([(as_list(label), as_list(prediction)) for label, prediction in pairs], folder / "labels.png")
-        if self.recipe.data.problem_type != MULTI:
-            draw_confusion(pairs, folder / "confusion.png")
+        true, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
+        if self.is_regression:
+            draw_numbers(true, predicted, folder / "predictions.png")
+        elif self.recipe.data.problem_type == MULTI:
+            draw_labels(true, predicted, folder)
+        else:
+            draw_predicted_labels(true, predicted, folder)
             scores = [(row["score"], row["label"] == row["prediction"]) for row in rows]
             draw_reliability(scores, folder / "reliability.png")
 

@@ -28,11 +28,12 @@ from kit.data.splits import Splits
 from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, split_tag
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
+from kit.evaluation.errors import CONFUSIONS, LABELS, MAX_CONFUSIONS, confused_pairs, label_table
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
-from kit.plots.labels import draw_confusion, draw_types
+from kit.plots.labels import draw_predicted_labels, draw_types
 from kit.pretrained.folder import ModelFolder
 from kit.tasks.base import Encoded
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, in_order, numbered
@@ -281,6 +282,10 @@ class Tagging(LabelingTask[TaggedSentences]):
         predictions = self.tags_of_words(best, examples.first_tokens, state)
         words, tags = self.words(rows, "evaluated"), self.tags(rows, "evaluated").sequences
         figures |= compute_metrics(self.recipe.eval.metrics, predictions, tags)
+        if final:
+            true, predicted_tags = ([tag for sentence in side for tag in sentence] for side in (tags, predictions))
+            figures[LABELS] = label_table([[tag] for tag in true], [[tag] for tag in predicted_tags])
+            figures[CONFUSIONS] = [list(pair) for pair in confused_pairs(true, predicted_tags)[:MAX_CONFUSIONS]]
         return Evaluation(
             figures,
             [
@@ -314,9 +319,9 @@ class Tagging(LabelingTask[TaggedSentences]):
     def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
         """The confusion of tags, and the figures of each type of span."""
         rows = evaluation.rows
-        pairs = [pair for row in rows for pair in zip(row["tags"], row["prediction"], strict=True)]
-        if pairs:
-            draw_confusion(pairs, folder / "confusion.png")
+        true, predicted = ([tag for row in rows for tag in row[name]] for name in ("tags", "prediction"))
+        if true:
+            draw_predicted_labels(true, predicted, folder)
         if self.recipe.data.scheme != "none":
             scores = entity_measure([row["prediction"] for row in rows], [row["tags"] for row in rows], "f1")
             if scores["by_type"]:
