@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from kit.errors import KitError, RunError
 from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
@@ -30,7 +30,8 @@ def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter
     hint = f"The trained model is saved in {folder.model}; `kit train {folder.path} --resume` finishes the rest"
     loop.load_best()
     if prepared.recipe.eval.average is None:
-        return export_and_evaluate(prepared, loop, folder, reporter, hint)
+        validation = kept_evaluation(prepared, loop, "validation", reporter)
+        return export_and_evaluate(prepared, loop, folder, reporter, hint, validation)
     validation, averaging = choose_weights(prepared, loop, prepared.recipe.eval.average, reporter)
     return export_and_evaluate(prepared, loop, folder, reporter, hint, validation, averaging)
 
@@ -105,7 +106,10 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
     Returns its evaluation, and the figures of both as results.json holds them.
     """
     selected = prepared.recipe.eval.metric_for_best_model
-    best = run_final_evaluation(prepared, loop, "validation", f"best step ({loop.progress.best_step})", reporter)
+    name = f"best step ({loop.progress.best_step})"
+    best = kept_evaluation(prepared, loop, name, reporter)
+    if best is None:
+        best = run_final_evaluation(prepared, loop, "validation", name, reporter)
     steps = loop.load_mean(last)
     name = f"mean of {len(steps)} checkpoints (steps {steps[0]} to {steps[-1]})"
     mean = run_final_evaluation(prepared, loop, "validation", name, reporter)
@@ -117,6 +121,17 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
     chosen = "average" if keep_mean else "best_step"
     averaging = {"chosen": chosen, "steps": steps, "average": mean.figures, "best_step": best.figures}
     return (mean if keep_mean else best), averaging
+
+
+def kept_evaluation(prepared: Prepared, loop: Loop, name: str, reporter: Reporter) -> Evaluation | None:
+    """The evaluation of the best step during training, printed, if a final one would compute the same."""
+    if loop.best_evaluation is None or not prepared.task.evaluates_alike:
+        return None
+    step, evaluation = loop.best_evaluation
+    if step != loop.progress.best_step:
+        return None
+    show_evaluation(reporter, prepared.task, name, evaluation)
+    return cast(Evaluation, evaluation)
 
 
 def run_final_evaluation(prepared: Prepared, loop: Loop, split: str, name: str, reporter: Reporter) -> Evaluation:

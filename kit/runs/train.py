@@ -12,6 +12,7 @@ from accelerate.state import AcceleratorState
 
 from kit.data.in_memory import datasets_of
 from kit.errors import RecipeError, RunError
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.metrics import greater_is_better
 from kit.recipe.base import Recipe
 from kit.recipe.parse import Overrides, RecipeSource
@@ -223,11 +224,11 @@ def build_loop(
     evaluator = prepared.evaluator(accelerator)
     validation = prepared.splits.datasets["validation"], prepared.encoded["validation"], prepared.state
 
-    def evaluate(step: int) -> tuple[Mapping[str, Any], float, bool]:
+    def evaluate(step: int) -> tuple[Evaluation, float, bool]:
         with reporter.status(f"evaluating at step {step}"), without_compilation(recipe.train.torch_compile):
             evaluation = task.evaluate(evaluator, objective, *validation, final=False)
         show_evaluation(reporter, task, f"step {step}", evaluation)
-        return evaluation.figures, evaluation.figures[selected], greater_is_better(selected)
+        return evaluation, evaluation.figures[selected], greater_is_better(selected)
 
     return Loop(
         accelerator=accelerator,

@@ -292,6 +292,11 @@ class Task(ABC, Generic[E, S]):
         Evaluations during training, which are not `final`, may use a faster search.
         """
 
+    @property
+    def evaluates_alike(self) -> bool:
+        """Whether evaluations during training compute what final ones do, so that the best one is not repeated."""
+        return False
+
     @abstractmethod
     def format_prediction(self, row: dict[str, Any]) -> str:
         """One prediction of an evaluation as a line for the terminal."""

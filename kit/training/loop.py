@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -61,6 +61,14 @@ class TrainingInterrupted(Exception):
         self.step = step
 
 
+class Evaluated(Protocol):
+    """The result of an evaluation."""
+
+    @property
+    def figures(self) -> Mapping[str, Any]:
+        """Metrics by name; "loss" is among them."""
+
+
 @dataclass
 class Loop:
     """The training loop; `run()` trains."""
@@ -75,8 +83,8 @@ class Loop:
     plan: Plan
     make_batch: Callable[[np.ndarray, np.random.Generator], Batch]
     """Builds the tensors of the examples with these indices; the generator is seeded per micro-batch."""
-    evaluate: Callable[[int], tuple[Mapping[str, Any], float, bool]]
-    """`evaluate(step)` → metrics, the value that selects the best step, and whether greater is better."""
+    evaluate: Callable[[int], tuple[Evaluated, float, bool]]
+    """`evaluate(step)` → an evaluation, the value that selects the best step, and whether greater is better."""
     recipe: Recipe
     total_steps: int
     folder: Path
@@ -98,6 +106,8 @@ class Loop:
         self.average = None if decay is None else MovingAverage(self.trained_objective.model, decay)
         self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has the full tensors
         self.stop = StopSignals()
+        self.best_evaluation: tuple[int, Any] | None = None
+        """The step and the evaluation of the best step so far, if this process has computed it."""
         self._saved_step: int | None = None
         self._last_loss: float | None = None
         # all processes must take part in summing the loss for callbacks, even if only the main one was given some
@@ -270,9 +280,12 @@ class Loop:
             nullcontext() if self.average is None else self.average.in_place(self.trained_objective.model),
             self._full_weights(),
         ):
-            figures, value, greater = self.evaluate(progress.step)
+            evaluation, value, greater = self.evaluate(progress.step)
+        figures = evaluation.figures
         self.log.add(progress.step, validation=figures)
         is_best = progress.record(progress.step, value, figures["loss"], greater)
+        if is_best:
+            self.best_evaluation = (progress.step, evaluation)
         self._saved_step = None  # a checkpoint of this step does not have the evaluation
         for callback in self._main_callbacks():
             callback.on_evaluate(self._state(), figures)

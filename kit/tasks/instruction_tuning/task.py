@@ -209,6 +209,10 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 
+    @property
+    def evaluates_alike(self) -> bool:
+        return True
+
     def evaluate(
         self,
         evaluator: Evaluator,

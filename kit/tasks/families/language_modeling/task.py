@@ -78,6 +78,10 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
     recipe: LanguageModelRecipe
     proofs: ClassVar[Sequence[Proof]] = PROOFS
 
+    @property
+    def evaluates_alike(self) -> bool:
+        return True
+
     def load_splits(self) -> Splits:
         data = self.recipe.data
         if not data.streaming:

@@ -85,6 +85,10 @@ class Seq2SeqTask(Task[E, TaskState]):
         section = self.recipe.eval
         return section.num_beams if final else section.num_beams_while_training
 
+    @property
+    def evaluates_alike(self) -> bool:
+        return self.num_beams(final=True) == self.num_beams(final=False)
+
     def image_processor(self, model: PreTrainedModel) -> Any:
         """The image processor to save with the model; None if it reads text."""
         return None
