@@ -1,6 +1,7 @@
 """The pipelines that transformers 5 removed: as `kit.pipeline(...)`, or as stock ones after `kit.register()`."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,15 @@ from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import PIPELINES, custom_pipelines
 
 __all__ = ["pipeline", "register"]
+
+
+TAGGING = ("token-classification", "ner")
+SPAN_TAG = re.compile(r"O|[BI]-.*")
+
+
+def marks_spans(config: Any) -> bool:
+    """Whether the labels of a model mark spans as the pipeline of transformers reads them: O, B-X and I-X."""
+    return all(SPAN_TAG.fullmatch(str(label)) for label in (config.id2label or {}).values())
 
 
 class TaskNames(dict):
@@ -64,8 +74,9 @@ def register() -> None:
 def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs: Any) -> Pipeline:
     """`transformers.pipeline` for kit's tasks, with kit's own code: nothing from the model's folder is executed.
 
-    `model` may also be a run folder, or `OWNER/NAME[@REVISION]` on the Hub. With `trust_remote_code=True`, transformers
-    loads the model, with the code in its folder.
+    `model` may also be a run folder, or `OWNER/NAME[@REVISION]` on the Hub. Models that tag spans get
+    `aggregation_strategy="first"`, because the first token of a word has its tag. With `trust_remote_code=True`,
+    transformers loads the model, with the code in its folder.
     """
     register()
     name = DIRECTION.sub(TRANSLATION, task)
@@ -86,6 +97,10 @@ def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs
         # transformers resolves the alias unless the configuration lists the name among its own pipelines
         kwargs["config"] = copy.copy(folder.config if isinstance(model, str) else model.config)
         kwargs["config"].custom_pipelines = custom_pipelines([name])
+    if task in TAGGING and "aggregation_strategy" not in kwargs:
+        config = kwargs.get("config") or getattr(model, "config", None)
+        if config is not None and marks_spans(config):
+            kwargs["aggregation_strategy"] = "first"
     with quiet_transformers():
         pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
     classifies = isinstance(pipe, TextClassificationPipeline | ZeroShotClassificationPipeline)

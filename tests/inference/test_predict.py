@@ -10,6 +10,7 @@ import pyarrow.parquet
 import pytest
 from support.labeling_runs import KINDS, recipe, trained, write_rows
 
+import kit
 from kit import train
 
 
@@ -150,3 +151,30 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
     assert (tmp_path / "kept.csv").read_text(encoding="utf-8") == "before"
     model_alone = kit_here("predict", run / "model", "other.jsonl")
     assert "is not a run folder: it has no recipe.yaml" in model_alone.stderr
+
+
+def test_plain_text_is_tagged_with_scores_in_one_scheme(tmp_path: Path, kit_here: Any) -> None:
+    """Words of lines and of cells; tags that a file has are converted to the scheme of the model."""
+    words = [["Anna", "lives", "in", "Oslo", "."], ["Bo", "Li", "met", "Anna"]]
+    tags = [["I-PER", "O", "O", "I-LOC", "O"], ["I-PER", "I-PER", "O", "I-PER"]]  # IOB1
+    rows = [{"tokens": row, "tags": of_row} for row, of_row in zip(words, tags, strict=True)]
+    data = write_rows(tmp_path / "data", train=rows * 8, validation=rows)
+    run = train(recipe(tmp_path, "tagging", {"path": str(data)}, train={"max_steps": 40}), tmp_path / "run").folder
+    texts = ["Anna lives in Oslo.", "", "Bo Li met Anna"]
+    (tmp_path / "in.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    write_rows(tmp_path, cells=[{"tokens": text} for text in texts], tagged=rows)
+    for name in ("in.txt", "cells.jsonl"):
+        done = kit_here("predict", run, tmp_path / name)
+        assert done.returncode == 0, done.stderr
+        found = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["tokens"] for row in found] == [words[0], [], words[1]]
+        assert [len(row["prediction"]) for row in found] == [len(row["score"]) for row in found] == [5, 0, 4]
+        assert all(0 < score <= 1 for row in found for score in row["score"])
+    assert [row["text"] for row in map(json.loads, kit_here("predict", run, "in.txt").stdout.splitlines())] == texts
+    tagged = [json.loads(line) for line in kit_here("predict", run, "tagged.jsonl").stdout.splitlines()]
+    assert tagged[1]["tags"] == ["B-PER", "I-PER", "O", "B-PER"]
+
+    (entity, *_) = kit.pipeline("token-classification", run)("Anna lives in Oslo.")
+    assert {"entity_group", "word", "score"} <= entity.keys()
+    assert "entity" in kit.pipeline("ner", run, aggregation_strategy="none")("Anna lives in Oslo.")[0]
+    assert 'aggregation_strategy="first")' in (run / "README.md").read_text(encoding="utf-8")

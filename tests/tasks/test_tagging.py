@@ -74,7 +74,7 @@ def test_a_run_leaves_pictures_and_a_card(run: FinishedRun) -> None:
     assert {path.name for path in (run.folder / "plots").glob("*.png")} >= {"confusion.png", "types.png", "loss.png"}
     card = (run.folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: token-classification" in card
-    assert "is_split_into_words=True" in card
+    assert 'aggregation_strategy="first"' in card
 
 
 class Oracle(TaggingObjective):

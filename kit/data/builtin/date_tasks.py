@@ -22,16 +22,15 @@ from functools import lru_cache, partial
 from typing import Any
 
 import pyarrow as pa
-import regex
 
 from kit.data.builtin.dates import LANGUAGES, PART_OF_FIELD, DateFormat, chosen_languages, days_of_splits, formats
+from kit.data.text.words import split_words
 from kit.errors import DataError
 
 DEFAULT_SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
 
 LETTERS = {"d": "day", "ML": "month", "Ec": "weekday", "y": "year"}  # an era (G) is no part of the year
 KINDS = {PART_OF_FIELD[letter]: kind for letters, kind in LETTERS.items() for letter in letters}
-WORD = regex.compile(r"\p{N}+|[\p{L}\p{M}\p{Cf}]+|\S")
 
 PEOPLE = (
     "Anna", "Ben", "Chloé", "Dmitri", "Esra", "Farid", "Grace", "Hiroshi", "Inês", "Jonas", "Kofi", "Lena", "Maya",
@@ -107,7 +106,7 @@ class RowGenerator:
         style, day = self.rng.choice(formats(language)), self.rng.choice(self.days)
         tokens, tags = [], []
         for text, kind in pieces(style, day):
-            words = WORD.findall(text)
+            words = split_words(text)
             tokens += words
             tags += [f"{'I' if index else 'B'}-{kind}" if kind else "O" for index in range(len(words))]
         return {"tokens": tokens, "tags": tags, "language": language}

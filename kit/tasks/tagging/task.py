@@ -1,6 +1,5 @@
 """Tagging: a tag for each word, learned on its tokens and evaluated on whole words."""
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 from tokenizers.pre_tokenizers import ByteLevel
 from tokenizers.processors import Sequence as Processors
@@ -20,13 +20,15 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from kit.cards.markdown import clean, table
+from kit.cards.markdown import clean, quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
-from kit.data.rows import ColumnView
+from kit.data.columns import is_text
+from kit.data.rows import ColumnView, to_dataset
 from kit.data.splits import Splits
 from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, split_tag
 from kit.data.text.tokenizer import Tokenizers
+from kit.data.text.words import split_words
 from kit.errors import DataError
 from kit.evaluation.errors import CONFUSIONS, LABELS, MAX_CONFUSIONS, confused_pairs, label_table
 from kit.evaluation.evaluation import Evaluation
@@ -99,8 +101,28 @@ class Tagging(LabelingTask[TaggedSentences]):
     """Token classification, such as named entities: a tag for each word of a sentence."""
 
     auto_class: ClassVar[Any] = AutoModelForTokenClassification
-    pipeline_arguments: ClassVar[Mapping[str, Any]] = {"ignore_labels": []}
+    pipeline_arguments: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "none", "ignore_labels": []}
     recipe: TaggingRecipe
+
+    @property
+    def predicted_names(self) -> tuple[str, ...]:
+        return ("prediction", "score")
+
+    def input_table(self, table: pa.Table, file: str) -> pa.Table:
+        """Plain text becomes a list of words, and tags that the file has are converted to the scheme of the model, so
+        that the output has a single scheme."""
+        data = self.recipe.data
+        source = data.tokens if data.tokens in table.column_names else "text"
+        if source in table.column_names and is_text(table.schema.field(source).type):
+            words = [None if text is None else split_words(text) for text in table[source].to_pylist()]
+            if source == data.tokens:
+                table = table.drop_columns([source])
+            table = table.append_column(data.tokens, pa.array(words, pa.list_(pa.string())))
+        if not {data.tokens, data.tags} <= set(table.column_names) or table[data.tags].null_count:
+            return table
+        rows = to_dataset(table.select([data.tokens, data.tags]).rename_columns(["tokens", "tags"]))
+        tags = pa.array(self.tags(rows, "given").sequences, pa.list_(pa.string()))
+        return table.set_column(table.column_names.index(data.tags), data.tags, tags)
 
     @property
     def empty_tag(self) -> str:
@@ -128,6 +150,11 @@ class Tagging(LabelingTask[TaggedSentences]):
             for part in parts:
                 if hasattr(part, "add_prefix_space"):
                     part.add_prefix_space = True
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether the tags mark spans as pipelines of transformers read them."""
+        return self.recipe.data.scheme in ("BIO", "IOB1")
 
     # ---- state -------------------------------------------------------------------------------------------------------
 
@@ -303,9 +330,14 @@ class Tagging(LabelingTask[TaggedSentences]):
 
     def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
         words = self.encode_words(self.words(rows, "given"), state)
-        best = predict_rows(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags)
-        tags = self.tags_of_words(best, RaggedTokens(words.first_tokens), state)
-        return Predictions([{"prediction": predicted} for predicted in tags], int(words.too_long.sum()))
+        best = predict_rows(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags_and_scores)
+        tags = self.tags_of_words([indices for indices, _ in best], RaggedTokens(words.first_tokens), state)
+        scores = [
+            [None if first < 0 else float(of_tokens[first]) for first in firsts]
+            for firsts, (_, of_tokens) in zip(words.first_tokens, best, strict=True)
+        ]
+        predicted = [{"prediction": row, "score": of_row} for row, of_row in zip(tags, scores, strict=True)]
+        return Predictions(predicted, int(words.too_long.sum()))
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         words = []
@@ -330,10 +362,11 @@ class Tagging(LabelingTask[TaggedSentences]):
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         words = [clean(word) for word in (rows[0] if rows else {}).get("tokens", ["…"])]
-        call = f"{json.dumps(words, ensure_ascii=False)}, is_split_into_words=True"
+        call = quoted(" ".join(words))
         examples = [[" ".join(row[name]) for name in ("tokens", "tags", "prediction")] for row in rows]
         return {
             "call": call,
+            "pipeline_options": ', aggregation_strategy="first"' if self.has_spans else "",
             "tokenized": f"{call}, truncation=True",
             "results_note": "Metrics are over whole words, or spans of words, and out of 1.",
             "examples_split": split,
@@ -347,14 +380,25 @@ class Tagging(LabelingTask[TaggedSentences]):
 
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
         """The tag of each word, which is that of its first token."""
-        words, tags = row["tokens"], dict[int, str]()
+        words, found = row["tokens"], dict[int, dict[str, Any]]()
         (entities,) = pipe(words, is_split_into_words=True) if words else ([],)
         starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
         for entity in entities:
-            tags.setdefault(int(np.searchsorted(starts, entity["start"], side="right")) - 1, entity["entity"])
-        return {"prediction": [tags.get(index, self.empty_tag) for index in range(len(words))]}
+            found.setdefault(int(np.searchsorted(starts, entity["start"], side="right")) - 1, entity)
+        absent = {"entity": self.empty_tag, "score": None}
+        tags = [found.get(index, absent) for index in range(len(words))]
+        return {
+            "prediction": [tag["entity"] for tag in tags],
+            "score": [None if tag["score"] is None else float(tag["score"]) for tag in tags],
+        }
 
 
 def best_tags(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:
     """The index of the most probable tag of each token."""
     return list(output["logits"].argmax(-1).cpu().numpy())
+
+
+def best_tags_and_scores(output: dict[str, Tensor], batch: Batch) -> list[tuple[np.ndarray, np.ndarray]]:
+    """The index of the most probable tag of each token, and its probability."""
+    scores, indices = output["logits"].softmax(-1).max(-1)
+    return list(zip(indices.cpu().numpy(), scores.cpu().numpy(), strict=True))

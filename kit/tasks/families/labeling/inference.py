@@ -81,6 +81,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         table = plain_text(read.table)
         if file_extension(self.file) == "txt" and layout.delimiter is None and len(self.data.text_columns) == 1:
             table = table.rename_columns(list(self.data.text_columns))  # each line is a text
+        table = self.task.input_table(table, str(self.file))
         if taken := [name for name in self.task.predicted_names if name in table.column_names]:
             raise DataError(
                 f'{self.file} has a column "{taken[0]}" already, the name of a column of predictions. Rename it.'

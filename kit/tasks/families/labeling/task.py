@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
+import pyarrow as pa
 from datasets import Dataset
 from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -110,6 +111,10 @@ class LabelingTask(Task[L, LabelingState]):
     def predicted_names(self) -> tuple[str, ...]:
         """The columns that `predict` adds to a row."""
         return ("prediction",)
+
+    def input_table(self, table: pa.Table, file: str) -> pa.Table:
+        """The table of a file to predict, with what the task reads in the form in which it reads it."""
+        return table
 
     # ---- tokenizer and labels ----------------------------------------------------------------------------------------
 
