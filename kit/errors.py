@@ -5,7 +5,7 @@ command may succeed later.
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 
@@ -29,6 +29,15 @@ class DataError(KitError):
 
 class MissingDataError(DataError):
     """Data that is not where the recipe locates it."""
+
+
+class DataMistakes(DataError):
+    """Mistakes in several splits or keys of the data, one per line."""
+
+    def __init__(self, mistakes: Sequence[str], splits: Sequence[str]) -> None:
+        super().__init__("\n".join(mistakes))
+        self.splits = splits
+        """The splits that the data has."""
 
 
 class RunError(KitError):

@@ -1,7 +1,9 @@
 """The splits of a run while they are assembled, whether training data is in memory or streamed."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -9,11 +11,11 @@ import numpy as np
 
 from kit.data.columns import blank, keep_common_columns
 from kit.data.report import DataReport, SplitReport
-from kit.data.rows import filter_rows, fingerprint, first_occurrences, held_out_mask, row_digests
+from kit.data.rows import filter_rows, fingerprint, first_occurrences, held_out_mask, row_digests, too_large
 from kit.data.sources import SPLITS, missing_split
 from kit.data.steps import RowSteps
 from kit.data.streaming.stream import Stream
-from kit.errors import DataError
+from kit.errors import DataError, DataMistakes
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -38,6 +40,11 @@ class Splits:
     """The training data, if it is streamed: then it is not in `datasets`."""
 
 
+def without_split(mistake: str) -> str:
+    """A message without the name of the split that it is about."""
+    return re.sub(r"\b(the )?(train|validation|test) split\b", "", mistake)
+
+
 class SplitBuilder:
     """Assembles the splits of a run, in the order train, validation, test, and accounts for every row."""
 
@@ -45,12 +52,40 @@ class SplitBuilder:
         self.data, self.steps = data, steps
         self.report = DataReport()
         self.datasets: dict[str, Dataset] = {}
+        self._present: list[str] = []
+        self._mistakes: list[str] = []
 
     def add(self, split: str, rows: "Dataset", report: SplitReport) -> None:
         """Add a split."""
         datasets, reports = {**self.datasets, split: rows}, {**self.report.splits, split: report}
         self.datasets = {name: datasets[name] for name in SPLITS if name in datasets}
         self.report.splits = {name: reports[name] for name in SPLITS if name in reports}
+
+    @contextmanager
+    def collecting(self, split: str) -> Iterator[None]:
+        """Context manager for what is done to one split: its mistakes do not hide those of other splits.
+
+        `check_mistakes` reports all of them.
+        """
+        self._present.append(split)
+        try:
+            yield
+        except DataError as error:
+            # a column that is missing in several splits is one mistake
+            known = [without_split(mistake) for mistake in self._mistakes]
+            self._mistakes += [line for line in str(error).splitlines() if without_split(line) not in known]
+
+    def check_mistakes(self) -> None:
+        """Raise DataMistakes for the mistakes in all splits, and for sizes that cannot be held out."""
+        sizes, train = list[str](), self.datasets.get("train")
+        for split, size in self.steps.holdout_sizes(0 if train is None else len(train)).items():
+            if size is not None and split in self._present:
+                sizes.append(self._has_split(f"{split}_size"))
+            elif size is not None and train is not None and size >= len(train):
+                sizes.append(too_large(f"{split}_size", size, len(train)))
+        # a single size is checked again when it is held out, after what is wrong with the rows themselves
+        if self._mistakes or len(sizes) > 1:
+            raise DataMistakes([*self._mistakes, *sizes], self._present)
 
     @property
     def train(self) -> "Dataset":
@@ -74,7 +109,11 @@ class SplitBuilder:
     def check_absent(self, split: str, key: str) -> None:
         """Raise DataError if the data has a split that the recipe's `key` would hold out of train."""
         if split in self.datasets:
-            raise DataError(f"data.{key}: {self.data.path} has a split for {split} of its own. Remove the key.")
+            raise DataError(self._has_split(key))
+
+    def _has_split(self, key: str) -> str:
+        split = key.partition("_")[0]
+        return f"data.{key}: {self.data.path} has a split for {split} of its own. Remove the key (data.{key}=null)."
 
     def held_out_sizes(self, sizes: Mapping[str, int | None]) -> dict[str, int]:
         """The splits to hold out of train: those of `sizes` with a size. Raises DataError if the data has one of them

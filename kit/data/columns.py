@@ -38,17 +38,21 @@ def name_columns(
     if data.joins_paragraphs:
         for name in chosen:
             dataset = join_paragraphs(dataset, name)
+    mistakes = []
     for name, key in chosen.items():
         if name not in dataset.column_names:
-            raise DataError(
+            mistakes.append(
                 f'data.{key}: the {split} split of {data.path} has no column "{name}".'
                 f"{did_you_mean(name, dataset.column_names)} It has {', '.join(dataset.column_names)}. "
                 f"{delimiter_hint(dataset.column_names, data)}"
             )
+            continue
         kind = dataset.data.schema.field(name).type
         # A column of type null has no values at all; its rows are counted as missing.
         if name in data.text_columns and not is_text(kind) and kind != pa.null():
-            raise DataError(f'data.{key}: the column "{name}" of {data.path} holds {kind}, not text.')
+            mistakes.append(f'data.{key}: the column "{name}" of {data.path} holds {kind}, not text.')
+    if mistakes:
+        raise DataError("\n".join(mistakes))
     shadowed = [name for name in dataset.column_names if name in needed and name not in chosen]
     if shadowed:
         dataset = dataset.remove_columns(shadowed)

@@ -72,6 +72,11 @@ def cell_text(cell: Any) -> str:
     return cell if isinstance(cell, str) else json.dumps(cell, sort_keys=True, default=repr)
 
 
+def too_large(key: str, size: int, rows: int) -> str:
+    """The message about a size that is not smaller than the number of rows."""
+    return f"data.{key}: {size} rows cannot be held out of {rows} and leave any to train on."
+
+
 def held_out_mask(groups: np.ndarray, size: int, key: str, what: str) -> np.ndarray:
     """A mask of `size` rows that keeps groups together: rows with equal numbers are all inside or all outside.
 
@@ -80,7 +85,7 @@ def held_out_mask(groups: np.ndarray, size: int, key: str, what: str) -> np.ndar
     if every group is too large. `key` is the recipe's key for the size, and `what` the rows of a group have in common.
     """
     if size >= len(groups):
-        raise DataError(f"data.{key}: {size} rows cannot be held out of {len(groups)} and leave any to train on.")
+        raise DataError(too_large(key, size, len(groups)))
     _, group_of_row, counts = np.unique(groups, return_inverse=True, return_counts=True)
     taken = np.zeros(len(counts), dtype=bool)
     room = size

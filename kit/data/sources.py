@@ -22,7 +22,7 @@ from kit.data.formats.reader import EXTENSIONS
 from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
 from kit.data.steps import RowSteps
-from kit.errors import DataError, MissingDataError, NetworkError, did_you_mean
+from kit.errors import DataError, DataMistakes, MissingDataError, NetworkError, did_you_mean
 from kit.hub.names import is_in_folder, looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
 from kit.recipe.data import IN_MEMORY, TEXT_FILE_KEYS
@@ -105,7 +105,7 @@ def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, l
         return {name: [path] for name in split_names(data, ["train"])}
     files, layout = list_data_files(path, suffixes), layout_of(data)
     available = splits_of(files, suffixes)
-    if data.train not in available:
+    if not any(name in available for split in SPLITS for name in candidates(data, split)):
         if folders := split_folders(path, suffixes, layout):
             if data.train not in folders and "data" in folders:  # as in repositories of the Hub
                 return local_files(path / "data", data, steps)
@@ -175,20 +175,24 @@ def split_names(data: "DataSection", available: Collection[str]) -> dict[str, st
 
     Data without a training split can be evaluated; `check_training_splits` rejects it for training.
     """
-    names = {}
+    names, mistakes = {}, []
     for split in SPLITS:
-        wanted = getattr(data, split)
-        if wanted is None:
-            continue
-        candidates = (wanted, *OTHER_NAMES.get(split, ())) if wanted == split else (wanted,)
-        name = next((candidate for candidate in candidates if candidate in available), None)
+        name = next((candidate for candidate in candidates(data, split) if candidate in available), None)
         if name is not None:
             names[split] = name
-        elif wanted != split:
-            raise missing_split(data, split, available)
-    if not names:
-        raise missing_split(data, "train", available)
+        elif getattr(data, split) not in (None, split):
+            mistakes.append(str(missing_split(data, split, available)))
+    if not names and not mistakes:
+        mistakes.append(str(missing_split(data, "train", available)))
+    if mistakes:
+        raise DataMistakes(mistakes, [*names])
     return names
+
+
+def candidates(data: "DataSection", split: str) -> tuple[str, ...]:
+    """The names that a split may have in the data."""
+    wanted = getattr(data, split)
+    return () if wanted is None else (wanted, *OTHER_NAMES.get(split, ())) if wanted == split else (wanted,)
 
 
 def missing_split(data: "DataSection", split: str, available: Collection[str]) -> DataError:

@@ -3,6 +3,7 @@
 Nothing is dropped silently: the report accounts for every row that was read.
 """
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from kit.data.builder import SplitBuilder, Splits
@@ -15,18 +16,27 @@ from kit.errors import DataError
 if TYPE_CHECKING:
     from kit.recipe.data import DataSection
 
-__all__ = ["Splits", "check_training_splits", "load_splits"]
+__all__ = ["Splits", "check_training_splits", "load_splits", "training_problems"]
 
 
 def check_training_splits(splits: Splits, data: "DataSection") -> None:
     """Raise DataError for data that cannot be trained on, because it has no training or no validation split."""
-    if "train" not in splits.datasets and splits.stream is None:
-        raise missing_split(data, "train", [*splits.datasets])
-    if "validation" not in splits.datasets:
-        raise DataError(
-            f"{data.path} has no validation split, by which the best checkpoint is chosen. Name it "
+    names = [*splits.datasets, *(["train"] if splits.stream is not None else [])]
+    if problems := training_problems(names, data):
+        raise DataError("\n".join(problems))
+
+
+def training_problems(splits: Sequence[str], data: "DataSection") -> list[str]:
+    """What keeps data with these splits, read or held out, from being trained on."""
+    problems = []
+    if "train" not in splits:
+        problems.append(str(missing_split(data, "train", splits)))
+    if "validation" not in splits:
+        problems.append(
+            f"data.validation: {data.path} has no validation split, by which the best checkpoint is chosen. Name it "
             "(data.validation), or hold rows out of train (data.validation_size: 1000)."
         )
+    return problems
 
 
 def load_splits(data: "DataSection", steps: RowSteps | None = None) -> Splits:
@@ -41,7 +51,9 @@ def load_splits(data: "DataSection", steps: RowSteps | None = None) -> Splits:
         return load_streamed(data, steps)
     builder = SplitBuilder(data, steps)
     for split, (rows, report) in read_splits(data, steps).items():
-        builder.add(split, name_columns(steps.adapt(rows), data, split, builder.report, steps.columns), report)
+        with builder.collecting(split):
+            builder.add(split, name_columns(steps.adapt(rows), data, split, builder.report, steps.columns), report)
+    builder.check_mistakes()
     if steps.expands:
         # before a row becomes several examples, so that all of them are held out
         builder.hold_out_missing()

@@ -20,11 +20,11 @@ from kit.cards.card import write_card
 from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.shortcuts import LabeledPairs
-from kit.data.splits import Splits, check_training_splits, load_splits
+from kit.data.splits import Splits, check_training_splits, load_splits, training_problems
 from kit.data.steps import ExampleColumns, RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
-from kit.errors import RecipeError, RunError
+from kit.errors import DataError, DataMistakes, RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.engine import Predictor
@@ -151,8 +151,16 @@ class Task(ABC, Generic[E, S]):
 
     def load_training_splits(self) -> Splits:
         """The splits of a run, which needs train and validation, unlike the evaluation of a trained model."""
-        splits = self.load_splits()
-        check_training_splits(splits, self.recipe.data)
+        data = self.recipe.data
+        try:
+            splits = self.load_splits()
+        except DataMistakes as error:
+            held_out = any(data.is_set(f"validation_{unit}") for unit in ("size", "share", "steps"))
+            problems = training_problems([*error.splits, *["validation"] * held_out], data)
+            known = [mistake.partition(":")[0] for mistake in str(error).splitlines()]
+            more = [problem for problem in problems if problem.partition(":")[0] not in known]
+            raise DataError("\n".join([str(error), *more])) from None
+        check_training_splits(splits, data)
         return splits
 
     @property

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kit.data.rows import ColumnView, fingerprint
 from kit.data.splits import Splits, check_training_splits, load_splits
 from kit.errors import DataError
+from kit.tasks.registry import create_task
 from kit.tasks.translation.recipe import TranslationData
 
 in_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
@@ -330,3 +331,22 @@ def test_a_column_view_can_be_iterated_repeatedly():
     dataset = Dataset.from_dict({"source": [str(n) for n in range(25_000)]}).select(range(24_999, -1, -1))
     texts = ColumnView(dataset, "source")
     assert list(texts) == list(texts) == [str(n) for n in range(24_999, -1, -1)]
+
+
+def test_all_mistakes_in_the_splits_are_in_one_message(tmp_path, make_recipe):
+    for split in ("train", "dev"):
+        write_pairs(tmp_path / f"{split}.tsv", [("a", "b"), ("c", "d")])
+    data = {"path": str(tmp_path), "source": "sorce", "target": "text", "validation_size": 1, "test_size": 5}
+    with pytest.raises(DataError) as caught:
+        create_task(make_recipe("translation", data)).load_training_splits()
+    starts = [message.partition(":")[0] for message in str(caught.value).splitlines()]
+    assert starts == ["data.source", "data.target", "data.validation_size"]  # each once, though it is in both splits
+    assert 'Did you mean "source"?' in str(caught.value)
+    data = {"path": str(tmp_path), "source": "sorce", "train": "dev", "validation": None, "test": "tst"}
+    with pytest.raises(DataError) as caught:
+        create_task(make_recipe("translation", data)).load_training_splits()
+    assert [message.partition(":")[0] for message in str(caught.value).splitlines()] == ["data.test", "data.validation"]
+    data = {"path": str(tmp_path / "train.tsv"), "targets": ["y"], "date": "day", "history": 1, "horizon": 1}
+    task = create_task(make_recipe("forecasting", data))
+    with pytest.raises(DataError, match=r"data.targets: .*\ndata.date: .*\ndata.validation: .* has no validation"):
+        task.load_training_splits()

@@ -81,12 +81,13 @@ def read_series(rows: "Dataset", data: "ForecastingData", where: str, complete: 
 
     Without `complete`, as for a forecast, the last steps need no values: they are the context of the steps to predict.
     """
-    for name, key in data.value_columns.items():
-        if name not in rows.column_names:
-            raise DataError(
-                f'data.{key}: {where} has no column "{name}".{did_you_mean(name, rows.column_names)} It has '
-                f"{', '.join(rows.column_names)}."
-            )
+    missing = [(name, key) for name, key in data.value_columns.items() if name not in rows.column_names]
+    if missing:
+        raise DataError("\n".join(
+            f'data.{key}: {where} has no column "{name}".{did_you_mean(name, rows.column_names)} It has '
+            f"{', '.join(rows.column_names)}."
+            for name, key in missing
+        ))  # fmt: skip
     kind = rows.data.schema.field(data.targets[0]).type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     series = _series_of_rows(rows, data, where) if is_list else _series_of_steps(rows, data, where)

@@ -105,11 +105,13 @@ class Forecasting(Task[Windows, ForecastingState]):
         data = self.recipe.data
         builder = SplitBuilder(data, RowSteps(data))
         for split, (rows, report) in read_splits(data, builder.steps).items():
-            series = read_series(rows, data, f"{data.path}, {split}")
-            if not series:
-                raise DataError(f"{data.path}: the {split} split has no series.")
-            builder.report.notes += irregular_dates(series, split)
-            builder.add(split, as_rows(series), report)
+            with builder.collecting(split):
+                series = read_series(rows, data, f"{data.path}, {split}")
+                if not series:
+                    raise DataError(f"{data.path}: the {split} split has no series.")
+                builder.report.notes += irregular_dates(series, split)
+                builder.add(split, as_rows(series), report)
+        builder.check_mistakes()
         hold_out_series(builder, data)
         builder.select_training_rows()
         for split, rows in builder.datasets.items():

@@ -41,8 +41,10 @@ def load_documents(data: "TextData") -> Splits:
     """Load the documents that a recipe names. Raises DataError if they are missing or do not match the recipe."""
     builder = SplitBuilder(data, RowSteps(data))
     for split, (rows, report) in read_documents(data).items():
-        named = name_columns(rows, data, split, builder.report)
-        builder.add(split, without_empty(drop_missing(named, data.roles, report), report), report)
+        with builder.collecting(split):
+            named = name_columns(rows, data, split, builder.report)
+            builder.add(split, without_empty(drop_missing(named, data.roles, report), report), report)
+    builder.check_mistakes()
     builder.check_not_empty()
     hold_out_ends(builder, data)
     builder.hold_out_missing()
