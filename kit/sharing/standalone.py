@@ -66,7 +66,7 @@ def _process(request: dict[str, Any]) -> None:
 
     model = _load_model(request["model"], request["base"], getattr(transformers, request["loader"]))
     target = Path(request["output"])
-    target.mkdir(parents=True, exist_ok=True)
+    target.mkdir()  # not its parent, which is gone if `kit push` was killed and started again
     save_file(model_outputs(model, load_file(request["inputs"])), target / "tensors.safetensors")
     texts: dict[str, Any] = {}
     if request["texts"]:

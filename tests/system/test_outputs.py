@@ -1,6 +1,7 @@
 """Outputs: whole or not at all, whoever is killed, and never from two writers at once."""
 
 import ast
+import errno
 import os
 import signal
 import tempfile
@@ -106,6 +107,28 @@ def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None
             pytest.fail("the work has begun")
         assert problem in str(raised.value)
     assert [file.name for file in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_full_or_read_only_disk_is_reported_with_the_file_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Not with the temporary one; at the beginning as well as while it is written."""
+    path = tmp_path / "out.txt"
+
+    def fails(*arguments: object) -> None:
+        raise OSError(number, os.strerror(number), *map(str, arguments[:1]))
+
+    with pytest.raises(OSError, match=os.strerror(number)) as raised, atomic_write(path):
+        fails()
+    assert raised.value.filename == str(path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", fails)
+        for manager in (atomic_write(path), new_folder(path)):
+            with pytest.raises(OSError, match=os.strerror(number)) as raised, manager:
+                pytest.fail("the work has begun")
+            assert raised.value.filename == str(path)
+    assert not [entry for entry in tmp_path.rglob("*") if entry.is_file()]
 
 
 def test_a_file_that_must_not_be_overwritten_is_not(tmp_path: Path) -> None:
