@@ -1,6 +1,5 @@
 """Configuration of `hred`: the hierarchical recurrent encoder-decoder for dialogue."""
 
-from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from huggingface_hub.dataclasses import strict
@@ -64,11 +63,6 @@ class HREDConfig(RNNTextDecoderConfig):
             "utterance_hidden_size": width // (2 if self.bidirectional else 1),
             "context_hidden_size": width if self.context_hidden_size == self.hidden_size else 2 * width,
         }
-
-    def invalid_values(self) -> Iterator[str]:
-        yield from super().invalid_values()
-        yield from self.not_positive("utterance_hidden_size", "utterance_layers")
-        yield from self.not_positive("context_hidden_size", "context_layers")
 
 
 __all__ = ["HREDConfig"]

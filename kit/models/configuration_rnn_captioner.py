@@ -63,13 +63,10 @@ class RNNCaptionerConfig(RNNTextDecoderConfig):
 
     def invalid_values(self) -> Iterator[str]:
         yield from super().invalid_values()
-        yield from self.not_positive("image_size", "num_channels", "feature_size")
         if not re.fullmatch("#[0-9a-fA-F]{6}", self.background):
             yield f"background must be a color such as #ffffff, not {self.background}"
-        if self.cnn_blocks < 0:
-            yield f"cnn_blocks must not be negative, not {self.cnn_blocks}"
-        if not self.cnn_channels or min(self.cnn_channels) < 1:
-            yield f"cnn_channels needs at least one stage, each of at least 1 channel, not {self.cnn_channels}"
+        if not self.cnn_channels:
+            yield f"cnn_channels needs at least one stage, not {self.cnn_channels}"
         if self.backbone_config is not None and "model_type" not in self.backbone_config:
             yield "backbone_config needs a model_type, for example resnet"
 

@@ -84,16 +84,6 @@ class RNNForecasterConfig(RNNDecoderConfig):
     def decoder_input_size(self) -> int:
         return self.value_size + self.context_size
 
-    def invalid_values(self) -> Iterator[str]:
-        yield from super().invalid_values()
-        yield from self.not_positive("value_size", "horizon", "encoder_layers", "encoder_hidden_size")
-        yield from self.not_probabilities("scheduled_sampling")
-        for name in ("context_size", "input_noise"):
-            if getattr(self, name) < 0:
-                yield f"{name} must not be negative, not {getattr(self, name)}"
-        if self.min_scale <= 0:
-            yield f"min_scale must be above 0, not {self.min_scale}"
-
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
         if self.feedback == "sample" and self.loss != "gaussian":

@@ -86,12 +86,27 @@ class RNNLMConfig(PreTrainedConfig):
         """Dropout between layers."""
         return self.dropout if self.layer_dropout is None else self.layer_dropout
 
+    @classmethod
+    def bounds(cls) -> dict[str, tuple[float, float]]:
+        """The smallest and the largest value of each number. The largest are far beyond what is trained: they keep a
+        typing error from building layers for hours."""
+        probabilities = ("dropout", "input_dropout", "layer_dropout", "word_dropout", "weight_dropout")
+        return {
+            "vocab_size": (1, 2**31 - 1),
+            "embedding_size": (1, 2**20),
+            "hidden_size": (1, 2**20),
+            "num_hidden_layers": (1, 1000),
+            "initializer_range": (0, 1e6),
+            **dict.fromkeys(probabilities, (0, 1)),
+        }
+
     def _check_values(self) -> None:
         """Raise ValueError for values that no model can have."""
-        for name in ("vocab_size", "embedding_size", "hidden_size", "num_hidden_layers"):
+        for name, (low, high) in self.bounds().items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+            if value is not None and not low <= value <= high:
+                limit = f"at most {high}" if value > high else f"at least {low}"
+                raise ValueError(f"{name} must be {limit}, not {value}")
         for name in ("dropout", "input_dropout", "layer_dropout", "word_dropout", "weight_dropout"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:

@@ -18,6 +18,20 @@ CONTEXT_DESTINATIONS = ("input", "state", "readout", "next_layer")
 
 Cell = Literal["rnn", "lstm", "gru"]
 
+SIZES = dict.fromkeys(
+    (
+        "hidden_size", "embedding_size", "encoder_hidden_size", "attention_size", "num_attention_heads",
+        "utterance_hidden_size", "context_hidden_size", "feature_size", "value_size", "cnn_channels",
+    ),
+    (1, 2**20),
+) | {"context_size": (0, 2**20), "num_channels": (1, 1000), "image_size": (1, 2**14)}  # fmt: skip
+LAYERS = dict.fromkeys(
+    ("encoder_layers", "decoder_layers", "utterance_layers", "context_layers", "attention_layers"), (1, 1000)
+) | {"cnn_blocks": (0, 1000)}
+COUNTS = dict.fromkeys(("vocab_size", "decoder_vocab_size", "horizon"), (1, 2**31 - 1))
+PROBABILITIES = dict.fromkeys(("dropout", "scheduled_sampling"), (0, 1))
+NOISE = dict.fromkeys(("embedding_noise", "input_noise", "initializer_range"), (0, 1e6)) | {"min_scale": (1e-30, 1e6)}
+
 
 @strict
 class RNNDecoderConfig(PreTrainedConfig):
@@ -76,6 +90,13 @@ class RNNDecoderConfig(PreTrainedConfig):
                 raise ValueError(problem)
 
     @classmethod
+    def bounds(cls) -> dict[str, tuple[float, float]]:
+        """The smallest and the largest value of each number, also of those in lists. The largest are far beyond what is
+        trained: they keep a typing error from building layers for hours."""
+        known = {**SIZES, **LAYERS, **COUNTS, **PROBABILITIES, **NOISE}
+        return {name: limits for name, limits in known.items() if name in cls.__dataclass_fields__}
+
+    @classmethod
     def field_choices(cls) -> dict[str, tuple[str, ...]]:
         """The valid names of text fields whose names are registered elsewhere: attention scores."""
         from .attention import SCORES
@@ -128,24 +149,13 @@ class RNNDecoderConfig(PreTrainedConfig):
         for name, choices in self.field_choices().items():
             if getattr(self, name) not in choices:
                 yield f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)}"
-        yield from self.not_positive("hidden_size", "decoder_layers", "num_attention_heads", "attention_size")
-        yield from self.not_probabilities("dropout")
+        for name, (low, high) in self.bounds().items():
+            value = getattr(self, name)
+            for number in value if isinstance(value, list) else [value]:
+                if number is not None and not low <= number <= high:
+                    yield f"{name} must be {f'at most {high}' if number > high else f'at least {low}'}, not {number}"
         if self.dropout == 1:
             yield "dropout=1 would erase everything: it must be below 1"
-
-    def not_positive(self, *names: str) -> Iterator[str]:
-        """Messages about sizes below 1."""
-        for name in names:
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                yield f"{name} must be at least 1, not {value}"
-
-    def not_probabilities(self, *names: str) -> Iterator[str]:
-        """Messages about numbers outside [0, 1]."""
-        for name in names:
-            value = getattr(self, name)
-            if not 0 <= value <= 1:
-                yield f"{name} is a probability: it must be in [0, 1], not {value}"
 
     def conflicts(self) -> Iterator[str]:
         """Messages about valid values that do not fit together, each with what to change."""
@@ -284,13 +294,6 @@ class RNNTextDecoderConfig(RNNDecoderConfig):
             "feedback": "argmax",
         }
 
-    def invalid_values(self) -> Iterator[str]:
-        yield from super().invalid_values()
-        yield from self.not_positive("vocab_size", "decoder_vocab_size", "embedding_size")
-        yield from self.not_probabilities("scheduled_sampling")
-        if self.embedding_noise < 0:
-            yield f"embedding_noise must not be negative, not {self.embedding_noise}"
-
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
         if self.feedback != "argmax" and self.scheduled_sampling == 0:
@@ -353,10 +356,6 @@ class RNNSeq2SeqConfig(RNNTextDecoderConfig):
     def tiny_sizes(self, width: int) -> dict[str, Any]:
         size = width if self.encoder_size == self.hidden_size else 2 * width
         return {**super().tiny_sizes(width), "encoder_hidden_size": size // (2 if self.bidirectional else 1)}
-
-    def invalid_values(self) -> Iterator[str]:
-        yield from super().invalid_values()
-        yield from self.not_positive("encoder_layers", "encoder_hidden_size")
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()

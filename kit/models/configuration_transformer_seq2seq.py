@@ -116,13 +116,24 @@ class TransformerSeq2SeqConfig(PreTrainedConfig):
             "activation_dropout": 0.0,
         }
 
+    @classmethod
+    def bounds(cls) -> dict[str, tuple[float, float]]:
+        """The smallest and the largest value of each number. The largest are far beyond what is trained: they keep a
+        typing error from building layers for hours."""
+        sizes = dict.fromkeys(("hidden_size", "intermediate_size", "num_attention_heads"), (1, 2**20))
+        # as deep as the deepest Transformers (Wang et al., 2022)
+        layers = dict.fromkeys(("encoder_layers", "decoder_layers"), (1, 1000))
+        counts = dict.fromkeys(("vocab_size", "decoder_vocab_size", "max_position_embeddings"), (1, 2**31 - 1))
+        names = ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout")
+        return sizes | layers | counts | dict.fromkeys(names, (0, 1)) | {"initializer_range": (0, 1e6)}
+
     def _check_values(self) -> None:
         """Raise ValueError for values that no model can have, with what to change."""
-        sizes = ("vocab_size", "hidden_size", "encoder_layers", "decoder_layers", "num_attention_heads")
-        for name in (*sizes, "intermediate_size", "max_position_embeddings"):
+        for name, (low, high) in self.bounds().items():
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, not {value}")
+            if value is not None and not low <= value <= high:
+                limit = f"at most {high}" if value > high else f"at least {low}"
+                raise ValueError(f"{name} must be {limit}, not {value}")
         for name in ("dropout", "embedding_dropout", "attention_dropout", "activation_dropout"):
             value = getattr(self, name)
             if value is not None and not 0 <= value < 1:

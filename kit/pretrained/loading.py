@@ -1,5 +1,6 @@
 """Load models: trained ones, pretrained ones to train, and adapters with their base model."""
 
+import copy
 from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from transformers import (
 )
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
-from kit.errors import RecipeError, RunError
+from kit.errors import KitError, RecipeError, RunError
 from kit.hub.download import download, is_downloaded
 from kit.hub.names import parse_foreign_repo_id
 from kit.pretrained.adapters import (
@@ -32,8 +33,9 @@ from kit.pretrained.architecture import architecture
 from kit.pretrained.folder import ModelFolder, load_config, weights_dir
 from kit.pretrained.heads import copy_rows, match_labels, move_rows, row_parameters
 from kit.pretrained.padding import padding_problem
+from kit.pretrained.size import check_memory, check_sizes
 from kit.recipe.base import Recipe
-from kit.system.device import default_device
+from kit.system.device import default_device, preserved_random_state
 from kit.system.files import read_json
 from kit.system.load_errors import one_line_errors
 from kit.system.outputs import scratch_folder
@@ -113,8 +115,9 @@ def new_or_pretrained(
     """
     pretrained, train = recipe.model.pretrained, recipe.train
     torch.manual_seed(train.seed)
+    dtype = getattr(torch, train.dtype)
     if pretrained is None:
-        return BuiltModel(build_from_config(auto_class, config).to(getattr(torch, train.dtype)))
+        return BuiltModel(build_from_config(auto_class, config, dtype).to(dtype))
     with one_line_errors(pretrained), quiet_transformers(), merged_weights(pretrained) as folder:
         model, loading = auto_class.from_pretrained(
             folder,
@@ -165,14 +168,21 @@ def fit_head(auto_class: Any, folder: str, model: PreTrainedModel, missing: Set[
     return names, notes
 
 
-def build_from_config(auto_class: Any, config: PreTrainedConfig) -> PreTrainedModel:
-    """A new model. Raises RecipeError if no model can be built from the numbers in its config."""
+def build_from_config(auto_class: Any, config: PreTrainedConfig, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A new model, whose weights will have this type. Raises RecipeError if no model can be built from the numbers in
+    its config, or if it cannot fit into memory."""
     try:
+        check_sizes(config)
+        with preserved_random_state(), torch.device("meta"):
+            check_memory(auto_class.from_config(copy.deepcopy(config), trust_remote_code=False), dtype)
         return auto_class.from_config(config, trust_remote_code=False)
-    # Configs of transformers accept any number; for one below 1, the layers raise exceptions of many types.
-    except (ArithmeticError, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+    except KitError:
+        raise
+    # Configs of transformers accept any number and name; for impossible ones, layers raise exceptions of any type.
+    except Exception as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RecipeError(
-            f"model: a {config.model_type} cannot be built from the keys of this section: {error}"
+            f"model: a {config.model_type} cannot be built from the keys of this section: {reason}"
         ) from error
 
 

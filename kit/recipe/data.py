@@ -5,11 +5,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from annotated_types import MinLen
-from pydantic import AfterValidator, PositiveInt, PrivateAttr
+from pydantic import AfterValidator, PrivateAttr
 
 from kit.errors import did_you_mean
 from kit.recipe.messages import show
-from kit.recipe.section import Section, Seed, Share, absent, at_most_one
+from kit.recipe.section import PositiveInt, Section, Seed, Share, absent, at_most_one
 
 TABULAR_KEYS = ("columns", "delimiter", "quoting")
 """Data keys for files whose lines are split into cells."""

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Gt, MinLen
-from pydantic import ConfigDict, PositiveFloat, PositiveInt
+from annotated_types import Gt, Le, MinLen
+from pydantic import ConfigDict
 
-from kit.recipe.section import Fraction, Section, exactly_one
+from kit.recipe.section import MAX_COUNT, Fraction, PositiveFloat, PositiveInt, Section, exactly_one
 
 
 class ModelSection(Section):
@@ -48,7 +48,7 @@ class TokenizerSection(Section):
     pretrained: str | None = None
     """Existing tokenizer to use instead of training one: a folder, or OWNER/NAME[@REVISION] on the Hub."""
 
-    vocab_size: Annotated[int, Gt(4)] = 8000
+    vocab_size: Annotated[int, Gt(4), Le(MAX_COUNT)] = 8000
     """Maximum vocabulary size, including the four special tokens. A few thousand suit small datasets."""
 
     min_frequency: PositiveInt = 2

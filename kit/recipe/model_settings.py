@@ -12,8 +12,10 @@ import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, TypeAdapter, ValidationError, create_model
 from pydantic.fields import FieldInfo
 
@@ -79,7 +81,8 @@ def model_fields(model_type: str) -> dict[str, FieldInfo]:
 def settings_model(config: Any) -> type[BaseModel]:
     """A pydantic model of the fields of a config class that a recipe may set, to check names and types.
 
-    A config class of kit lists names that are registered elsewhere, such as attention scores, in `field_choices()`.
+    A config class of kit has names that are registered elsewhere, such as attention scores, in `field_choices()`, and
+    the limits of its numbers in `bounds()`.
     """
     choices = config.field_choices() if hasattr(config, "field_choices") else {}
     return _settings_model(config, tuple(choices.items()))
@@ -91,6 +94,7 @@ def _settings_model(config: type, choices: tuple[tuple[str, tuple[str, ...]], ..
 
     inherited = {item.name for item in dataclasses.fields(PreTrainedConfig)}
     descriptions = _descriptions(config)
+    bounds = config.bounds() if hasattr(config, "bounds") else {}
     fields: dict[str, Any] = {}
     for item in dataclasses.fields(config):
         if item.name in inherited or item.name in SET_BY_KIT:
@@ -101,6 +105,8 @@ def _settings_model(config: type, choices: tuple[tuple[str, tuple[str, ...]], ..
             default = ... if item.default is dataclasses.MISSING else item.default
             info = Field(default=default, description=descriptions.get(item.name))
         annotation = Literal[dict(choices)[item.name]] if item.name in dict(choices) else _checkable(item.type)
+        if item.name in bounds:
+            annotation = _bounded(annotation, *bounds[item.name])
         fields[item.name] = (annotation, info)
     for name, parameter in _own_parameters(config).items():
         if name not in fields and name not in inherited and name not in SET_BY_KIT:
@@ -116,6 +122,18 @@ def _own_parameters(config: type) -> dict[str, inspect.Parameter]:
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = list(inspect.signature(config).parameters.values())
     return {parameter.name: parameter for parameter in parameters if parameter.kind in named}
+
+
+def _bounded(annotation: Any, low: float, high: float) -> Any:
+    """The annotation with bounds on its numbers, also on those in a list."""
+    members = get_args(annotation)
+    if get_origin(annotation) in (Union, UnionType):
+        # a float may be written as a whole number
+        kept = [member for member in members if not (member is int and float in members)]
+        return Union[tuple(_bounded(member, low, high) for member in kept)]  # noqa: UP007 (built at run time)
+    if get_origin(annotation) is list:
+        return list[_bounded(members[0], low, high)]  # type: ignore[misc]
+    return Annotated[annotation, Ge(low), Le(high)] if annotation in (int, float) else annotation
 
 
 def _checkable(annotation: Any) -> Any:

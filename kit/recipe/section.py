@@ -9,12 +9,27 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self, TypeVar, cast
 
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationInfo, model_validator
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 T = TypeVar("T")
 
+MAX_COUNT = 2**31 - 1
+"""Largest whole number of a recipe: tokenizers, Arrow's lists and many kernels count with 32 bits."""
+MAX_NUMBER = 1e38
+"""Largest number of a recipe: about what float32 can hold."""
+
+MAX_NEW_TOKENS = 2**17
+"""Longest output, in tokens: an untrained model never writes an end token."""
+
+PositiveInt = Annotated[int, Gt(0), Le(MAX_COUNT)]
+NonNegativeInt = Annotated[int, Ge(0), Le(MAX_COUNT)]
+PositiveFloat = Annotated[float, Gt(0), Le(MAX_NUMBER)]
+NonNegativeFloat = Annotated[float, Ge(0), Le(MAX_NUMBER)]
+NewTokens = Annotated[int, Gt(0), Le(MAX_NEW_TOKENS)]
+Beams = Annotated[int, Gt(0), Le(1000)]
+LengthPenalty = Annotated[float, Ge(-10), Le(10)]
 Seed = Annotated[int, Ge(0), Lt(2**32)]  # NumPy's legacy generators accept no larger one
 Fraction = Annotated[float, Ge(0), Lt(1)]
 Share = Annotated[float, Gt(0), Lt(1)]

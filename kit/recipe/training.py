@@ -5,9 +5,18 @@ from collections.abc import Iterator
 from typing import Annotated, ClassVar, Generic, Literal, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
-from pydantic import NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from kit.recipe.section import Fraction, Section, Seed, absent, exactly_one
+from kit.recipe.section import (
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Section,
+    Seed,
+    absent,
+    exactly_one,
+)
 
 Metric = TypeVar("Metric")
 
@@ -188,7 +197,7 @@ class EvalSection(Section, Generic[Metric]):
     metric_for_best_model: Metric | Literal["loss"] = "loss"
     """Metric that selects the best checkpoint: loss, or one of eval.metrics."""
 
-    average: Annotated[int, Ge(2)] | None = None
+    average: Annotated[int, Ge(2), Le(1000)] | None = None
     """At the end, average the weights of this many last checkpoints (one every train.save_steps) and compare the
     average with the best checkpoint on the validation split; the better one becomes the model. This many checkpoints
     are kept."""

@@ -101,7 +101,9 @@ def test_every_key_can_be_explained_and_every_section_lists_its_keys():
 def test_an_explanation_has_accepted_values_and_default():
     text = explain("train.optimizer")
     assert "expects: one of adamw, adam, sgd, adafactor\n  default: adamw\n" in text
-    assert "expects: a whole number (above 0) or null\n  default: null\n" in explain("train.max_steps")
+    assert "expects: a whole number (above 0, at most 2147483647) or null\n  default: null\n" in explain(
+        "train.max_steps"
+    )
     assert "default: none (required)" in explain("data.path")
     assert "expects: one of rnn, lstm, gru\n" in explain("model.cell")
     assert 'default: ["input", "readout"]' in explain("model.context_to")

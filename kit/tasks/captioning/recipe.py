@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import PositiveInt
-
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.data import DataSection, HoldoutShareKeys
+from kit.recipe.section import NewTokens, PositiveInt
 from kit.recipe.suggestion import DataSample, Suggestion
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 
@@ -39,7 +38,7 @@ class CaptioningEval(Seq2SeqEval[CaptionMetric]):
     """Metrics computed on the generated captions, in addition to loss and perplexity; every caption of an image is a
     reference."""
 
-    max_new_tokens: PositiveInt = 64
+    max_new_tokens: NewTokens = 64
     """Maximum number of tokens in a caption; longer captions are truncated."""
 
     group_by: list[str] = []  # noqa: RUF012

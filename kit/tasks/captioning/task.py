@@ -25,7 +25,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import BuiltModel, load_model
+from kit.pretrained.loading import BuiltModel, build_from_config, load_model
 from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.captioning.images import Images, PixelReader, image_cost, image_processor_of
 from kit.tasks.captioning.inference import Captioner
@@ -145,7 +145,7 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is None:
-            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+            model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
         else:
             model = load_model(self.auto_class, section.pretrained, section.settings)
             known, needed = model.get_input_embeddings().num_embeddings, len(state.tokenizers.target)

@@ -3,9 +3,9 @@
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from kit.recipe.base import SupportsAdapters
+from kit.recipe.section import NewTokens, NonNegativeInt, PositiveFloat
 from kit.recipe.training import EvalSection
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, TextData
 
@@ -42,7 +42,7 @@ class CausalEval(EvalSection[Literal["bits_per_byte"]]):
     """Length of the prompts of the samples, in tokens: the beginnings of validation blocks. 0 samples without a
     prompt."""
 
-    max_new_tokens: PositiveInt = 60
+    max_new_tokens: NewTokens = 60
     """Length of a sample, in tokens; at most what the model has positions for after the prompt."""
 
     temperature: PositiveFloat = 0.8

@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import MinLen
-from pydantic import PositiveFloat
 
 from kit.evaluation.metrics import METRICS
 from kit.evaluation.metrics.choice import or_registered
+from kit.recipe.section import PositiveFloat
 from kit.recipe.suggestion import MAX_LABELS, DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe, TruncationKey

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import PositiveInt
-
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.data import DataSection
+from kit.recipe.section import PositiveInt
 from kit.recipe.suggestion import DataSample, Suggestion
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval, Seq2SeqRecipe
 

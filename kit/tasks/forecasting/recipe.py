@@ -3,12 +3,11 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, MinLen
-from pydantic import PositiveInt
+from annotated_types import Ge, Le, MinLen
 
 from kit.recipe.base import Recipe
 from kit.recipe.data import DataSection
-from kit.recipe.section import at_most_one
+from kit.recipe.section import MAX_COUNT, PositiveInt, at_most_one
 from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection, ScheduledSamplingKeys, TrainSection
 
@@ -53,7 +52,7 @@ class ForecastingData(DataSection):
     stride: PositiveInt = 1
     """Number of steps between training windows."""
 
-    season: Annotated[int, Ge(2)] | Literal["auto"] | None = "auto"
+    season: Annotated[int, Ge(2), Le(MAX_COUNT)] | Literal["auto"] | None = "auto"
     """Number of steps in a season, such as 24 for hourly values with a daily pattern: the seasonal naive baseline
     repeats the last season. auto looks in the training data for the season whose repetition forecasts better than the
     last value; null means none. It does not affect training."""

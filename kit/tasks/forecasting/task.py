@@ -31,7 +31,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
-from kit.pretrained.loading import BuiltModel, load_model
+from kit.pretrained.loading import BuiltModel, build_from_config, load_model
 from kit.recipe.model_settings import config_class
 from kit.system.files import read_json
 from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
@@ -265,7 +265,7 @@ class Forecasting(Task[Windows, ForecastingState]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is None:
-            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+            model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
             fit_normalization(model, state.train)
         else:
             model = load_model(self.auto_class, section.pretrained, section.settings)

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Gt
-from pydantic import PositiveInt
+from annotated_types import Gt, Le
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.base import Recipe, SupportsAdapters, UsesTokenizer
 from kit.recipe.data import DataSection, LanguagesKey
+from kit.recipe.section import MAX_COUNT, NewTokens
 from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.language_modeling.recipe import LanguageModelTrain
@@ -35,7 +35,7 @@ class InstructionData(LanguagesKey, DataSection):
     """Text that the model reads before it answers; {prompt} stands for the prompt. Special tokens in the template are
     tokenized as such."""
 
-    max_length: Annotated[int, Gt(1)] | None = None
+    max_length: Annotated[int, Gt(1), Le(MAX_COUNT)] | None = None
     """Drop training examples with more tokens than this, prompt and answer together; they are counted. By default the
     number of positions of the model. In evaluation, prompts that are too long lose their beginning."""
 
@@ -62,7 +62,7 @@ class InstructionEval(EvalSection[AnswerMetric]):
     """Metrics computed on generated answers, in addition to the loss; rouge1 is their unigram F1. Without metrics, only
     a few answers are generated, to be printed."""
 
-    max_new_tokens: PositiveInt = 64
+    max_new_tokens: NewTokens = 64
     """Maximum number of tokens in a generated answer."""
 
     def unused_in_evaluation(self) -> dict[str, str]:

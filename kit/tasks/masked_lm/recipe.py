@@ -3,8 +3,8 @@
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Gt, Le
-from pydantic import PositiveInt
 
+from kit.recipe.section import PositiveInt
 from kit.recipe.training import EvalSection
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe, TextData
 

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Gt
-from pydantic import NonNegativeInt, PositiveInt
+from annotated_types import Ge, Gt, Le
 
 from kit.evaluation.metrics.choice import or_registered
+from kit.recipe.section import MAX_COUNT, MAX_NUMBER, NonNegativeInt, PositiveInt
 from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe
@@ -45,7 +45,7 @@ class QuestionAnsweringData(LabelingData):
     """Column whose rows data.validation_size and data.test_size hold out together, such as the title of the article; by
     default questions about the same text stay together."""
 
-    max_length: Annotated[int, Gt(7)] | None = None
+    max_length: Annotated[int, Gt(7), Le(MAX_COUNT)] | None = None
     """Number of tokens in a window: the question, and as much of the text as fits; by default 384, or the number of
     positions of the model if that is smaller."""
 
@@ -91,7 +91,7 @@ class QuestionAnsweringEval(EvalSection[AnswerMetric]):
     max_answer_length: PositiveInt = 30
     """Maximum number of tokens in an answer."""
 
-    null_threshold: float | None = None
+    null_threshold: Annotated[float, Ge(-MAX_NUMBER), Le(MAX_NUMBER)] | None = None
     """Predict no answer if its score exceeds that of the best answer by more than this. By default the threshold that
     is best on the validation split, if that has questions without an answer; it is saved with the model."""
 

@@ -3,14 +3,14 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Ge, MinLen
-from pydantic import PositiveInt
+from annotated_types import Ge, Le, MinLen
 
 from kit.errors import did_you_mean
 from kit.recipe.base import SupportsAdapters
 from kit.recipe.data import DataSection, LanguagesKey, StreamingKeys
 from kit.recipe.messages import show
 from kit.recipe.model import Seq2SeqTokenizerSection
+from kit.recipe.section import MAX_NUMBER, PositiveInt
 from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import HubSection
 from kit.tasks.families.seq2seq.recipe import TextToTextRecipe
@@ -64,7 +64,7 @@ class TranslationData(StreamingKeys, LanguagesKey, DataSection):
     min_length: PositiveInt = 1
     """Drop training examples with fewer tokens than this on either side; 1 drops empty text."""
 
-    max_length_ratio: Annotated[float, Ge(1)] | None = None
+    max_length_ratio: Annotated[float, Ge(1), Le(MAX_NUMBER)] | None = None
     """Drop training examples in which one side is more than this many times as long as the other."""
 
     @property

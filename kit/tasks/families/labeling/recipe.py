@@ -2,11 +2,11 @@
 
 from typing import Annotated, ClassVar, Literal
 
-from annotated_types import Gt
+from annotated_types import Gt, Le
 
 from kit.recipe.base import Recipe, SupportsAdapters, UsesTokenizer
 from kit.recipe.data import DataSection, LanguagesKey
-from kit.recipe.section import Section
+from kit.recipe.section import MAX_COUNT, Section
 from kit.recipe.training import LabelSmoothingKey, LayerwiseKeys, TrainSection
 
 
@@ -28,7 +28,7 @@ class LabelingData(LanguagesKey, DataSection):
     encoding_keys: ClassVar[tuple[str, ...]] = ("max_length",)
     prediction_keys: ClassVar[tuple[str, ...]] = ("max_length",)
 
-    max_length: Annotated[int, Gt(7)] | None = None
+    max_length: Annotated[int, Gt(7), Le(MAX_COUNT)] | None = None
     """Maximum number of tokens per example, including special tokens; by default the number of positions of the model.
     data.truncation decides what happens to longer examples; they are counted either way."""
 

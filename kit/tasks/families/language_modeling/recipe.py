@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
-from annotated_types import Gt
-from pydantic import PositiveInt
+from annotated_types import Gt, Le
 
 from kit.recipe.base import Recipe, UsesTokenizer
 from kit.recipe.data import TABULAR_KEYS, DataSection, HoldoutShareKeys, LanguagesKey, StreamingKeys
+from kit.recipe.section import MAX_COUNT, PositiveInt
 from kit.recipe.suggestion import DataSample, Suggestion
 from kit.recipe.training import LayerwiseKeys, TrainSection
 
@@ -32,7 +32,7 @@ class TextData(StreamingKeys, HoldoutShareKeys, LanguagesKey, DataSection):
     lines, the text from one heading to the next (`= Title =` as in WikiText; `== Section ==` starts none), or the whole
     file."""
 
-    block_size: Annotated[int, Gt(7)] = 128
+    block_size: Annotated[int, Gt(7), Le(MAX_COUNT)] = 128
     """Number of tokens per example."""
 
     num_proc: PositiveInt = 1

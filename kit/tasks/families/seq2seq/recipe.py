@@ -2,10 +2,9 @@
 
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
-from pydantic import NonNegativeInt, PositiveInt
-
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.base import Recipe, UsesTokenizer
+from kit.recipe.section import Beams, LengthPenalty, NewTokens, NonNegativeInt
 from kit.recipe.training import (
     EvalSection,
     LabelSmoothingKey,
@@ -33,17 +32,17 @@ class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
     )  # fmt: skip
     evaluation_keys: ClassVar[tuple[str, ...]] = ("examples", "group_by", *search_keys)
 
-    num_beams: PositiveInt = 1
+    num_beams: Beams = 1
     """Number of beams in the final evaluation and in the saved model; 1 is greedy search."""
 
-    num_beams_while_training: PositiveInt = 1
+    num_beams_while_training: Beams = 1
     """Number of beams in evaluations during training; 1 (greedy search) is fastest."""
 
-    length_penalty: float = 1.0
+    length_penalty: LengthPenalty = 1.0
     """Exponent of the length by which a beam's score is divided: values above 0 favor longer output, values below 0
     shorter. 1 scores a beam by the mean log-probability of its tokens."""
 
-    max_new_tokens: PositiveInt = 128
+    max_new_tokens: NewTokens = 128
     """Maximum number of output tokens; longer output is truncated."""
 
     early_stopping: bool | Literal["never"] = False

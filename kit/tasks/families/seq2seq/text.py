@@ -24,7 +24,7 @@ from kit.pipelines.text_to_text import PIPELINES, TARGET_FILE
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import TextPredictor
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import BuiltModel, load_model, merged_weights
+from kit.pretrained.loading import BuiltModel, build_from_config, load_model, merged_weights
 from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
@@ -93,7 +93,7 @@ class TextToTextTask(Seq2SeqTask[P]):
         section, train = self.recipe.model, self.recipe.train
         torch.manual_seed(train.seed)
         if section.pretrained is None:
-            model = self.auto_class.from_config(copy.deepcopy(state.config), trust_remote_code=False)
+            model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
         else:
             with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
                 model = load_model(self.auto_class, folder, section.settings)
