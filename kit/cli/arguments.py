@@ -23,3 +23,11 @@ RunOrHub = Annotated[
     str, typer.Argument(metavar="RUN", help="Run folder, or Hub repository: OWNER/NAME or OWNER/NAME@REVISION.")
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
+CheckpointOption = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="NAME",
+        help="Use a checkpoint of the run, which need not be finished: best, last or step-N.",
+    ),
+]

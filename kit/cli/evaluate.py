@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kit.cli.arguments import Overrides, RunOrHub
+from kit.cli.arguments import CheckpointOption, Overrides, RunOrHub
 from kit.errors import KitError
 
 SEPARATOR = "vs"
@@ -21,6 +21,7 @@ def evaluate(
     ] = None,
     predictions: Annotated[Path | None, typer.Option(help="File to write predictions to, as JSON lines.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Evaluate the model of a run, on its own data or, with data.path=FILE, on other data.
 
@@ -30,15 +31,18 @@ def evaluate(
 
     from kit.evaluation.show import figure_tables
     from kit.prediction.writing import open_output
+    from kit.runs.checkpoints import at_checkpoint
     from kit.runs.evaluate import evaluate as evaluate_run
     from kit.system.console import Reporter
     from kit.system.json_files import to_json
 
     if predictions is None:
-        evaluation = evaluate_run(run, split, overrides, Reporter().print)
+        with at_checkpoint(run, checkpoint) as source:
+            evaluation = evaluate_run(source, split, overrides, Reporter().print)
     else:
-        with open_output(predictions) as file:  # before the evaluation, as it may be impossible
-            evaluation = evaluate_run(run, split, overrides, Reporter().print)
+        # the file is opened before the evaluation, as it may be impossible
+        with open_output(predictions) as file, at_checkpoint(run, checkpoint) as source:
+            evaluation = evaluate_run(source, split, overrides, Reporter().print)
             if not evaluation.rows:
                 raise KitError("--predictions: this evaluation makes none. Set eval.metrics or eval.examples")
             file.writelines(to_json(row) + "\n" for row in evaluation.rows)

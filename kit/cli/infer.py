@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kit.cli.arguments import Overrides, RunOrHub
+from kit.cli.arguments import CheckpointOption, Overrides, RunOrHub
 from kit.errors import KitError
 
 
@@ -63,6 +63,7 @@ def generate(
     tokens_per_batch: Annotated[
         int, typer.Option(min=1, help="Batch size in tokens; affects memory and speed only.")
     ] = 8192,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Translate a file line by line, in order. Files of any size are streamed; bad lines are reported and skipped.
 
@@ -72,6 +73,7 @@ def generate(
     """
     from kit.inference.generate import generate_file
     from kit.prediction.options import GenerateOptions
+    from kit.runs.checkpoints import at_checkpoint
     from kit.system.console import Reporter
     from kit.training.signals import exit_code
 
@@ -100,7 +102,8 @@ def generate(
         portion_size=1 if file is None and sys.stdin.isatty() else None,
     )
     try:
-        generate_file(run, file, output, options, reporter, details=details, as_json=as_json)
+        with at_checkpoint(run, checkpoint) as source:
+            generate_file(source, file, output, options, reporter, details=details, as_json=as_json)
     except KeyboardInterrupt as interruption:
         reporter.print("interrupted" if output is None else f"interrupted: {output} is unchanged")
         raise typer.Exit(exit_code(interruption)) from None
@@ -150,6 +153,7 @@ def predict(
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Number of steps to forecast (default: as in training).")
     ] = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Predict labels, tags or answers for the rows of a file, or forecast its series.
 
@@ -157,11 +161,13 @@ def predict(
     """
     from kit.inference.predict import predict_file
     from kit.prediction.rows import PredictOptions
+    from kit.runs.checkpoints import at_checkpoint
     from kit.system.console import Reporter
 
     if not file.is_file():
         raise KitError(f"{file} does not exist: give a file with the rows or series to predict")
-    predict_file(run, PredictOptions(file, tuple(overrides or ()), horizon), output, Reporter())
+    with at_checkpoint(run, checkpoint) as source:
+        predict_file(source, PredictOptions(file, tuple(overrides or ()), horizon), output, Reporter())
 
 
 def plot(
@@ -179,12 +185,17 @@ def plot(
     ] = None,
     target_language: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder or .png file to write to (default: RUN/plots).")] = None,
+    checkpoint: CheckpointOption = None,
 ) -> None:
     """Plot the training curves of a run, and the cross-attention and self-attention of its model."""
     from kit.inference.plot import plot as plot_run
     from kit.prediction.options import PlotOptions
+    from kit.runs.checkpoints import at_checkpoint
     from kit.system.console import Reporter
 
+    if checkpoint is not None and output is None:
+        output = Path(run) / "plots" / checkpoint
     options = PlotOptions(sentence, target, kind, layer, head, image, source_language, target_language, output)
-    for path in plot_run(run, options, Reporter().print):
-        print(path)
+    with at_checkpoint(run, checkpoint) as source:
+        for path in plot_run(source, options, Reporter().print):
+            print(path)
