@@ -153,6 +153,9 @@ def predict(
     horizon: Annotated[
         int | None, typer.Option(min=1, help="Number of steps to forecast (default: as in training).")
     ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(min=1, help="Also write so many labels or answers of each row, with their scores.")
+    ] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
     """Predict labels, tags or answers for the rows of a file, or forecast its series.
@@ -167,7 +170,7 @@ def predict(
     if not file.is_file():
         raise KitError(f"{file} does not exist: give a file with the rows or series to predict")
     with at_checkpoint(run, checkpoint) as source:
-        predict_file(source, PredictOptions(file, tuple(overrides or ()), horizon), output, Reporter())
+        predict_file(source, PredictOptions(file, tuple(overrides or ()), horizon, top_k), output, Reporter())
 
 
 def plot(

@@ -17,6 +17,8 @@ class PredictOptions:
     overrides: tuple[str, ...] = ()
     """Recipe keys that differ for this file, such as `data.text=review`."""
     horizon: int | None = None
+    top_k: int | None = None
+    """Number of predictions of a row to write with their scores."""
 
 
 class RowPredictor(Predictor[I, U, O]):

@@ -20,6 +20,8 @@ INPUTS = {
     "forecasting": ("new.jsonl", json.dumps({"values": [[0.1, 0.2]] * 12}) + "\n"),
 }
 """Rows to predict."""
+RANKED = {"classification": "top_labels", "question_answering": "top_answers"}
+"""Columns of `kit predict --top-k`."""
 
 
 @pytest.mark.parametrize("task", RECIPES)
@@ -64,6 +66,10 @@ def test_every_command(
     else:
         assert len(succeed("predict", run, name).splitlines()) == 1
         refuse("generate", run, name)
+        if task in RANKED:
+            assert len(json.loads(succeed("predict", run, name, "--top-k", 2))[RANKED[task]]) == 2
+        else:
+            assert "--top-k has no effect" in kit_here("predict", run, name, "--top-k", 2).stderr
     if task != "dialogue":
         refuse("chat", run)
     if task in ("translation", "captioning", "dialogue", "forecasting"):

@@ -32,7 +32,7 @@ EVALUATED: dict[str, tuple[str, str]] = {
     "instruction_tuning": (f"{TEXT} prompt answer template", "metrics tokens_per_batch examples max_new_tokens"),
     "classification": (
         f"{TEXT} text text_pair label label_names label_separator max_length truncation",
-        "metrics tokens_per_batch positive_label",
+        "metrics tokens_per_batch positive_label label_threshold",
     ),
     "tagging": (f"{TEXT} tokens tags label_names max_length truncation", "metrics tokens_per_batch"),
     "question_answering": (
@@ -50,7 +50,7 @@ EVALUATED: dict[str, tuple[str, str]] = {
 training rows, or describe another model are refused."""
 
 PREDICTED: dict[str, tuple[str, str]] = {
-    "classification": (f"{FILES} text text_pair max_length truncation", "tokens_per_batch"),
+    "classification": (f"{FILES} text text_pair max_length truncation", "tokens_per_batch label_threshold"),
     "tagging": (f"{FILES} tokens max_length truncation", "tokens_per_batch"),
     "question_answering": (
         f"{FILES} question context max_length doc_stride max_question_length",

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
+import torch
 from conftest import RunKit
 from support.labeling_runs import plain, recipe, write_rows
 from transformers import AutoModelForSequenceClassification, pipeline
@@ -19,6 +20,7 @@ from kit.pretrained.folder import ModelFolder
 from kit.runs.evaluate import evaluate
 from kit.runs.finished import FinishedRun
 from kit.runs.prepare import Prepared, prepare
+from kit.tasks.classification.task import best_thresholds
 
 ROWS = [{"text": text, "label": label} for text, label in [("aa b", "x"), ("c dd", "y"), ("b a", "x"), ("d", "y")] * 4]
 
@@ -97,7 +99,8 @@ def test_several_labels_and_numbers_go_through_the_stock_pipeline(tmp_path: Path
     )
     use = pipeline("text-classification", str(done.folder / "model"), top_k=None)
     for row in rows_of(done.folder, "validation")[:3]:
-        found = {one["label"] for one in use([row["text"]])[0] if one["score"] > 0.5}
+        limits = dict(zip(use.model.config.id2label.values(), use.model.config.label_thresholds, strict=True))
+        found = {one["label"] for one in use([row["text"]])[0] if one["score"] > limits[one["label"]]}
         assert sorted(found) == row["prediction"]
     numbers = [{"text": "a" * place, "label": place / 4} for place in range(1, 20)]
     path = write_rows(tmp_path / "numbers", train=numbers, validation=numbers)
@@ -350,3 +353,70 @@ def test_a_pretrained_model_is_fine_tuned_and_goes_on(tmp_path: Path) -> None:
     assert ready.model.config.id2label == {0: "positive", 1: "negative"}
     weights = AutoModelForSequenceClassification.from_pretrained(first.folder / "model").classifier.weight
     assert np.array_equal(ready.model.classifier.weight.detach(), weights.detach().flip(0))
+
+
+def rare_labels(tmp_path: Path, **changes: Any) -> FinishedRun:
+    """A run in which one label is rare, with few steps: its probabilities stay below one half."""
+    texts = ["aa b", "c dd", "b a", "d", "aa d c", "c"] * 4
+    rows = [{"text": text, "label": sorted({"x"} | ({"rare"} if "b" in text else set()))} for text in texts]
+    data = {"path": str(write_rows(tmp_path / "data", train=rows * 2, validation=rows, test=rows)),
+            "problem_type": "multi_label_classification", **changes}  # fmt: skip
+    evaluation = {"metrics": ["f1_macro"]}
+    return train(recipe(tmp_path, "classification", data, train={"max_steps": 12}, eval=evaluation), tmp_path / "run")
+
+
+def test_thresholds_of_labels_are_chosen_on_validation_and_saved(tmp_path: Path, kit_here: Any) -> None:
+    run = rare_labels(tmp_path)
+    saved = json.loads((run.folder / "model" / "config.json").read_text(encoding="utf-8"))["label_thresholds"]
+    assert len(saved) == 2
+    fixed = evaluate(run.folder, overrides=["eval.label_threshold=0.5"])
+    tuned = evaluate(run.folder)
+    assert tuned.figures["f1_macro"] == run.results["test"]["f1_macro"] >= fixed.figures["f1_macro"]
+    assert evaluate(run.folder, "validation").figures["f1_macro"] == run.results["validation"]["f1_macro"]
+    write_rows(tmp_path, new=[{"text": row["text"]} for row in tuned.rows[:6]])
+    done = kit_here("predict", run.folder, tmp_path / "new.jsonl", "--top-k", 2)
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["prediction"] for row in found] == [row["prediction"] for row in tuned.rows[:6]]
+    assert [[label["label"] for label in row["top_labels"]] for row in found] == [["x", "rare"]] * 6
+    assert all(row["top_labels"][0]["score"] >= row["top_labels"][1]["score"] for row in found)
+    none = kit_here("predict", run.folder, tmp_path / "new.jsonl", "eval.label_threshold=0.99")
+    assert all(json.loads(line)["prediction"] == [] for line in none.stdout.splitlines())
+    with pytest.raises(RecipeError, match=r"eval.label_threshold: it has no effect"):
+        recipe(tmp_path, "classification", {"path": "x"}, eval={"label_threshold": 0.3})
+
+
+def f1_above(limit: float, scores: np.ndarray, truth: np.ndarray) -> float:
+    chosen = scores > limit
+    return float(2 * (chosen & truth).sum() / (chosen.sum() + truth.sum()))
+
+
+def test_the_best_threshold_is_the_best_of_all() -> None:
+    random = np.random.default_rng(0)
+    for _ in range(50):
+        scores = random.integers(0, 12, size=(15, 2)) / 12
+        labels = (random.random((15, 2)) < 0.4).astype(np.float32)
+        for column, truth, threshold in zip(scores.T, labels.T == 1, best_thresholds(scores, labels), strict=True):
+            limits = [-1.0, *column.tolist()]
+            best = max(f1_above(limit, column, truth) for limit in limits) if truth.any() else None
+            assert threshold == 0.5 if best is None else f1_above(threshold, column, truth) == pytest.approx(best)
+
+
+def test_pos_weight_weighs_the_examples_that_have_a_label(tmp_path: Path) -> None:
+    labels = {"a": ["x"], "b": ["x", "y"], "c": [], "d": ["x"]}
+    rows = [{"text": text, "label": names} for text, names in labels.items()]
+    path = write_rows(tmp_path / "data", train=rows, validation=rows)
+    data = {"path": str(path), "problem_type": "multi_label_classification"}
+    ready = prepare(recipe(tmp_path, "classification", data | {"pos_weight": "balanced"}))
+    assert ready.state.class_weights == (1 / 3, 3.0)
+    named = prepare(recipe(tmp_path, "classification", data | {"pos_weight": {"y": 20.0}}))
+    assert named.state.class_weights == (1.0, 20.0)
+    objective = named.task.objective(named.model.eval(), named.state)
+    batch = named.encoded["train"].examples.batch(np.arange(4))
+    with torch.no_grad():
+        logits = objective.output(batch)["logits"]
+        loss = objective(batch, objective.normalizers(batch))
+        weight = torch.tensor([1.0, 20.0])
+        expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, batch["labels"], pos_weight=weight)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    with pytest.raises(RecipeError, match=r"pos_weight: it has no effect with data.problem_type: single"):
+        recipe(tmp_path, "classification", {"path": "x", "pos_weight": "balanced"})

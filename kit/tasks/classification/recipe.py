@@ -7,7 +7,7 @@ from annotated_types import MinLen
 
 from kit.evaluation.metrics import METRICS
 from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.section import PositiveFloat
+from kit.recipe.section import Fraction, PositiveFloat
 from kit.recipe.suggestion import MAX_LABELS, DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe, TruncationKey
@@ -65,9 +65,14 @@ class ClassificationData(TruncationKey, LabelingData):
     """Weight of each label in the loss, such as {spam: 5.0}; labels that are not listed have weight 1. balanced weights
     all labels equally, however rare they are. Reported losses are unweighted."""
 
+    pos_weight: Literal["balanced"] | dict[str, PositiveFloat] | None = None
+    """Weight in the loss of the examples that have a label, such as {rare: 20.0}; 1 for labels that are not listed.
+    balanced makes the examples with and without each label weigh the same. multi_label_classification only."""
+
     def without_effect(self) -> dict[str, str]:
         ineffective = super().without_effect()
         if self.problem_type != "multi_label_classification":
+            ineffective["pos_weight"] = f"with data.problem_type: {self.problem_type}"
             ineffective["label_separator"] = f"with data.problem_type: {self.problem_type}"
         if self.problem_type != "single_label_classification":
             ineffective["class_weights"] = f"with data.problem_type: {self.problem_type}"
@@ -82,21 +87,27 @@ class ClassificationData(TruncationKey, LabelingData):
         names = self.label_names or []
         if len(set(names)) < len(names):
             yield "label_names", "a name occurs twice. Give each label a unique name."
-        for name in self.class_weights if isinstance(self.class_weights, dict) else ():
-            if names and name not in names:
-                yield "class_weights", f'"{name}" is not among data.label_names.'
+        for key, weights in (("class_weights", self.class_weights), ("pos_weight", self.pos_weight)):
+            for name in weights if isinstance(weights, dict) else ():
+                if names and name not in names:
+                    yield key, f'"{name}" is not among data.label_names.'
 
 
 class ClassificationEval(EvalSection[LabelMetric]):
     """Frequency and metrics of evaluation."""
 
-    evaluation_keys: ClassVar[tuple[str, ...]] = ("positive_label",)
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("positive_label", "label_threshold")
+    prediction_keys: ClassVar[tuple[str, ...]] = ("label_threshold",)
 
     metrics: list[LabelMetric] = []  # noqa: RUF012 (pydantic copies it)
     """Metrics computed on the predicted labels, in addition to the loss."""
 
     positive_label: str | None = None
     """Positive label for f1, precision, recall and roc_auc with two labels; by default the second."""
+
+    label_threshold: Fraction | None = None
+    """Predict the labels with a higher probability; multi_label_classification only. By default the threshold of each
+    label that gives it the best F1 on the validation split; the thresholds are saved with the model."""
 
 
 class ClassificationRecipe(LabelingRecipe):
@@ -164,5 +175,7 @@ class ClassificationRecipe(LabelingRecipe):
                     "eval.metrics",
                     f"{name} is defined for one label per example: use f1_macro, f1_micro or f1_weighted.",
                 )
+        if self.eval.label_threshold is not None and kind != "multi_label_classification":
+            yield "eval.label_threshold", f"it has no effect with data.problem_type: {kind}. Leave it out."
         if self.train.label_smoothing_factor and kind != "single_label_classification":
             yield "train.label_smoothing_factor", f"it has no effect with data.problem_type: {kind}. Leave it out."

@@ -41,6 +41,7 @@ from kit.tasks.classification.recipe import ClassificationRecipe
 from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, feature_names, in_order, numbered
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
 from kit.tasks.families.labeling.task import (
+    THRESHOLDS,
     LabelingState,
     LabelingTask,
     Predictions,
@@ -54,7 +55,8 @@ from kit.training.objective import Batch, Objective
 
 MULTI = "multi_label_classification"
 LABEL_THRESHOLD = 0.5
-"""With several labels per text, those with a higher probability are predicted, as in pipelines."""
+"""With several labels per text, those with a higher probability are predicted, unless validation has chosen another
+threshold."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class LabeledTexts:
     labels: np.ndarray
     """The index of the label (examples,), 1 for each label that an example has (examples, labels), or numbers."""
     truncated: int = 0
+    tunes_thresholds: bool = False
+    """Whether the evaluation of this split determines the thresholds of labels."""
 
     def __len__(self) -> int:
         return len(self.inputs)
@@ -159,7 +163,9 @@ class Classification(LabelingTask[LabeledTexts]):
 
     def class_weights(self, train: Dataset, state: LabelingState) -> tuple[float, ...] | None:
         """The weight of each label in the training loss; None if all count the same."""
-        weights, labels = self.recipe.data.class_weights, state.labels
+        data, labels = self.recipe.data, state.labels
+        several = data.problem_type == MULTI
+        key, weights = ("pos_weight", data.pos_weight) if several else ("class_weights", data.class_weights)
         if weights is None:
             return None
         if weights == "balanced":
@@ -167,11 +173,13 @@ class Classification(LabelingTask[LabeledTexts]):
                 train = train.select(np.flatnonzero(~self.encode_texts(train, state)[1]))
             names = Counter(name for row in self.names_of(train, "train") for name in row)
             counts = np.array([names[label] for label in labels])
+            if several:
+                return tuple(np.where(counts > 0, (len(train) - counts) / np.maximum(counts, 1), 1.0).tolist())
             # a label without a training example needs no weight
             return tuple(np.where(counts > 0, len(train) / (len(labels) * np.maximum(counts, 1)), 0.0).tolist())
         for name in weights:
             if name not in labels:
-                raise RecipeError(f'data.class_weights: "{name}" is none of the labels ({", ".join(labels[:8])}).')
+                raise RecipeError(f'data.{key}: "{name}" is none of the labels ({", ".join(labels[:8])}).')
         return tuple(float(weights.get(label, 1.0)) for label in labels)
 
     # ---- rows → examples ---------------------------------------------------------------------------------------------
@@ -180,7 +188,8 @@ class Classification(LabelingTask[LabeledTexts]):
         inputs, too_long = self.encode_texts(rows, state)
         labels = self.label_array(rows, state.labels, split)
         if split != "train" or self.recipe.data.truncation != "do_not_truncate" or not too_long.any():
-            return Encoded(LabeledTexts(inputs, labels, int(too_long.sum())))
+            tunes = split == "validation" and not state.is_trained and self.recipe.data.problem_type == MULTI
+            return Encoded(LabeledTexts(inputs, labels, int(too_long.sum()), tunes))
         kept = np.flatnonzero(~too_long)
         if not len(kept):
             raise DataError("data.max_length: no training example is short enough.")
@@ -274,7 +283,11 @@ class Classification(LabelingTask[LabeledTexts]):
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
         if examples.truncated:
             figures["truncated"] = examples.truncated
-        predicted = self.prediction_rows(logits, examples, rows, state)
+        thresholds, updates = self.thresholds(state), dict[str, Any]()
+        if examples.tunes_thresholds and section.label_threshold is None:
+            thresholds = best_thresholds(self.probabilities(logits), examples.labels)
+            updates = {THRESHOLDS: thresholds.tolist()}
+        predicted = self.prediction_rows(logits, examples, rows, state, thresholds)
         predictions, labels = [row["prediction"] for row in predicted], [row["label"] for row in predicted]
         labels_or_none = list(state.labels) or None
         for kind, metrics in by_kind(section.metrics).items():
@@ -286,21 +299,33 @@ class Classification(LabelingTask[LabeledTexts]):
             figures[LABELS] = label_table(*sides)
             if self.recipe.data.problem_type != MULTI:
                 figures[CONFUSIONS] = [list(pair) for pair in confused_pairs(labels, predictions)[:MAX_CONFUSIONS]]
-        return Evaluation(figures, predicted)
+        return Evaluation(figures, predicted, updates)
+
+    def thresholds(self, state: LabelingState) -> np.ndarray:
+        """The probability above which each label is predicted (labels,)."""
+        chosen = self.recipe.eval.label_threshold
+        saved = getattr(state.config, THRESHOLDS, None) if chosen is None else None
+        default = LABEL_THRESHOLD if chosen is None else chosen
+        return np.full(len(state.labels), default) if saved is None else np.array(saved)
 
     def probabilities(self, logits: np.ndarray) -> np.ndarray:
         """The scores of pipelines (examples, labels)."""
         return expit(logits) if self.recipe.data.problem_type == MULTI else softmax(logits, axis=-1)
 
     def prediction_rows(
-        self, logits: np.ndarray, examples: LabeledTexts, rows: Dataset, state: LabelingState
+        self,
+        logits: np.ndarray,
+        examples: LabeledTexts,
+        rows: Dataset,
+        state: LabelingState,
+        thresholds: np.ndarray,
     ) -> list[dict[str, Any]]:
         """A row for each example: its texts, its label, its prediction and the score of this."""
         texts = zip(*(ColumnView(rows, column) for column in self.columns), strict=True)
         return [
             {**dict(zip(self.columns, row, strict=True)), "label": self.readable(label, state.labels), **prediction}
             for row, label, prediction in zip(
-                texts, examples.labels, self.predictions_of(logits, state.labels), strict=True
+                texts, examples.labels, self.predictions_of(logits, state.labels, thresholds), strict=True
             )
         ]
 
@@ -312,24 +337,35 @@ class Classification(LabelingTask[LabeledTexts]):
             return [labels[index] for index in np.flatnonzero(label).tolist()]
         return labels[int(label)]
 
-    def predictions_of(self, logits: np.ndarray, labels: Sequence[str]) -> list[dict[str, Any]]:
+    def predictions_of(self, logits: np.ndarray, labels: Sequence[str], thresholds: np.ndarray) -> list[dict[str, Any]]:
         """The predicted label of each example with its probability, those of several labels, or a number."""
         if self.is_regression:
             return [{"prediction": number} for number in logits[:, 0].tolist()]
         predictions: list[dict[str, Any]] = []
         for row in self.probabilities(logits):
             if self.recipe.data.problem_type == MULTI:
-                chosen = row > LABEL_THRESHOLD
+                chosen = row > thresholds
                 predictions.append({"prediction": self.readable(chosen, labels), "score": row[chosen].tolist()})
             else:
                 best = int(row.argmax())
                 predictions.append({"prediction": labels[best], "score": float(row[best])})
         return predictions
 
-    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
+    @property
+    def ranked_name(self) -> str | None:
+        return None if self.is_regression else "top_labels"
+
+    def predict(
+        self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
+    ) -> Predictions:
         inputs, too_long = self.encode_texts(rows, state)
-        logits = predict_rows(objective, inputs, self.recipe.eval.tokens_per_batch, logits_of)
-        return Predictions(self.predictions_of(np.stack(logits), state.labels), int(too_long.sum()))
+        logits = np.stack(predict_rows(objective, inputs, self.recipe.eval.tokens_per_batch, logits_of))
+        predicted = self.predictions_of(logits, state.labels, self.thresholds(state))
+        if top_k is not None and self.ranked_name is not None:
+            for row, scores in zip(predicted, self.probabilities(logits), strict=True):
+                best = np.argsort(-scores, kind="stable")[:top_k].tolist()
+                row[self.ranked_name] = [{"label": state.labels[i], "score": float(scores[i])} for i in best]
+        return Predictions(predicted, int(too_long.sum()))
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         text = " | ".join(row[column] for column in self.columns)[:200]
@@ -371,15 +407,19 @@ class Classification(LabelingTask[LabeledTexts]):
     def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
         smoothing = self.recipe.train.label_smoothing_factor
         problem, total, count = self.recipe.data.problem_type, 0.0, 0.0
+
+        def weights_of(scores: list[float]) -> Sequence[float]:
+            return state.class_weights or [1.0] * len(scores)
+
         for scores, label in zip(output["logits"].tolist(), batch["labels"].tolist(), strict=True):
             if problem == "regression":
                 total, count = total + (scores[0] - label) ** 2, count + 1
             elif problem == MULTI:
-                for score, present in zip(scores, label, strict=True):
-                    sign = 1 if present else -1
-                    total, count = total + math.log1p(math.exp(-sign * score)), count + 1
+                for score, present, weight in zip(scores, label, weights_of(scores), strict=True):
+                    sign, weight = (1, weight) if present else (-1, 1.0)
+                    total, count = total + weight * math.log1p(math.exp(-sign * score)), count + 1
             else:
-                weights = state.class_weights or [1.0] * len(scores)
+                weights = weights_of(scores)
                 log_sum = math.log(math.fsum(map(math.exp, scores)))
                 losses = [weight * (log_sum - score) for weight, score in zip(weights, scores, strict=True)]
                 total += (1 - smoothing) * losses[label] + smoothing * math.fsum(losses) / len(losses)
@@ -392,9 +432,29 @@ class Classification(LabelingTask[LabeledTexts]):
         if self.is_regression:
             return {"prediction": scores[best]}
         if self.recipe.data.problem_type == MULTI:
-            chosen = [label for label in label_names(pipe.model.config) if scores[label] > LABEL_THRESHOLD]
+            labels, saved = label_names(pipe.model.config), getattr(pipe.model.config, THRESHOLDS, None)
+            fixed = self.recipe.eval.label_threshold
+            if fixed is not None or saved is None:
+                saved = [LABEL_THRESHOLD if fixed is None else fixed] * len(labels)
+            chosen = [label for label, limit in zip(labels, saved, strict=True) if scores[label] > limit]
             return {"prediction": chosen, "score": [scores[label] for label in chosen]}
         return {"prediction": best, "score": scores[best]}
+
+
+def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """The threshold of each label (labels,) that gives it the best F1 on examples with scores and labels (examples,
+    labels), midway between two scores; the default for a label that no example has."""
+    thresholds = np.full(scores.shape[1], LABEL_THRESHOLD)
+    for column in np.flatnonzero(labels.any(axis=0)).tolist():
+        order = np.argsort(-scores[:, column], kind="stable")
+        ranked, hits = scores[order, column], np.cumsum(labels[order, column])
+        f1 = 2 * hits / (np.arange(1, len(ranked) + 1) + hits[-1])  # of predicting the label for the first n examples
+        f1[:-1][ranked[:-1] == ranked[1:]] = -1  # no threshold separates equal scores
+        best = int(f1.argmax())
+        lowest = 0.0 if ranked[best] > 0 else -1.0
+        below = ranked[best + 1] if best + 1 < len(ranked) else lowest
+        thresholds[column] = (ranked[best] + below) / 2
+    return thresholds
 
 
 def as_list(labels: str | list[str]) -> list[str]:

@@ -15,6 +15,7 @@ from kit.data.formats.reader import read_table
 from kit.data.rows import to_dataset
 from kit.errors import DataError, KitError, RunError
 from kit.prediction.engine import Encoded
+from kit.prediction.options import reject_unsupported
 from kit.prediction.rows import PredictOptions, RowPredictor
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
@@ -55,6 +56,7 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
                 f"{options.overrides[0]} has no effect: forecasts use the columns that {folder.name} was trained on, "
                 "and no key can be changed here. Leave it out"
             )
+        reject_unsupported(options, {"file", "overrides", "horizon"}, f"{folder.name}, a forecasting model")
         self.options = options
         self.model: Any = load_for_inference(folder, AutoModelForTimeSeriesPrediction, device)
         self.history: int = self.settings["history"]

@@ -238,7 +238,7 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
             settings["null_threshold"] = threshold
         return Evaluation(figures, predicted, {SETTINGS: settings})
 
-    def answers(self, questions: list[Question], logits: list[tuple[Tensor, Tensor]]) -> list[Answers]:
+    def answers(self, questions: list[Question], logits: list[tuple[Tensor, Tensor]], top_k: int = 1) -> list[Answers]:
         """The best answers to each question, and the score of no answer."""
         best, start = [], 0
         for question in questions:
@@ -247,18 +247,28 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
             start_logits, end_logits = (list(side) for side in zip(*of_windows, strict=True))
             best.append(
                 find_answers(
-                    question.context, question.windows, start_logits, end_logits,
+                    question.context, question.windows, start_logits, end_logits, top_k,
                     max_answer_len=self.recipe.eval.max_answer_length,
                 )
             )  # fmt: skip
         return best
 
-    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
+    @property
+    def ranked_name(self) -> str:
+        return "top_answers"
+
+    def predict(
+        self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
+    ) -> Predictions:
         examples = self.encode(without_answers(rows), state, "given").examples
         logits = predict_rows(objective, examples.inputs, self.recipe.eval.tokens_per_batch, unpadded)
         threshold = self.threshold(state.config)
-        chosen = [dict(answers.top(1, None, threshold)[0]) for answers in self.answers(examples.questions, logits)]
-        return Predictions([{"prediction": answer.pop("answer"), **answer} for answer in chosen], examples.truncated)
+        predicted = []
+        for answers in self.answers(examples.questions, logits, top_k or 1):
+            ranked = answers.top(top_k or 1, None, threshold)
+            best = {"prediction": ranked[0]["answer"], **{name: ranked[0][name] for name in ("score", "start", "end")}}
+            predicted.append(best if top_k is None else best | {self.ranked_name: ranked})
+        return Predictions(predicted, examples.truncated)
 
     def threshold(self, config: PreTrainedConfig) -> float | None:
         """How much higher than the best answer no answer must score to be predicted; None if it never is."""

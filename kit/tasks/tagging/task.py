@@ -328,7 +328,9 @@ class Tagging(LabelingTask[TaggedSentences]):
             for row, indices in enumerate(best)
         ]
 
-    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> Predictions:
+    def predict(
+        self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
+    ) -> Predictions:
         words = self.encode_words(self.words(rows, "given"), state)
         best = predict_rows(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags_and_scores)
         tags = self.tags_of_words([indices for indices, _ in best], RaggedTokens(words.first_tokens), state)

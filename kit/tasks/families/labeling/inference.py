@@ -15,7 +15,7 @@ from kit.data.formats.tables import FileTable
 from kit.data.report import DataReport
 from kit.data.rows import to_dataset
 from kit.data.sources import layout_of
-from kit.errors import DataError, RunError
+from kit.errors import DataError, KitError, RunError
 from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
 from kit.prediction.options import reject_unsupported
@@ -39,7 +39,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
 
     def __init__(self, folder: ModelFolder, options: PredictOptions):
         """Raises RunError if the folder is that of a model without its run, whose recipe describes the columns."""
-        reject_unsupported(options, {"file", "overrides"}, f"{folder.name}, which predicts labels")
+        reject_unsupported(options, {"file", "overrides", "top_k"}, f"{folder.name}, which predicts labels")
         if folder.recipe_file is None:
             raise RunError(
                 f"{folder.name} is not a run folder: it has no recipe.yaml. `kit train RECIPE` makes one, by default "
@@ -53,10 +53,15 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         recipe = load_recipe(folder.recipe_file, [*overrides, *self._file_overrides(trained.data)], saved=True)
         self.data: Any = recipe.data
         self.task = cast(Any, create_task(recipe))  # a LabelingTask, whose module imports this one
+        if options.top_k is not None and self.task.ranked_name is None:
+            raise KitError(f"--top-k has no effect on {folder.name}, which predicts one value or tag. Leave it out")
+        self.top_k = options.top_k
+        ranked = () if self.top_k is None else (self.task.ranked_name,)
+        self.predicted_names: tuple[str, ...] = (*self.task.predicted_names, *ranked)
         self.state = self.task.restore(folder)
         model = self.task.load_model(folder).to(default_device()).eval()
         self.objective = self.task.objective(model, self.state)
-        self.empty = dict.fromkeys(self.task.predicted_names)
+        self.empty = dict.fromkeys(self.predicted_names)
         self.truncated = 0
 
     def _file_overrides(self, trained_on: LabelingData) -> list[str]:
@@ -82,7 +87,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         if file_extension(self.file) == "txt" and layout.delimiter is None and len(self.data.text_columns) == 1:
             table = table.rename_columns(list(self.data.text_columns))  # each line is a text
         table = self.task.input_table(table, str(self.file))
-        if taken := [name for name in self.task.predicted_names if name in table.column_names]:
+        if taken := [name for name in self.predicted_names if name in table.column_names]:
             raise DataError(
                 f'{self.file} has a column "{taken[0]}" already, the name of a column of predictions. Rename it.'
             )
@@ -126,12 +131,12 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         return [np.arange(len(units))]
 
     def predict(self, units: list[int]) -> list[dict[str, Any]]:
-        predictions = self.task.predict(self.objective, self.rows.select(units), self.state)
+        predictions = self.task.predict(self.objective, self.rows.select(units), self.state, self.top_k)
         self.truncated += predictions.truncated
         return predictions.rows
 
     def columns(self) -> list[str]:
-        return [*self.table.column_names, *self.task.predicted_names]
+        return [*self.table.column_names, *self.predicted_names]
 
     def json_row(self, item: int, output: dict[str, Any]) -> dict[str, Any]:
         return self.table.slice(item, 1).to_pylist()[0] | output

@@ -47,6 +47,7 @@ class ClassificationObjective(LabelObjective):
     """Cross-entropy of one label, binary cross-entropy of several, or squared error of a number.
 
     With class weights the mean is weighted as in torch: the sum is divided by the weights of the labels in the batch.
+    With several labels they are torch's `pos_weight`, the weights of the examples that have a label.
     """
 
     def __init__(
@@ -73,13 +74,15 @@ class ClassificationObjective(LabelObjective):
         logits, labels = output["logits"], batch["labels"]  # (examples, labels), (examples) or (examples, labels)
         if self.problem_type == "regression":
             return nn.functional.mse_loss(logits.squeeze(-1), labels.to(logits.dtype), reduction="sum")
+        weight = logits.new_tensor(self.class_weights) if training and self.class_weights is not None else None
         if self.problem_type == "multi_label_classification":
-            return nn.functional.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
-        weight = self.class_weights if training else None
+            return nn.functional.binary_cross_entropy_with_logits(
+                logits, labels.to(logits.dtype), pos_weight=weight, reduction="sum"
+            )
         return nn.functional.cross_entropy(
             logits,
             labels,
-            weight=None if weight is None else logits.new_tensor(weight),
+            weight=weight,
             label_smoothing=self.label_smoothing if training else 0.0,
             reduction="sum",
         )

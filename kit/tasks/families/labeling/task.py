@@ -36,6 +36,8 @@ from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
 
+THRESHOLDS = "label_thresholds"
+"""Field of the model's configuration with the probability above which each label is predicted."""
 NO_LIMIT = 1_000_000
 """Tokenizers without a length limit have a larger `model_max_length` than this."""
 
@@ -47,7 +49,7 @@ class LabelingState(TaskState):
     labels: tuple[str, ...] = ()
     """Names of the labels in the model's order; none for a regression or for answers."""
     class_weights: tuple[float, ...] | None = None
-    """Weight of each label in the training loss (labels,), if the recipe has data.class_weights."""
+    """Weight of each label in the training loss (labels,), if the recipe has data.class_weights or data.pos_weight."""
     is_trained: bool = False
     """Whether the state is that of a trained model, whose configuration evaluation has completed."""
 
@@ -91,7 +93,6 @@ class LabelingTask(Task[L, LabelingState]):
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {}
     """Arguments with which the pipeline of the task returns every score."""
     new_head: ClassVar[bool] = True
-
     command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
     recipe: LabelingRecipe
 
@@ -111,6 +112,11 @@ class LabelingTask(Task[L, LabelingState]):
     def predicted_names(self) -> tuple[str, ...]:
         """The columns that `predict` adds to a row."""
         return ("prediction",)
+
+    @property
+    def ranked_name(self) -> str | None:
+        """The column with several predictions of a row, best first; None if the task does not rank them."""
+        return None
 
     def input_table(self, table: pa.Table, file: str) -> pa.Table:
         """The table of a file to predict, with what the task reads in the form in which it reads it."""
@@ -180,7 +186,7 @@ class LabelingTask(Task[L, LabelingState]):
             return config
         if type(config) not in self.auto_class._model_mapping:
             raise RecipeError(f"model.pretrained: a {config.model_type} has no head for {self.recipe.task}.")
-        for stale in ("custom_pipelines", ANSWER_SETTINGS):  # of a model for another task
+        for stale in ("custom_pipelines", ANSWER_SETTINGS, THRESHOLDS):  # of a model for another task
             if hasattr(config, stale):
                 delattr(config, stale)
         if config.pad_token_id is None:  # GPT-2 and its like classify at the last token that is not padding
@@ -203,8 +209,10 @@ class LabelingTask(Task[L, LabelingState]):
     # ---- model -------------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def predict(self, objective: LabelObjective, rows: Dataset, state: LabelingState) -> "Predictions":
-        """Predictions for rows, which need no labels."""
+    def predict(
+        self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
+    ) -> "Predictions":
+        """Predictions for rows, which need no labels; with `top_k`, so many of them under `ranked_name`."""
 
     def export(self, folder: Path, model: PreTrainedModel, state: LabelingState) -> None:
         export_model(folder, model, state.tokenizers, pipelines=self.pipelines)
