@@ -12,7 +12,7 @@ import typer
 
 from kit.cli.arguments import Overrides, RecipeArgument, RunArgument, recipe_names
 from kit.cli.exit import fail, is_main_process
-from kit.errors import KitError
+from kit.errors import KitError, did_you_mean
 
 Processes = Annotated[int, typer.Option(min=1, help="Number of processes to train with.")]
 
@@ -126,6 +126,8 @@ def data(
         _inspect(load_recipe(path / "recipe.yaml", overrides or []), as_json)
     elif source.endswith((".yaml", ".yml")) or (recipe_exists(source) and not path.exists()):
         _inspect(load_recipe(source, overrides or []), as_json)
+    elif not path.exists() and (hint := did_you_mean(source, recipe_names(""))):
+        raise KitError(f'there is no file, folder or recipe "{source}".{hint}')
     else:
         _inspect_data(source, overrides or [], as_json)
 

@@ -67,14 +67,18 @@ def sample_data(path: str, given: Mapping[str, Any] = MappingProxyType({})) -> D
             f"{path} is data that a recipe generates: `kit recipes` lists them, `kit data RECIPE` shows it."
         )
     if not place.exists():
-        tables = load_from_hub(DataSection(path=path), place)
-        rows = {split: tables[split] for split in tables}
-        names = {role: name for role, name in roles_of(rows).items() if name not in standard_names(role)}
-        sizes = {role: len(rows[name]) for role, name in roles_of(rows).items()}
-        train = rows[roles_of(rows).get("train", next(iter(rows)))]
-        return DataSample({"path": path, **names}, "Hub dataset", columns_of(train), sizes)
+        return sample_hub(path, place, given)
     found = find_files(place)
     return sample_parallel(found, given) if found.suffixes else sample_tables(found, given)
+
+
+def sample_hub(path: str, place: Path, given: Mapping[str, Any]) -> DataSample:
+    """A sample of a dataset on the Hub."""
+    tables = load_from_hub(DataSection(path=path, **given), place)
+    roles = roles_of(tables)
+    train = tables[roles.get("train", next(iter(tables)))]
+    sizes = {role: len(tables[name]) for role, name in roles.items()}
+    return DataSample({"path": path, **other_names(roles), **given}, "Hub dataset", columns_of(train), sizes)
 
 
 # ---- files → splits --------------------------------------------------------------------------------------------------

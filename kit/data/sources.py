@@ -1,6 +1,7 @@
 """Locate and read the data that a recipe names: `builtin:NAME`, a local file or folder, or a Hub dataset."""
 
 import os
+import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -152,7 +153,8 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
     Raises DataError or NetworkError, naming both the path and the Hub id that were tried.
     """
     missing = MissingDataError(f"data.path: there is no file or folder {path.absolute()}.{nearest_file(path)}")
-    if not looks_like_hub_id(data.path) or file_extension(path) in EXTENSIONS:
+    has_extension = "/" not in data.path and re.fullmatch(r"\.[A-Za-z]{2,5}", path.suffix)
+    if not looks_like_hub_id(data.path) or has_extension or file_extension(path) in EXTENSIONS:
         raise missing
     from datasets import load_dataset
     from huggingface_hub.constants import is_offline_mode

@@ -25,7 +25,7 @@ LEAST_SCORE = 0.5
 """Suggestions below this are mentioned only if there is no better one."""
 MAX_ENCODED = 5_000
 """Rows of a split that are encoded: their lengths differ from those of all rows by little."""
-SAMPLE_KEYS = ("columns", "delimiter", "quoting", "encoding", "train", "validation", "test")
+SAMPLE_KEYS = ("name", "revision", "columns", "delimiter", "quoting", "encoding", "train", "validation", "test")
 """Data keys of the command line that help to read a sample."""
 
 
@@ -150,7 +150,8 @@ def facts_of(recipe: Recipe) -> Facts:
         kept = encoded[split].kept
         used = of_split if kept is None else of_split.select(kept)
         of_sample = split_facts(task, state, encoded[split], reports[split], split, used)
-        facts[split] = replace(of_sample, labels=task.count_labels(rows[split]))
+        used_rows = len(rows[split]) if len(of_split) < len(rows[split]) else of_sample.examples
+        facts[split] = replace(of_sample, examples=used_rows, labels=task.count_labels(rows[split]))
     duplicates, overlaps = find_duplicates(rows.pop("train"), None, rows, task.example_columns)
     return Facts(facts, {}, duplicates, overlaps, notes)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from conftest import RunKit
+from datasets import ClassLabel, Dataset, DatasetDict
 from PIL import Image
 from rich.console import Console
 from support.recipes import BERT, GPT
@@ -18,6 +19,7 @@ from kit.data.guess import sample_data
 from kit.diagnostics.data_report import inspect_path
 from kit.diagnostics.data_tables import commands, render_data
 from kit.errors import KitError
+from kit.recipe.data import DataSection
 from kit.tasks.registry import suggest
 
 ROWS = 40
@@ -288,3 +290,26 @@ def test_without_the_tokenizer_lengths_are_counted_in_words(tmp_path: Path) -> N
     assert report.facts is not None
     assert report.facts.word_lengths["train"]["text"].median == 7
     assert any("tokenizer cannot be loaded" in note for note in report.facts.notes)
+
+
+def test_a_dataset_on_the_hub_is_sampled_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = Dataset.from_dict({"text": texts(), "label": [number % 2 for number in range(ROWS)]})
+    asked = []
+
+    def load(data: DataSection, path: Path) -> DatasetDict:
+        asked.append((data.path, data.name))
+        return DatasetDict({"train": rows.cast_column("label", ClassLabel(names=["a", "b"])), "heldout": rows})
+
+    monkeypatch.setattr("kit.data.guess.load_from_hub", load)
+    sample = sample_data("owner/name", {"name": "de"})
+    assert asked == [("owner/name", "de")]
+    assert sample.source == {"path": "owner/name", "name": "de", "test": "heldout"}
+    assert [column.kind for column in sample.columns] == ["text", "labels"]
+
+
+def test_a_name_that_is_neither_data_nor_a_recipe(kit_here: RunKit, tmp_path: Path) -> None:
+    write_csv(tmp_path / "rev.csv", {"text": texts()})
+    assert kit_here("data", "rev.cvs").stderr.endswith(
+        f'file or folder {tmp_path / "rev.cvs"}. Did you mean "rev.csv"?\n'
+    )
+    assert 'no file, folder or recipe "dates_rn". Did you mean "dates_rnn"?' in kit_here("data", "dates_rn").stderr
