@@ -13,6 +13,7 @@ from kit.cli.evaluate import compare, evaluate, verify
 from kit.cli.exit import end_with_traceback, fail
 from kit.cli.infer import chat, embed, generate, plot, predict
 from kit.cli.push import push
+from kit.cli.runs import runs
 from kit.cli.train import average, data, merge, train
 from kit.errors import KitError
 from kit.system.redaction import redact
@@ -38,6 +39,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
     "compare": compare,
     "verify": verify,
     "push": push,
+    "runs": runs,
     "recipes": recipes,
     "copy": copy,
     "explain": explain,

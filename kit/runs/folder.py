@@ -33,6 +33,7 @@ class RunFolder:
         self.format_file = path / RUN_FILE
         self.recipe_file = path / "recipe.yaml"
         self.results_file = path / "results.json"
+        self.failure_file = path / "failure.json"
         self.metrics_file = path / "metrics.jsonl"
         self.checkpoints = path / "checkpoints"
         self.tokenizer = path / "tokenizer"
@@ -181,6 +182,7 @@ class RunFolder:
         values = {**FORMAT_STAMP, RECIPE_VALUES: recipe.fixed_values()}
         write_json(self.format_file, values)
         self.results_file.unlink(missing_ok=True)  # of a shorter run that is extended
+        self.failure_file.unlink(missing_ok=True)
         write_text(self.recipe_file, recipe.model_copy(update={"measured": None}).to_yaml())
         if not self.tokenizer.exists() and not isinstance(tokenizers, NoTokenizers):
             temporary = self.path / f"{TEMPORARY_PREFIX}tokenizer"

@@ -17,6 +17,7 @@ from kit.evaluation.metrics import greater_is_better
 from kit.recipe.base import Recipe
 from kit.recipe.parse import Overrides, RecipeSource
 from kit.runs.extend import changes_length, check_length
+from kit.runs.failure import recorded_failure
 from kit.runs.finish import finish, show_evaluation
 from kit.runs.finished import FinishedRun
 from kit.runs.folder import RunFolder
@@ -92,7 +93,7 @@ def train(
             reporter.print(line)
         loop = build_loop(prepared, folder, accelerator, reporter, check_callbacks(callbacks))
         try:
-            with explain_out_of_memory(resolved, loop):
+            with recorded_failure(folder, accelerator.is_main_process), explain_out_of_memory(resolved, loop):
                 resume_from_checkpoint(loop, resume, reporter)
                 loop.run()
                 results = finish(prepared, loop, folder, reporter)

@@ -1,0 +1,28 @@
+"""The command that lists runs."""
+
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def runs(
+    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = Path("runs"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List runs with their task, state, headline metric and age, the last changed first.
+
+    A run is running, finished, failed (with the reason) or unfinished: stopped, to be continued with --resume.
+    """
+    from kit.runs.listing import lines, list_runs
+    from kit.system.json_files import to_json
+
+    listed = list_runs(folder)
+    if as_json:
+        print(to_json([run.as_json() for run in listed], indent=1))
+    elif listed:
+        print("\n".join(lines(listed, datetime.now(UTC), shutil.get_terminal_size().columns)))
+    else:
+        print(f"there is no run in {folder}")
