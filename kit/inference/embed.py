@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from transformers import AutoModel
 
+from kit.data.text.tokenizer import Tokenizers
 from kit.errors import KitError, RunError, did_you_mean
 from kit.models import register_models
 from kit.prediction.engine import Encoded, Predictor
@@ -17,6 +18,7 @@ from kit.prediction.writing import open_output
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
 from kit.pretrained.positions import position_limit
+from kit.pretrained.vocabulary import check_folder
 from kit.system.console import Reporter
 from kit.system.json_files import to_json
 from kit.system.outputs import atomic_write
@@ -55,6 +57,7 @@ class Embedder(Predictor[str, TokenizedText, np.ndarray]):
                 f"{other_command(folder)}"
             )
         self.tokenizer = folder.tokenizer
+        check_folder(folder.name, self.model, Tokenizers(self.tokenizer, self.tokenizer))
         self.pooling = pooling
         self.tokens_per_batch = tokens_per_batch
         self.limit = position_limit(folder.config)

@@ -18,6 +18,7 @@ from kit.prediction.options import COMMON_OPTIONS, GenerateOptions, PlotOptions,
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
 from kit.pretrained.positions import position_limit
+from kit.pretrained.vocabulary import check_folder
 from kit.system.json_files import to_json
 
 if TYPE_CHECKING:
@@ -79,6 +80,7 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
         self.config = self.folder.config
         self.read_config()
         self.model: Any = load_for_inference(self.folder, self.auto_class, device)
+        check_folder(self.folder.name, self.model, self.tokenizers)
         self.positions = position_limit(self.config)
         self.configure(options)
 
@@ -88,7 +90,7 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
 
     @property
     def tokenizers(self) -> Tokenizers:
-        """The tokenizers of an encoder-decoder."""
+        """The tokenizers of the model."""
         return self.folder.tokenizers
 
     def configure(self, options: GenerateOptions) -> None:

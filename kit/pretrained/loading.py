@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
+from kit.data.text.tokenizer import Tokenizers
 from kit.errors import KitError, RecipeError, RunError
 from kit.hub.download import download, is_downloaded
 from kit.hub.names import parse_foreign_repo_id
@@ -34,6 +35,7 @@ from kit.pretrained.folder import ModelFolder, load_config, weights_dir
 from kit.pretrained.heads import copy_rows, match_labels, move_rows, row_parameters
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.size import check_memory, check_sizes
+from kit.pretrained.vocabulary import adopt_special_tokens, check_embeddings, tokenizer_notes
 from kit.recipe.base import Recipe
 from kit.system.device import default_device, preserved_random_state
 from kit.system.files import read_json
@@ -118,6 +120,7 @@ def new_or_pretrained(
     dtype = getattr(torch, train.dtype)
     if pretrained is None:
         return BuiltModel(build_from_config(auto_class, config, dtype).to(dtype))
+    token_notes = adopt_special_tokens(config, tokenizer)
     with one_line_errors(pretrained), quiet_transformers(), merged_weights(pretrained) as folder:
         model, loading = auto_class.from_pretrained(
             folder,
@@ -132,11 +135,11 @@ def new_or_pretrained(
         missing = {*loading["missing_keys"], *(key[0] for key in loading["mismatched_keys"])} if new_head else set()
         moved, notes = fit_head(auto_class, folder, model, missing) if new_head else ([], [])
         freeze_constants(model)
-    if model.get_input_embeddings().num_embeddings < len(tokenizer):
-        raise RecipeError(
-            f"tokenizer.pretrained has {len(tokenizer)} tokens, more than model.pretrained has embeddings for. Remove "
-            "tokenizer.pretrained to use the model's own tokenizer"
-        )
+    tokenizers = Tokenizers(tokenizer, tokenizer)
+    check_embeddings(model, tokenizers, recipe)
+    if model.can_generate():
+        adopt_special_tokens(model.generation_config, tokenizer)
+    notes = [*notes, *tokenizer_notes(model, tokenizers, recipe), *token_notes]
     new_modules = sorted({name.rpartition(".")[0] for name in missing.union(moved)} - {""})
     return BuiltModel(model.to(getattr(torch, train.dtype)), new_modules, notes)
 

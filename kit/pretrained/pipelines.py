@@ -14,6 +14,7 @@ from transformers.pipelines import (
     ZeroShotClassificationPipeline,
 )
 
+from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RunError
 from kit.models import MODELS, config_class, register_models
 from kit.pipelines import image_to_text, question_answering
@@ -23,6 +24,7 @@ from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_model, quiet_transformers
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import PIPELINES, custom_pipelines
+from kit.pretrained.vocabulary import check_folder
 
 __all__ = ["pipeline", "register"]
 
@@ -103,6 +105,9 @@ def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs
             kwargs["aggregation_strategy"] = "first"
     with quiet_transformers():
         pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
+    if pipe.tokenizer is not None and name in PIPELINES:
+        target = getattr(pipe.tokenizer, "target_tokenizer", pipe.tokenizer)
+        check_folder(pipe.model.name_or_path, pipe.model, Tokenizers(pipe.tokenizer, target))
     classifies = isinstance(pipe, TextClassificationPipeline | ZeroShotClassificationPipeline)
     if classifies and (problem := padding_problem(pipe.model.config)):
         raise RunError(f"{pipe.model.name_or_path}: {problem}")

@@ -33,7 +33,7 @@ from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import Sources, best_hypotheses, evaluate_generation, search_settings
-from kit.tasks.families.seq2seq.task import Seq2SeqTask
+from kit.tasks.families.seq2seq.task import Seq2SeqTask, fit_to_tokenizer
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 
@@ -142,24 +142,19 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         return config
 
     def build_model(self, state: TaskState) -> BuiltModel:
-        section, train = self.recipe.model, self.recipe.train
+        section, train, notes = self.recipe.model, self.recipe.train, list[str]()
         torch.manual_seed(train.seed)
         if section.pretrained is None:
             model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
         else:
             model = load_model(self.auto_class, section.pretrained, section.settings)
-            known, needed = model.get_input_embeddings().num_embeddings, len(state.tokenizers.target)
-            if known < needed:
-                raise RecipeError(
-                    f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only "
-                    f"{known}: use the model's own tokenizer by leaving tokenizer.pretrained out."
-                )
+            notes = fit_to_tokenizer(model, state.tokenizers, self.recipe)
         if train.micro_batches > 1 and any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
             raise RecipeError(
                 "train.micro_batches: the backbone normalizes over the images of a batch, so several micro-batches or "
                 "processes would change the training. Use one of each, or leave out model.backbone_config."
             )
-        return BuiltModel(model.to(getattr(torch, train.dtype)))
+        return BuiltModel(model.to(getattr(torch, train.dtype)), notes=notes)
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from kit.cards.tables import predicted_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
-from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
+from kit.data.text.tokenizer import Tokenizers, train_tokenizer
 from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError, RecipeError, RunError
 from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
@@ -36,6 +36,7 @@ from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.positions import check_length, position_limit
+from kit.pretrained.vocabulary import named_tokenizers
 from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
@@ -116,10 +117,8 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        pretrained = self.recipe.tokenizer.pretrained or self.recipe.model.pretrained
-        if pretrained is not None:
-            tokenizers = load_pretrained_tokenizers(pretrained)
-        else:
+        tokenizers = named_tokenizers(self.recipe)
+        if tokenizers is None:
             rows = self.vocabulary_rows(splits)
             prompts = (self.recipe.data.written(prompt) for prompt in ColumnView(rows, "prompt"))
             tokenizer = train_tokenizer(self.recipe.tokenizer, chain(prompts, ColumnView(rows, "answer")), "causal")

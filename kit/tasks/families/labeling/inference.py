@@ -21,6 +21,7 @@ from kit.prediction.issues import LineIssue
 from kit.prediction.options import reject_unsupported
 from kit.prediction.rows import PredictOptions, RowPredictor
 from kit.pretrained.folder import ModelFolder
+from kit.pretrained.vocabulary import check_folder
 from kit.recipe.document import parse_override, write_override
 from kit.recipe.parse import check_overrides
 from kit.system.device import default_device
@@ -60,6 +61,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         self.predicted_names: tuple[str, ...] = (*self.task.predicted_names, *ranked)
         self.state = self.task.restore(folder)
         model = self.task.load_model(folder).to(default_device()).eval()
+        check_folder(folder.name, model, self.state.tokenizers)
         self.objective = self.task.objective(model, self.state)
         self.empty = dict.fromkeys(self.predicted_names)
         self.truncated = 0

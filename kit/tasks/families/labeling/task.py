@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.data.splits import Splits
-from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
+from kit.data.text.tokenizer import Tokenizers, train_tokenizer
 from kit.errors import RecipeError
 from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.question_answering import SETTINGS as ANSWER_SETTINGS
@@ -24,6 +24,7 @@ from kit.pretrained.architecture import is_saved_as
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.positions import check_length, position_limit
+from kit.pretrained.vocabulary import named_tokenizers
 from kit.tasks.base import Task, TaskState, TextTokens
 from kit.tasks.families.labeling.data import Inputs
 from kit.tasks.families.labeling.inference import LabelPredictor
@@ -125,13 +126,12 @@ class LabelingTask(Task[L, LabelingState]):
     # ---- tokenizer and labels ----------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        section = self.recipe.tokenizer
-        pretrained = section.pretrained or self.recipe.model.pretrained
-        if pretrained is not None:
-            tokenizer = load_pretrained_tokenizers(pretrained).source
+        named = named_tokenizers(self.recipe)
+        if named is not None:
+            tokenizer = named.source
         else:
             texts = list(self.tokenizer_corpus(self.vocabulary_rows(splits)))
-            tokenizer = train_tokenizer(section, texts, "masked")
+            tokenizer = train_tokenizer(self.recipe.tokenizer, texts, "masked")
         self.check_tokenizer(tokenizer)
         if tokenizer.pad_token_id is None:  # as in GPT-2
             tokenizer.pad_token = tokenizer.eos_token

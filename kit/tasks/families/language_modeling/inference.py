@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerBase
 
+from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError
 from kit.pipelines.text_to_text import decode_text, unknown_id
@@ -66,6 +67,10 @@ class Completer(TextPredictor[Prompt]):
     @property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         return self.folder.tokenizer
+
+    @property
+    def tokenizers(self) -> Tokenizers:
+        return Tokenizers(self.tokenizer, self.tokenizer)
 
     def encode(self, items: list[str]) -> list[Encoded[Prompt]]:
         """The last tokens of each line, as many as leave room for new ones."""

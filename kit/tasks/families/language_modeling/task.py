@@ -19,11 +19,12 @@ from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.streamed import load_streamed
 from kit.data.streaming.plan import StreamEncoder
-from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, train_tokenizer
+from kit.data.text.tokenizer import Tokenizers, train_tokenizer
 from kit.errors import DataError
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
 from kit.pretrained.positions import check_length, position_limit
+from kit.pretrained.vocabulary import named_tokenizers
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
@@ -93,13 +94,10 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
     # ---- state -------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        section = self.recipe.tokenizer
-        pretrained = section.pretrained or self.recipe.model.pretrained
-        if pretrained is not None:
-            tokenizers = load_pretrained_tokenizers(pretrained)
-        else:
+        tokenizers = named_tokenizers(self.recipe)
+        if tokenizers is None:
             texts = ColumnView(self.vocabulary_rows(splits), "text")
-            tokenizer = train_tokenizer(section, texts, self.tokenizer_kind)
+            tokenizer = train_tokenizer(self.recipe.tokenizer, texts, self.tokenizer_kind)
             tokenizers = Tokenizers(tokenizer, tokenizer)
         self.check_tokenizer(tokenizers.source)
         return tokenizers

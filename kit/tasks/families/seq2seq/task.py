@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from kit.data.splits import Splits
 from kit.data.text.languages import TAGS_KEY
-from kit.data.text.tokenizer import Tokenizers, build_tokenizer, load_pretrained_tokenizers
+from kit.data.text.tokenizer import Tokenizers, build_tokenizer, end_id
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RecipeError
 from kit.evaluation.evaluation import Evaluation
@@ -23,6 +23,8 @@ from kit.prediction.text import TextPredictor
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
 from kit.pretrained.positions import position_limit
+from kit.pretrained.vocabulary import adopt_special_tokens, check_embeddings, named_tokenizers, tokenizer_notes
+from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import E, Task, TaskState
 from kit.tasks.families.seq2seq.evaluation import search_settings
@@ -46,12 +48,11 @@ class Seq2SeqTask(Task[E, TaskState]):
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         """One tokenizer for all text, trained on the training split or pretrained."""
-        section = self.recipe.tokenizer
-        pretrained = section.pretrained or self.recipe.model.pretrained
-        if pretrained is not None:
-            return load_pretrained_tokenizers(pretrained)
+        named = named_tokenizers(self.recipe)
+        if named is not None:
+            return named
         texts = self.vocabulary_texts(self.vocabulary_rows(splits))
-        tokenizer = build_tokenizer(section, texts, "training", ends=True)
+        tokenizer = build_tokenizer(self.recipe.tokenizer, texts, "training", ends=True)
         return Tokenizers(tokenizer, tokenizer)
 
     @abstractmethod
@@ -165,27 +166,29 @@ def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
     }
 
 
-def fit_to_tokenizer(model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-    """Adapt a pretrained model to its tokenizers: add embeddings for new language tags, and replace the generation
-    settings that it was published with by the tokens that the target language needs.
+def fit_to_tokenizer(model: PreTrainedModel, tokenizers: Tokenizers, recipe: Recipe) -> list[str]:
+    """Adapt a pretrained model to its tokenizers: add embeddings for new language tags, take over their special tokens,
+    and replace the generation settings that it was published with by the tokens that the target language needs.
 
-    Raises RecipeError if the model and the tokenizers do not belong together.
+    Returns notes on what was changed. Raises RecipeError if the model and the tokenizers do not belong together.
     """
     known, needed = model.get_input_embeddings().num_embeddings, len(tokenizers.source)
+    notes = tokenizer_notes(model, tokenizers, recipe)
     if known < needed and needed - len(tokenizers.source.init_kwargs.get(TAGS_KEY, ())) <= known:
         model.resize_token_embeddings(needed)
-    elif known < needed:
-        raise RecipeError(
-            f"tokenizer.pretrained has {needed} tokens, but model.pretrained knows only {known}: "
-            "use the model's own tokenizer by leaving tokenizer.pretrained out"
-        )
+        notes.append(f"{needed - known} new embeddings, for the language tags of the tokenizer")
+    check_embeddings(model, tokenizers, recipe)
+    notes += adopt_special_tokens(model.config, tokenizers.target)
     tokens = tokenizers.generation_tokens() if tokenizers.languages.default_target else {}
+    adopt_special_tokens(model.generation_config, tokenizers.target)
+    model.generation_config.eos_token_id = end_id(tokenizers.target)
     model.generation_config = GenerationSettings(**tokens).seq2seq_config(model)
     if model.generation_config.decoder_start_token_id is None:
         raise RecipeError(
             "model.pretrained does not define the first token of its decoder: add decoder_start_token_id to its "
             "config.json"
         )
+    return notes
 
 
 def is_filled(file: Path) -> bool:

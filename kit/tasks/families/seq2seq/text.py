@@ -90,7 +90,7 @@ class TextToTextTask(Seq2SeqTask[P]):
     # ---- model -------------------------------------------------------------------------------------------------------
 
     def build_model(self, state: TaskState) -> BuiltModel:
-        section, train = self.recipe.model, self.recipe.train
+        section, train, notes = self.recipe.model, self.recipe.train, list[str]()
         torch.manual_seed(train.seed)
         if section.pretrained is None:
             model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
@@ -98,13 +98,13 @@ class TextToTextTask(Seq2SeqTask[P]):
             with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
                 model = load_model(self.auto_class, folder, section.settings)
             size = model.get_input_embeddings().num_embeddings
-            fit_to_tokenizer(model, state.tokenizers)
+            notes = fit_to_tokenizer(model, state.tokenizers, self.recipe)
             if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != size:
                 raise RecipeError(
                     "peft.method: adapters have no vectors for the new language tags of the tokenizer. Train the model "
                     "itself first"
                 )
-        return BuiltModel(model.to(getattr(torch, train.dtype)))
+        return BuiltModel(model.to(getattr(torch, train.dtype)), notes=notes)
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 
