@@ -30,8 +30,7 @@ def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter
     hint = f"The trained model is saved in {folder.model}; `kit train {folder.path} --resume` finishes the rest"
     loop.load_best()
     if prepared.recipe.eval.average is None:
-        validation = kept_evaluation(prepared, loop, "validation", reporter)
-        return export_and_evaluate(prepared, loop, folder, reporter, hint, validation)
+        return export_and_evaluate(prepared, loop, folder, reporter, hint)
     validation, averaging = choose_weights(prepared, loop, prepared.recipe.eval.average, reporter)
     return export_and_evaluate(prepared, loop, folder, reporter, hint, validation, averaging)
 
@@ -54,7 +53,8 @@ def export_and_evaluate(
     export(prepared, loop, folder)
     if validation is None:
         with named_failure("the evaluation on validation", hint, reporter):
-            validation = run_final_evaluation(prepared, loop, "validation", "validation", reporter)
+            kept = kept_evaluation(prepared, loop, "validation", reporter)
+            validation = kept or run_final_evaluation(prepared, loop, "validation", "validation", reporter)
     if not math.isfinite(validation.figures["loss"]):
         raise RunError(f"the loss on validation is {validation.figures['loss']}: the model cannot be used")
     evaluations = {"validation": validation}

@@ -9,6 +9,7 @@ from torch import nn
 
 from kit.pretrained.finite import describe, nonfinite
 from kit.system.json_files import write_json
+from kit.training.checkpoint import model_tensors
 from kit.training.objective import Batch
 from kit.training.processes import add_over_processes
 from kit.training.sharding import local_tensor
@@ -42,11 +43,11 @@ def check_losses(
 
 
 def check_weights(accelerator: Accelerator, model: nn.Module, step: int) -> None:
-    """Raise TrainingFailed, in all processes, unless the weights after a step are finite numbers.
+    """Raise TrainingFailed, in all processes, unless the trained weights after a step are finite numbers.
 
     The loss of a step is computed before its update, so that nothing else shows an update that overflows.
     """
-    names = nonfinite({name: local_tensor(tensor.detach()) for name, tensor in model.state_dict().items()})
+    names = nonfinite({name: local_tensor(tensor) for name, tensor in model_tensors(model).items()})
     (broken,) = add_over_processes([float(len(names))], accelerator)
     if broken:
         raise TrainingFailed(
