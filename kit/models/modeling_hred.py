@@ -22,7 +22,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_hred import HREDConfig
 from .modeling_rnn_seq2seq import RNNTextGenerationMixin, RNNTextModelMixin, seq2seq_output, validate_encoder_outputs
-from .recurrent import Dropout, RecurrentCache, add_noise, last_real_step, recurrent_stack, run_stack
+from .recurrent import Dropout, RecurrentCache, add_noise, float_dtype, last_real_step, recurrent_stack, run_stack
 from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
@@ -71,10 +71,10 @@ class HREDEncoder(RNNEncoder):
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("the encoder needs exactly one of input_ids and inputs_embeds")
         shape = input_ids.shape if inputs_embeds is None else inputs_embeds.shape[:-1]
-        mask = self._token_mask(attention_mask, shape)  # (batch, turns, tokens)
+        device = (inputs_embeds if input_ids is None else input_ids).device
+        mask = self._token_mask(attention_mask, shape, device)  # (batch, turns, tokens)
         is_turn = mask.any(-1)  # (batch, turns)
-        embeds = self.embed_tokens(input_ids[is_turn]) if inputs_embeds is None else inputs_embeds[is_turn]
-        turns = self._encode_turns(embeds, mask, is_turn)  # (batch, turns, utterance_width)
+        turns = self._encode_turns(input_ids, inputs_embeds, mask, is_turn)  # (batch, turns, utterance_width)
         stack = run_stack(self.context_layers, self.dropout, self.dropout(turns), is_turn)
         # (batch, turns, context_hidden_size), and (batch, context layers, context_hidden_size)
         states, hidden, cell = stack.states[-1], stack.hidden, stack.cell
@@ -85,29 +85,40 @@ class HREDEncoder(RNNEncoder):
             cell = None if cell is None else torch.cat([cell, last], dim=-1)
         return self.encoded(states, hidden, cell, is_turn, stack.states, output_hidden_states)
 
-    def _token_mask(self, attention_mask: Tensor | None, shape: torch.Size) -> Tensor:
+    def _token_mask(self, attention_mask: Tensor | None, shape: torch.Size, device: torch.device) -> Tensor:
         """Real tokens (batch, turns, tokens), also from a mask whose turns `generate()` has flattened."""
         if len(shape) != 3:
             raise ValueError(f"input_ids must be (batch, turns, tokens), not of shape {tuple(shape)}")
         if attention_mask is None:
-            return torch.ones(shape, dtype=torch.bool, device=self.embed_tokens.weight.device)
+            return torch.ones(shape, dtype=torch.bool, device=device)
         if attention_mask.shape not in (shape, (shape[0], shape[1] * shape[2])):
             raise ValueError(
                 f"attention_mask must have the shape of input_ids, {tuple(shape)}, not {tuple(attention_mask.shape)}"
             )
         return attention_mask.bool().view(shape)
 
-    def _encode_turns(self, embeds: Tensor, mask: Tensor, is_turn: Tensor) -> Tensor:
-        """The final state of each turn, from the word embeddings (number of real turns, tokens, embedding); zero for
-        padding."""
+    def _encode_turns(
+        self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor, is_turn: Tensor
+    ) -> Tensor:
+        """The final state of each turn (batch, turns, utterance_width), zero for padding."""
+        if torch.compiler.is_exporting():  # the shapes of a graph cannot depend on values: padding is encoded too
+            input_ids, inputs_embeds = (None if x is None else x.flatten(0, 1) for x in (input_ids, inputs_embeds))
+            vectors = self._encode_tokens(input_ids, inputs_embeds, mask.flatten(0, 1))
+            return vectors.unflatten(0, is_turn.shape).masked_fill(~is_turn.unsqueeze(-1), 0.0)
+        input_ids, inputs_embeds = (None if x is None else x[is_turn] for x in (input_ids, inputs_embeds))
         size = (*is_turn.shape, self.config.utterance_width)
-        if len(embeds) == 0:  # a batch of empty dialogues has no turn to encode
-            return embeds.new_zeros(size)
-        x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
-        vectors = run_stack(self.utterance_layers, self.dropout, x, mask[is_turn]).hidden[:, -1]
+        if not bool(is_turn.any()):  # a batch of empty dialogues has no turn to encode
+            return torch.zeros(size, dtype=float_dtype(self), device=mask.device)
+        vectors = self._encode_tokens(input_ids, inputs_embeds, mask[is_turn])
         turns = vectors.new_zeros(size)  # autocast may have changed the dtype
         turns[is_turn] = vectors
         return turns
+
+    def _encode_tokens(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor) -> Tensor:
+        """The final states (turns, utterance_width) of turns (turns, tokens), each with a token where mask is true."""
+        embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
+        return run_stack(self.utterance_layers, self.dropout, x, mask).hidden[:, -1]
 
 
 class HREDModel(RNNTextModelMixin, HREDPreTrainedModel):

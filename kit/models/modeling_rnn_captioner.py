@@ -20,7 +20,7 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_captioner import RNNCaptionerConfig
 from .modeling_rnn_seq2seq import RNNTextGenerationMixin, RNNTextModelMixin, seq2seq_output, validate_encoder_outputs
-from .recurrent import Dropout, RecurrentCache
+from .recurrent import Dropout, RecurrentCache, float_dtype
 from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
@@ -163,7 +163,7 @@ class ImageEncoder(RNNEncoder):
             # without an image, `generate()` passes the start token as pixels
             got = "none" if pixel_values is None else f"a tensor of shape {tuple(pixel_values.shape)}"
             raise ValueError(f"the encoder needs pixel_values (batch, {channels}, height, width), got {got}")
-        pixel_values = pixel_values.to(self.projection.weight.dtype)
+        pixel_values = pixel_values.to(float_dtype(self))
         feature_map, mask = self.network(pixel_values, pixel_mask)  # (batch, channels, rows, columns)
         x = features = feature_map.flatten(2).transpose(1, 2)  # (batch, positions, channels)
         if self.config.feature_positions:

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import ModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_forecaster import RNNForecasterConfig
-from .recurrent import Dropout, add_noise, last_real_step, recurrent_stack, run_stack
+from .recurrent import Dropout, RecurrentCache, add_noise, float_dtype, last_real_step, recurrent_stack, run_stack
 from .rnn_decoder import RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
@@ -139,7 +139,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         future_mask: Tensor | None = None,
         future_context: Tensor | None = None,
         horizon: int | None = None,
-        num_items_in_batch: Tensor | int | None = None,
+        num_items_in_batch: Tensor | float | None = None,
         sampling_probability: float | None = None,
         output_attentions: bool | None = None,
     ) -> RNNForecastOutput:
@@ -156,9 +156,9 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         """
         encoded, last = self._encode(past_values, past_mask, past_context)
         steps = self._horizon(future_values, future_context, horizon)
-        mask = _real_steps(future_mask, len(last), steps, last.device)
+        mask = _real_steps(future_mask, last.shape[0], steps, last.device)
         if future_values is None:
-            future = last.new_zeros(len(last), steps, last.shape[-1])
+            future = last.new_zeros(last.shape[0], steps, last.shape[-1])
             reads_prediction = torch.ones_like(mask)
         else:
             future = self._normalize(future_values, mask)
@@ -193,9 +193,9 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
             raise ValueError("sample needs a distribution to draw from: train with loss=gaussian")
         encoded, last = self._encode(past_values, past_mask, past_context)
         steps = self._horizon(None, future_context, horizon)
-        every_step = _real_steps(None, len(last), steps, last.device)
+        every_step = _real_steps(None, last.shape[0], steps, last.device)
         context = self._normalize_context(future_context, every_step, "future_context")
-        future = last.new_zeros(len(last), steps, last.shape[-1])
+        future = last.new_zeros(last.shape[0], steps, last.shape[-1])
         rollout = self._roll_out(encoded, last, future, context, every_step, sample, output_attentions)
         predictions = rollout.means
         if sample:  # the numbers that each next step has read, and one more
@@ -281,7 +281,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
 
     def _normalize(self, values: Tensor, mask: Tensor) -> Tensor:
         """Values in normalized units. Masked ones are set to zero, so that not even NaN spreads from them."""
-        values = self.normalization(values.to(self.head.weight.dtype))
+        values = self.normalization(values.to(float_dtype(self)))
         return values.masked_fill(~mask.unsqueeze(-1), 0.0)
 
     def _normalize_context(self, context: Tensor | None, mask: Tensor, name: str) -> Tensor:
@@ -291,8 +291,8 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
             got = "none" if context is None else f"{context.shape[-1]}"
             raise ValueError(f"{name}: this model expects {size or 'no'} numbers at each step, got {got}")
         if context is None:
-            return self.head.weight.new_zeros(*mask.shape, 0)
-        return self.context_normalization(context.to(self.head.weight.dtype)).masked_fill(~mask.unsqueeze(-1), 0.0)
+            return torch.zeros(*mask.shape, 0, dtype=float_dtype(self), device=mask.device)
+        return self.context_normalization(context.to(float_dtype(self))).masked_fill(~mask.unsqueeze(-1), 0.0)
 
     def _choose_predictions(self, mask: Tensor, sampling_probability: float | None) -> Tensor:
         """The steps (batch, horizon) that read the model's own prediction: where the true value before them is missing,
@@ -315,6 +315,33 @@ class _Rollout:
     scales: Tensor | None  # (batch, horizon, value_size)
     inputs: Tensor  # (batch, horizon, value_size): the value that each step has read
     attentions: tuple[Tensor, ...] | None
+
+
+class ForecastStep(nn.Module):
+    """One step of a forecast as a function of tensors, for `torch.export`; all numbers are in the units of the data."""
+
+    def __init__(self, model: RNNForecasterForPrediction):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, value: Tensor, context: Tensor | None, state: dict[str, Tensor], encoder_outputs: RNNEncoderOutput
+    ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+        """Mean and scale (batch, value_size) of the value after this one, and the new state; before the first step, the
+        state is empty. `context` (batch, context_size) is that of the step to predict."""
+        cache, model = RecurrentCache(), self.model
+        cache.store(state, 0)
+        previous = model.normalization(value)
+        inputs = [previous] if context is None else [previous, model.context_normalization(context)]
+        decoded = model.decoder(
+            inputs_embeds=torch.cat(inputs, dim=-1).unsqueeze(1),
+            encoder_outputs=encoder_outputs,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        mean, scale = model.distribution(decoded.last_hidden_state[:, 0], previous)
+        scale = None if scale is None else scale * model.normalization.scale
+        return model.normalization.inverse(mean), scale, decoded.past_key_values.state
 
 
 class _ForecastFeedback:

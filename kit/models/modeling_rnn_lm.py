@@ -8,6 +8,7 @@ Shapes in comments: batch, time (positions of a text), embedding (width of a wor
 and vocabulary.
 """
 
+import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
 from transformers.modeling_outputs import BaseModelOutputWithPast, CausalLMOutputWithPast
@@ -88,7 +89,7 @@ class RNNLMModel(RNNLMPreTrainedModel):
             output_hidden_states = self.config.output_hidden_states
         batch, time = inputs_embeds.shape[:2]
         lengths = order = None
-        if attention_mask is not None and not bool(attention_mask[:, -time:].all()):
+        if attention_mask is not None and (torch.compiler.is_exporting() or not bool(attention_mask[:, -time:].all())):
             mask = attention_mask[:, -time:].bool()  # the mask may cover what the state has read, too
             lengths, order = mask.sum(1), left_align_index(mask)
         inverse = None if order is None else order.argsort(dim=1)

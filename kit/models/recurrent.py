@@ -51,6 +51,11 @@ def add_noise(x: Tensor, std: float, training: bool) -> Tensor:
     return x + std * torch.randn_like(x) if training and std > 0 else x
 
 
+def float_dtype(module: nn.Module) -> torch.dtype:
+    """The dtype in which a module computes: float32 if dynamic quantization has left no floating-point parameter."""
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+
+
 # ---- labels and loss -------------------------------------------------------------------------------------------------
 
 
@@ -116,9 +121,17 @@ def cell_step(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) 
 
     x (batch, input), hidden and cell (batch, hidden) → the new hidden and cell; only an LSTM has a `cell`.
     """
-    if not isinstance(layer, nn.RNNBase):  # wrapped by peft, whose adapters act only when the module itself is called
+    # adapters of peft, quantized weights and the hooks of accelerate act only where the module itself is called
+    if not isinstance(layer, nn.RNNBase) or hasattr(layer, "_hf_hook"):
         return run_with_state(layer, x.unsqueeze(1), None, hidden, cell)[1:]
-    weights: Any = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
+    weights = (layer.weight_ih_l0, layer.weight_hh_l0, layer.bias_ih_l0, layer.bias_hh_l0)
+    return weighted_step(layer, x, hidden, cell, weights)
+
+
+def weighted_step(
+    layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: Any
+) -> tuple[Tensor, Tensor | None]:
+    """`cell_step` with the weights of one direction of a layer."""
     if isinstance(layer, nn.LSTM):
         assert cell is not None
         return torch.lstm_cell(x, (hidden, cell), *weights)
@@ -134,7 +147,8 @@ def left_align_index(mask: Tensor, reverse: bool = False) -> Tensor | None:
 
     None when they are there already: the usual case of right padding.
     """
-    if not reverse and not (mask[:, 1:] > mask[:, :-1]).any():
+    # a graph cannot depend on values: there, also tokens in the right place are moved
+    if not reverse and not torch.compiler.is_exporting() and not (mask[:, 1:] > mask[:, :-1]).any():
         return None
     position = torch.arange(mask.shape[1], device=mask.device)
     rank = (-position if reverse else position).expand_as(mask)
@@ -149,7 +163,7 @@ def gather_time(x: Tensor, index: Tensor | None) -> Tensor:
 def last_real_step(x: Tensor, mask: Tensor) -> Tensor:
     """The last step (batch, width) of x (batch, time, width) where mask (batch, time) is true; the first if none is."""
     position = torch.arange(mask.shape[1], device=mask.device)
-    return x[torch.arange(len(x), device=x.device), (position * mask).argmax(1)]
+    return x[torch.arange(x.shape[0], device=x.device), (position * mask).argmax(1)]
 
 
 def run_packed(layer: nn.Module, x: Tensor, lengths: Tensor | None, state: Any = None) -> tuple[Tensor, Any]:
@@ -157,11 +171,51 @@ def run_packed(layer: nn.Module, x: Tensor, lengths: Tensor | None, state: Any =
 
     `lengths` (batch,) are on the CPU, or None where nothing is padded: the fused kernels are faster on plain tensors.
     """
+    if torch.compiler.is_exporting():
+        return run_scanned(layer, x, lengths, state)
     if lengths is None:
         return layer(x, state)
     packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
     packed_outputs, final = layer(packed, state)
     return pad_packed_sequence(packed_outputs, batch_first=True, total_length=x.shape[1])[0], final
+
+
+def run_scanned(layer: Any, x: Tensor, lengths: Tensor | None, state: Any) -> tuple[Tensor, Any]:
+    """What `run_packed` computes, as a graph for any length: `torch.export` can trace neither packed sequences nor the
+    loop within the fused kernels."""
+    from torch._higher_order_ops.scan import scan  # has no public name yet
+
+    if not isinstance(layer, nn.RNNBase):
+        raise ValueError(f"cannot export a {type(layer).__name__}: merge the adapter first")
+    mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    if lengths is not None:
+        mask = torch.arange(x.shape[1], device=x.device) < lengths.to(x.device).unsqueeze(1)  # (batch, time)
+    steps = (x.transpose(0, 1), mask.t().unsqueeze(-1))  # (time, batch, …)
+    outputs, finals = [], []
+    for direction in range(2 if layer.bidirectional else 1):
+        names = (f"{name}_l0{'_reverse' * direction}" for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
+        weights = [getattr(layer, name) for name in names]
+        if state is None:
+            zeros = x.new_zeros(x.shape[0], layer.hidden_size)
+            carried = [zeros, zeros.clone()] if isinstance(layer, nn.LSTM) else [zeros]
+        else:  # (directions, batch, hidden) each
+            carried = [part[direction] for part in (state if isinstance(state, tuple) else (state,))]
+
+        def step(carried: list[Tensor], inputs: tuple[Tensor, Tensor], weights: Any = weights) -> Any:
+            x, real = inputs  # (batch, input), (batch, 1)
+            new = weighted_step(layer, x, carried[0], carried[1] if len(carried) == 2 else None, weights)
+            after = [torch.where(real, now, before) for now, before in zip(new, carried, strict=False)]
+            return after, torch.where(real, after[0], 0.0)
+
+        if x.shape[1] == 1:
+            final, output = step(carried, (steps[0][0], steps[1][0]))
+            output = output.unsqueeze(0)
+        else:
+            final, output = scan(step, carried, steps, reverse=bool(direction))
+        outputs.append(output.transpose(0, 1))  # (batch, time, hidden)
+        finals.append(final)
+    hidden, *cell = (torch.stack(parts) for parts in zip(*finals, strict=True))  # (directions, batch, hidden)
+    return torch.cat(outputs, dim=-1), (hidden, *cell) if cell else hidden
 
 
 def run_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -170,7 +224,8 @@ def run_padded(layer: nn.Module, x: Tensor, lengths: Tensor) -> tuple[Tensor, Te
     x (batch, time, input), lengths (batch,) on the CPU → outputs (batch, time, directions · hidden), zero at padding,
     and the final hidden and cell (batch, directions · hidden) of each row's last real token.
     """
-    outputs, final = run_packed(layer, x, None if bool((lengths == x.shape[1]).all()) else lengths)
+    is_padded = torch.compiler.is_exporting() or bool((lengths < x.shape[1]).any())
+    outputs, final = run_packed(layer, x, lengths if is_padded else None)
     hidden, cell = final if isinstance(final, tuple) else (final, None)
 
     def join(state: Tensor) -> Tensor:  # (directions, batch, hidden) → (batch, directions · hidden)
@@ -356,6 +411,37 @@ def state_of(cache: Any) -> dict[str, Tensor]:
             "state: pass what the model returned as past_key_values, or leave it out"
         )
     return cache.state
+
+
+class DecodingStep(nn.Module):
+    """One step of a recurrent model with an output layer as a function of tensors, for `torch.export`: a graph takes no
+    cache."""
+
+    def __init__(self, model: Any):
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self,
+        token: Tensor,
+        state: dict[str, Tensor],
+        encoder_outputs: Any = None,
+        attention_mask: Tensor | None = None,
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits (batch, vocabulary) after token (batch, 1), and the state after it. Before the first token, the state
+        is empty.
+
+        An encoder-decoder needs the outputs of its encoder, and the attention_mask (batch, source) that this had.
+        """
+        cache = RecurrentCache()
+        cache.store(state, 0)
+        inputs: dict[str, Any] = {"input_ids": token}
+        if encoder_outputs is not None:
+            inputs = {"decoder_input_ids": token, "encoder_outputs": encoder_outputs}
+        if attention_mask is not None:
+            inputs["attention_mask"] = attention_mask
+        outputs = self.model(**inputs, past_key_values=cache, use_cache=True)
+        return outputs.logits[:, -1], outputs.past_key_values.state
 
 
 # ---- the base of recurrent models ------------------------------------------------------------------------------------

@@ -422,7 +422,7 @@ class RNNDecoder(nn.Module):
         if self.config.attention == "none":
             return None, None
         rows, queries = query.shape[:2]
-        beams = rows // len(source.fixed_context)
+        beams = rows // source.fixed_context.shape[0]
         if self.attention is None:
             return source.fixed_context.repeat_interleave(beams, dim=0).unsqueeze(1).expand(-1, queries, -1), None
         if beams == 1:

@@ -1,16 +1,20 @@
-"""What transformers and torch expect of every model: precision, outputs, caches, embeddings as inputs, gradients."""
+"""What transformers, torch and accelerate expect of every model: each contract for each model class, or why not.
+
+Export is in `test_export.py`, adapters of peft on every kind of module in `test_adapted_modules.py`.
+"""
 
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from accelerate import cpu_offload, disk_offload
 from support.model_classes import (
     FUSED,
     HEADS,
     RECURRENT,
     STEPWISE,
-    TEXT,
     WRITERS,
     batch_of,
     result_of,
@@ -18,6 +22,7 @@ from support.model_classes import (
     tiny_model,
     written_by,
 )
+from torch import nn
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import ModelOutput
 
@@ -39,6 +44,23 @@ every_path = pytest.mark.parametrize(
     ("model_type", "choices"), EVERY_PATH, ids=lambda x: x if isinstance(x, str) else "-".join(map(str, x.values()))
 )
 every_type = pytest.mark.parametrize("model_type", HEADS)
+
+NOT_APPLICABLE = {
+    "inputs_embeds": {"rnn_captioner": "reads images", "rnn_forecaster": "reads numbers"},
+    "resizing": {"rnn_forecaster": "has no vocabulary"},
+    "static cache": {
+        **dict.fromkeys(RECURRENT, "carries a state of constant size"),
+        "rnn_forecaster": "does not generate tokens",
+    },
+}
+"""Contracts that some model classes cannot have, with the reason; all others hold for all classes."""
+
+
+def types_with(contract: str) -> Any:
+    """Parametrizes a test by the model types that have a contract."""
+    return pytest.mark.parametrize(
+        "model_type", [model_type for model_type in HEADS if model_type not in NOT_APPLICABLE[contract]]
+    )
 
 
 # ---- precision -------------------------------------------------------------------------------------------------------
@@ -105,7 +127,7 @@ def test_gradients_reach_the_hidden_states_that_are_returned(
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("model_type", TEXT)
+@types_with("inputs_embeds")
 @pytest.mark.parametrize("beams", [1, 3])
 def test_embeddings_can_be_given_instead_of_tokens(model_type: str, beams: int) -> None:
     model, batch = tiny_model(model_type), batch_of(model_type)
@@ -152,3 +174,78 @@ def test_a_transformer_takes_a_cache_for_self_attention_alone() -> None:
         logits = model(**source, decoder_input_ids=expected[:, t : t + 1], past_key_values=cache, use_cache=True).logits
         whole = model(**source, decoder_input_ids=expected[:, : t + 1]).logits
         torch.testing.assert_close(logits[:, -1], whole[:, -1])
+
+
+@types_with("static cache")
+@pytest.mark.parametrize("choices", [{}, {"max_position_embeddings": 16}], ids=["sinusoids", "learned positions"])
+@pytest.mark.parametrize("beams", [1, 3])
+def test_a_static_cache_generates_the_same(model_type: str, choices: dict[str, Any], beams: int) -> None:
+    model, batch = tiny_model(model_type, **choices), batch_of(model_type)
+    how = {"num_beams": beams, "max_new_tokens": 6}
+    expected = written_by(model, batch, **how)
+    assert torch.equal(written_by(model, batch, cache_implementation="static", **how), expected)
+
+
+@pytest.mark.parametrize("model_type", [model_type for model_type in WRITERS if model_type in RECURRENT])
+def test_a_static_cache_of_a_recurrent_model_is_refused(model_type: str) -> None:
+    with pytest.raises(ValueError, match="cache_implementation is for keys and values"):
+        written_by(tiny_model(model_type), batch_of(model_type), cache_implementation="static")
+
+
+# ---- weights ---------------------------------------------------------------------------------------------------------
+
+
+@types_with("resizing")
+@pytest.mark.parametrize("size", [15, 9])
+def test_a_resized_vocabulary_keeps_its_weights(model_type: str, size: int) -> None:
+    """Ids of the batch are below 9 where words are removed."""
+    model, batch = tiny_model(model_type), batch_of(model_type)
+    batch = {name: x.clamp(max=8) if name in ("input_ids", "labels") else x for name, x in batch.items()}
+    expected = result_of(model, batch)
+    resized = model.resize_token_embeddings(size, mean_resizing=False)
+    assert resized.num_embeddings == model.config.vocab_size == size
+    assert model.get_input_embeddings() is resized
+    actual = result_of(model, batch)
+    assert actual.shape[-1] == size
+    kept = min(size, 12)
+    torch.testing.assert_close(actual[..., :kept], expected[..., :kept])
+    assert written_by(model, batch).max() < size
+
+
+@every_path
+@pytest.mark.parametrize("kind", ["cpu", "disk", "device_map"])
+@torch.no_grad()
+def test_an_offloaded_model_computes_the_same(
+    model_type: str, choices: dict[str, Any], kind: str, tmp_path: Path
+) -> None:
+    """The hooks of accelerate load the weights of a module when it is called, and only then."""
+    model, batch = tiny_model(model_type, **choices), batch_of(model_type)
+    if model_type != "rnn_lm":  # without a mask, an encoder makes its own, on the device of its inputs
+        batch = {name: x for name, x in batch.items() if name != "attention_mask"}
+    expected, expected_writing = result_of(model, batch), written_by(model, batch)
+    if kind == "cpu":
+        cpu_offload(model, execution_device="cpu")
+    elif kind == "disk":
+        disk_offload(model, tmp_path, execution_device="cpu")
+    else:
+        model.save_pretrained(tmp_path / "model")
+        size = sum(parameter.nbytes for parameter in model.parameters())
+        where = {"device_map": "auto", "max_memory": {"cpu": size // 2}, "offload_folder": tmp_path}
+        model = type(model).from_pretrained(tmp_path / "model", **where).eval()
+    assert any(parameter.is_meta for parameter in model.parameters())
+    torch.testing.assert_close(result_of(model, batch), expected)
+    torch.testing.assert_close(written_by(model, batch), expected_writing)
+
+
+@every_path
+@pytest.mark.filterwarnings("ignore:torch.ao.quantization", "ignore:torch.quantize_per_tensor")
+@torch.no_grad()
+def test_a_dynamically_quantized_model_computes_almost_the_same(model_type: str, choices: dict[str, Any]) -> None:
+    model, batch = tiny_model(model_type, **choices), batch_of(model_type)
+    expected = result_of(model, batch)
+    layers = {nn.Linear, nn.LSTM, nn.GRU}
+    quantized = torch.ao.quantization.quantize_dynamic(model, layers)
+    assert not any(type(module) in layers for module in quantized.modules())
+    actual = result_of(quantized, batch)
+    assert 0 < (actual - expected).abs().mean() < 0.1 * expected.abs().mean()
+    assert written_by(quantized, batch).shape == written_by(model, batch).shape
