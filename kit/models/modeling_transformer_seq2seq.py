@@ -62,7 +62,8 @@ class TransformerSeq2SeqPreTrainedModel(PreTrainedModel):
 
     # Copied from recurrent.py
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Save the model. Where its code is in the folder, `AutoModel` loads it too: transformers lists one class."""
+        """Save the model. If its code is saved too, `auto_map` also gets the class without a head for `AutoModel`:
+        transformers lists only the saved class."""
         if self._auto_class is not None and self.auto_model is not None:
             reference = f"{type(self).__module__.rpartition('.')[2]}.{self.auto_model}"
             self.config.auto_map = {**(getattr(self.config, "auto_map", None) or {}), "AutoModel": reference}

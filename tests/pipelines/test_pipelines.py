@@ -41,6 +41,12 @@ for task, texts, arguments in json.loads(sys.argv[2]):
 pipe.save_pretrained("again")
 again = pipeline(task, model="again", trust_remote_code=True)
 assert [again(text, **arguments) for text in texts] == found[-1]
+try:
+    pipeline(task, model=sys.argv[1], trust_remote_code=False)
+except ValueError as error:
+    assert "trust_remote_code=True" in str(error)
+else:
+    raise AssertionError("a pipeline of the folder ran without trust")
 assert "kit" not in sys.modules
 print(json.dumps(found))
 """

@@ -24,7 +24,9 @@ from kit.tasks.captioning.images import image_processor_of
 from kit.verify.generation import perturb_parameters
 
 ALONE = """
+import builtins
 import sys
+from contextlib import suppress
 
 class BlockKit:
     def find_spec(self, name, path=None, target=None):
@@ -35,7 +37,7 @@ sys.meta_path.insert(0, BlockKit())
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
-from transformers import AutoModelForTimeSeriesPrediction, pipeline
+from transformers import AutoModelForTimeSeriesPrediction, AutoTokenizer, pipeline
 
 inputs = load_file("inputs.safetensors")
 trust = {"trust_remote_code": True}
@@ -53,6 +55,14 @@ for name, stem in (("captioner", "RNNCaptioner"), ("hred", "HRED")):
     assert type(AutoModel.from_pretrained(name, **trust)).__name__ == stem + "Model"
 for name in ("lm", "transformer"):
     found[name] = torch.tensor(pipeline("feature-extraction", model=name, **trust)("one two three"))
+# as the guide states, the tokenizer of a model with code asks, though it needs none
+asked = []
+builtins.input = lambda text="": asked.append(text) or "n"
+AutoTokenizer.from_pretrained("transformer", trust_remote_code=False)
+assert asked == []
+with suppress(ValueError):
+    AutoTokenizer.from_pretrained("transformer")
+assert len(asked) == 1
 assert "kit" not in sys.modules
 save_file({name: tensor.contiguous() for name, tensor in found.items()}, "found.safetensors")
 """
