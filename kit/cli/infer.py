@@ -154,11 +154,12 @@ def predict(
         int | None, typer.Option(min=1, help="Number of steps to forecast (default: as in training).")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(min=1, help="Also write so many labels or answers of each row, with their scores.")
+        int | None,
+        typer.Option(min=1, help="Also write so many labels, answers or tokens of each row, with their scores."),
     ] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Predict labels, tags or answers for the rows of a file, or forecast its series.
+    """Predict labels, tags or answers for the rows of a file, fill the masks of its texts, or forecast its series.
 
     Column names are those in the run's recipe; overrides such as data.text=review change them. Rows need no labels.
     """

@@ -115,7 +115,7 @@ class Task(ABC, Generic[E, S]):
     card_template: ClassVar[str]
     """Name of the template of the model card."""
 
-    command: ClassVar[Literal["generate", "predict", "embed"]] = "generate"
+    command: ClassVar[Literal["generate", "predict"]] = "generate"
     """The command that runs trained models of this task."""
 
     proofs: ClassVar[Sequence[Proof]]

@@ -87,7 +87,7 @@ class Forecasting(Task[Windows, ForecastingState]):
     auto_class: ClassVar[Any] = AutoModelForTimeSeriesPrediction
     card_template: ClassVar[str] = "forecasting"
     proofs: ClassVar[Sequence[Proof]] = PROOFS
-    command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
+    command: ClassVar[Literal["generate", "predict"]] = "predict"
     recipe: ForecastingRecipe
 
     @classmethod

@@ -28,7 +28,9 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
+from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import BuiltModel
 from kit.system.files import read_json
 from kit.tasks.base import Encoded, TextTokens, TokenView
@@ -39,6 +41,7 @@ from kit.tasks.families.language_modeling.task import (
     perplexity,
 )
 from kit.tasks.masked_lm.examples import DocumentTokenizer, MaskedExamples, SentenceTokenizer
+from kit.tasks.masked_lm.inference import MaskFiller
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
 from kit.tasks.masked_lm.sentence_pairs import LABEL_NAMES, SCHEME, make_pairs
@@ -59,12 +62,16 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
     tokenizer_kind: ClassVar[Literal["masked", "causal"]] = "masked"
     recipe: MaskedLMRecipe
 
-    command: ClassVar[Literal["generate", "predict", "embed"]] = "embed"
+    command: ClassVar[Literal["generate", "predict"]] = "predict"
 
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         saved_by = (AutoModelForMaskedLM, AutoModelForPreTraining)  # the second has causal models, too
         return not is_causal_lm(config) and any(is_saved_as(config, auto_class) for auto_class in saved_by)
+
+    @classmethod
+    def predictor(cls, folder: ModelFolder, options: PredictOptions) -> MaskFiller:
+        return MaskFiller(folder, options)
 
     @property
     def auto_class(self) -> Any:

@@ -94,7 +94,7 @@ class LabelingTask(Task[L, LabelingState]):
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {}
     """Arguments with which the pipeline of the task returns every score."""
     new_head: ClassVar[bool] = True
-    command: ClassVar[Literal["generate", "predict", "embed"]] = "predict"
+    command: ClassVar[Literal["generate", "predict"]] = "predict"
     recipe: LabelingRecipe
 
     @property
