@@ -137,6 +137,41 @@ def imports_of_the_root_package(module: Module) -> Iterator[str]:
         yield from (f"{module.name} imports kit" for source, _, _ in module.imports() if source == "kit")
 
 
+def lines_split_elsewhere(module: Module) -> Iterator[str]:
+    """Lines end at a newline. `str.splitlines` also splits at U+2028 and others, which are characters of a text; the
+    first line of an exception is `first_line` of `kit.errors`."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.Attribute) and node.attr == "splitlines":
+            yield f'{module.name}:{node.lineno} calls splitlines: use split("\\n") or first_line'
+
+
+def json_written_elsewhere(module: Module) -> Iterator[str]:
+    """What is printed or written as JSON is valid: `json.dumps` writes NaN, `to_json` and `write_json` do not. What is
+    uploaded with a model, or runs without kit, cannot use them."""
+    if module.within("kit.system.json_files", "kit.models", "kit.pipelines", "kit.sharing.standalone"):
+        return
+    for node in ast.walk(module.tree):
+        name = getattr(node.func, "attr", getattr(node.func, "id", None)) if isinstance(node, ast.Call) else None
+        if name in ("print", "write", "writelines", "write_text"):
+            parts = [ast.unparse(part) for part in ast.walk(node) if isinstance(part, ast.Attribute)]
+            yield from (f"{module.name} writes with {part}" for part in parts if part in ("json.dumps", "json.dump"))
+
+
+def temporary_folders_elsewhere(module: Module) -> Iterator[str]:
+    """Temporary folders are those of `scratch_folder`: the next command removes what a killed one left."""
+    if module.within("kit.system.outputs"):
+        return
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "tempfile":
+            yield f"{module.name} imports from tempfile: use scratch_folder"
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("tempfile."):
+            made = ast.unparse(node.func).removeprefix("tempfile.")
+            within = any(keyword.arg == "dir" for keyword in node.keywords)  # another one, which is removed with it
+            # a TemporaryFile has no name that could be left
+            if made not in ("gettempdir", "TemporaryFile") and not within:
+                yield f"{module.name}:{node.lineno} calls {made}: use scratch_folder"
+
+
 def _compared_classes(node: ast.AST) -> Iterator[ast.expr]:
     """What could be a class in a check: `isinstance(x, (A, B))`, `case A():`, `type(x) is A`, `type(x) in (A, B)`."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
@@ -203,6 +238,9 @@ RULES: tuple[Rule, ...] = (
     checks_of_task_classes,
     imports_inside_functions,
     imports_of_the_root_package,
+    lines_split_elsewhere,
+    json_written_elsewhere,
+    temporary_folders_elsewhere,
 )
 
 # ---- the tests ---------------------------------------------------------------------------------------------------
@@ -250,6 +288,11 @@ def test_kit_keeps_the_rule(rule: Rule) -> None:
         (imports_of_the_root_package, "kit.runs.a", "import kit"),
         (imports_of_the_root_package, "kit.runs.a", "from kit import train"),
         (imports_of_the_root_package, "kit.runs.a", "from .. import train"),
+        (lines_split_elsewhere, "kit.cards.a", "text.splitlines()"),
+        (json_written_elsewhere, "kit.runs.a", "path.write_text(json.dumps(x) + 'y')"),
+        (json_written_elsewhere, "kit.cli.a", "print(json.dumps(x))"),
+        (temporary_folders_elsewhere, "kit.runs.a", "from tempfile import TemporaryDirectory"),
+        (temporary_folders_elsewhere, "kit.runs.a", "tempfile.mkdtemp()"),
     ],
 )
 def test_a_violation_is_found(rule: Rule, name: str, source: str) -> None:
@@ -271,6 +314,9 @@ def test_a_violation_is_found(rule: Rule, name: str, source: str) -> None:
         (imports_inside_functions, "kit.cli.a", "def f():\n    from kit.data import rows"),
         (imports_of_the_root_package, "kit.cli.a", "import kit"),
         (imports_of_the_root_package, "kit.runs.a", "from kit.data import rows\nfrom . import b"),
+        (lines_split_elsewhere, "kit.cards.a", "text.split('\\n')"),
+        (json_written_elsewhere, "kit.runs.a", "key = json.dumps(x)\nwrite_json(path, x)"),
+        (temporary_folders_elsewhere, "kit.runs.a", "tempfile.mkdtemp(dir=x)\ntempfile.gettempdir()"),
     ],
 )
 def test_what_a_rule_allows_is_no_violation(rule: Rule, name: str, source: str) -> None:

@@ -1,6 +1,5 @@
 """The commands that create models: train, data, average, merge."""
 
-import json
 import os
 import signal
 import sys
@@ -155,8 +154,10 @@ def _inspect_data(source: str, overrides: list[str], as_json: bool) -> None:
 def _print_report(report: Any, as_json: bool) -> None:
     from rich.console import Console
 
+    from kit.system.json_files import to_json
+
     if as_json:
-        print(json.dumps(report, indent=1, ensure_ascii=False, default=str))
+        print(to_json(report, indent=1))
     else:
         Console().print(report)
 

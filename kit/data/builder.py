@@ -73,7 +73,7 @@ class SplitBuilder:
         except DataError as error:
             # a column that is missing in several splits is one mistake
             known = [without_split(mistake) for mistake in self._mistakes]
-            self._mistakes += [line for line in str(error).splitlines() if without_split(line) not in known]
+            self._mistakes += [line for line in str(error).split("\n") if without_split(line) not in known]
 
     def check_mistakes(self) -> None:
         """Raise DataMistakes for the mistakes in all splits, and for sizes that cannot be held out."""

@@ -103,7 +103,7 @@ def inspect_path(path: str, overrides: Sequence[str] = ()) -> DataDescription:
     try:
         facts = facts_of(load_recipe(proposals[0].recipe, proposals[0].arguments))
     except (DataError, RecipeError) as error:
-        return DataDescription(sample, proposals, None, str(error).splitlines())
+        return DataDescription(sample, proposals, None, str(error).split("\n"))
     return DataDescription(sample, proposals, facts)
 
 

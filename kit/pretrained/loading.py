@@ -20,7 +20,7 @@ from transformers import (
 from transformers.utils import GENERATION_CONFIG_NAME, logging
 
 from kit.data.text.tokenizer import Tokenizers
-from kit.errors import KitError, RecipeError, RunError
+from kit.errors import KitError, RecipeError, RunError, first_line
 from kit.hub.download import download, is_downloaded
 from kit.hub.names import parse_foreign_repo_id
 from kit.pretrained.adapters import (
@@ -183,9 +183,8 @@ def build_from_config(auto_class: Any, config: PreTrainedConfig, dtype: torch.dt
         raise
     # Configs of transformers accept any number and name; for impossible ones, layers raise exceptions of any type.
     except Exception as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise RecipeError(
-            f"model: a {config.model_type} cannot be built from the keys of this section: {reason}"
+            f"model: a {config.model_type} cannot be built from the keys of this section: {first_line(error)}"
         ) from error
 
 

@@ -5,7 +5,6 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -17,6 +16,7 @@ from kit.models import register_models
 from kit.pretrained.folder import ModelFolder
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import build_model
+from kit.system.outputs import scratch_folder
 from kit.tasks.base import Task, TaskState
 from kit.tasks.registry import create_task
 from kit.training.checkpoint import Checkpoint, Checkpoints
@@ -35,8 +35,8 @@ def at_checkpoint(run: str, name: str | None) -> Iterator[str]:
         return
     folder = RunFolder.open(Path(run))
     checkpoint = find_checkpoint(folder, name)
-    with TemporaryDirectory(prefix="kit-") as parent:
-        copy = RunFolder(Path(parent) / f"{folder.path.resolve().name}-{checkpoint.folder.name}")
+    with scratch_folder("kit-checkpoint-") as parent:
+        copy = RunFolder(parent / f"{folder.path.resolve().name}-{checkpoint.folder.name}")
         copy.path.mkdir()
         for file in filter(Path.is_file, (folder.path / file for file in COPIED)):
             shutil.copyfile(file, copy.path / file.name)

@@ -40,11 +40,9 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
             if path.exists():
                 shutil.copymode(path, temporary)
             fsync(temporary)
-            if overwrite:
+            if overwrite or not _link(temporary, path):
                 os.replace(temporary, path)
                 replaced = True
-            else:
-                os.link(temporary, path)  # unlike a renaming, it fails if there is a file
             fsync(path.parent)  # the rename itself is durable only once the folder is flushed
         except OSError as error:
             if error.filename in (None, str(temporary)) and error.errno in DISK_ERRORS:
@@ -53,6 +51,21 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         finally:
             if not replaced:  # the name could be that of another process already
                 temporary.unlink(missing_ok=True)
+
+
+def _link(temporary: Path, path: Path) -> bool:
+    """Give a file a second name, which fails if there is a file, unlike a renaming; False where there are no links."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from None
+        return False
+    return True
 
 
 def write_text(path: Path, text: str) -> None:

@@ -157,7 +157,7 @@ class Task(ABC, Generic[E, S]):
         except DataMistakes as error:
             held_out = any(data.is_set(f"validation_{unit}") for unit in ("size", "share", "steps"))
             problems = training_problems([*error.splits, *["validation"] * held_out], data)
-            known = [mistake.partition(":")[0] for mistake in str(error).splitlines()]
+            known = [mistake.partition(":")[0] for mistake in str(error).split("\n")]
             more = [problem for problem in problems if problem.partition(":")[0] not in known]
             raise DataError("\n".join([str(error), *more])) from None
         check_training_splits(splits, data)
