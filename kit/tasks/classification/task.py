@@ -265,6 +265,10 @@ class Classification(LabelingTask[LabeledTexts]):
         smoothing = self.recipe.train.label_smoothing_factor
         return ClassificationObjective(model, self.recipe.data.problem_type, state.class_weights, smoothing)
 
+    @property
+    def evaluates_alike(self) -> bool:
+        return self.is_regression  # classes have figures by label at the end
+
     def evaluate(
         self,
         evaluator: Evaluator,

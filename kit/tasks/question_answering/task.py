@@ -190,6 +190,10 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
     def objective(self, model: PreTrainedModel, state: LabelingState) -> QuestionAnsweringObjective:
         return QuestionAnsweringObjective(model, self.recipe.train.label_smoothing_factor)
 
+    @property
+    def evaluates_alike(self) -> bool:
+        return True
+
     def evaluate(
         self,
         evaluator: Evaluator,

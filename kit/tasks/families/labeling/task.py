@@ -97,10 +97,6 @@ class LabelingTask(Task[L, LabelingState]):
     command: ClassVar[Literal["generate", "predict"]] = "predict"
     recipe: LabelingRecipe
 
-    @property
-    def evaluates_alike(self) -> bool:
-        return True
-
     @classmethod
     def accepts(cls, config: PreTrainedConfig) -> bool:
         return is_saved_as(config, cls.auto_class)
