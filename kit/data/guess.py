@@ -38,7 +38,7 @@ WORDS_OF_SPLITS = {
     "test": ("test", "testing", "testb", "eval", "heldout"),
 }
 """Words in the names of files by the split that they stand for."""
-NOT_DATA = re.compile(r"(readme|licen[cs]e|notice|copying|citation|requirements|dataset_infos?)\b.*", re.IGNORECASE)
+NOT_DATA = re.compile(r"(readme|licen[cs]e|notice|copying|citation|requirements|dataset_\w+|state)\b.*", re.IGNORECASE)
 METADATA = re.compile(r"metadata\.(jsonl|csv|parquet)")
 """The table of an image folder, as `datasets` names it."""
 
@@ -106,7 +106,7 @@ def find_files(path: Path) -> Found:
             return Found({"train": file}, file)
         raise DataError(
             f"{path} has several files, and none is named as the training data: {', '.join(sorted(stems)[:8])}. "
-            "Name one train, such as train.csv, or give the path of one file."
+            "Name one train, such as train.csv; move those for training into a folder train; or give the path of one."
         )
     suffixes = parallel_suffixes(files[stems[roles["train"]]])
     used: dict[str, Any] = {}
@@ -282,5 +282,6 @@ def described(name: str, cells: pa.ChunkedArray, is_class: bool) -> Column:
     if pa.types.is_nested(cells.type):
         distinct = len({repr(item) for value in filled for item in (value if isinstance(value, list) else [value])})
     else:
-        distinct = pc.count_distinct(present).as_py()
+        filled_cells = present.filter(pc.not_equal(present, "")) if pa.types.is_string(cells.type) else present
+        distinct = pc.count_distinct(filled_cells).as_py()
     return Column(name, filled, len(present), distinct, is_class)

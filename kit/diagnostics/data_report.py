@@ -113,9 +113,10 @@ def arguments_of(sample: DataSample, suggestion: Suggestion, overrides: Sequence
     wanted = {**sample.source, **suggestion.data}
     # what the shipped recipe states about its own data, rather than about how a model reads text
     about_data = {*shipped.keys_of("evaluation_keys"), *shipped.keys_of("own_data_keys")}
-    for name in about_data - {*shipped.keys_of("encoding_keys"), *wanted}:
-        if shipped.is_set(name):
-            wanted[name] = type(shipped).model_fields[name].get_default(call_default_factory=True)
+    for name, field_info in type(shipped).model_fields.items():
+        is_own = name in about_data and name not in (*shipped.keys_of("encoding_keys"), *wanted)
+        if is_own and shipped.is_set(name):
+            wanted[name] = field_info.get_default(call_default_factory=True)
     values = {f"data.{name}": value for name, value in wanted.items() if differs(shipped, name, value)}
     values |= suggestion.others or {}
     given = [argument.partition("=")[0] for argument in overrides]

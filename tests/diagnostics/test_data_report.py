@@ -207,6 +207,15 @@ GUESSES: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
     "folders": ({"train__a_csv": "text,label\n" + TABLE, "test__a_csv": "text,label\n" + TABLE}, {},
                 "text → one of 2 labels"),
     "wiki headings": ({"a_txt": " = One = \n\nthe cat\n\n = Two = \n\nthe dog\n"}, {}, "text → the next token"),
+    "dialogues of texts": (
+        {"a_jsonl": "".join(json.dumps({"dialog": [sentence(n), sentence(n + 1)], "act": [1, 2]}) + "\n"
+                            for n in range(ROWS))}, {}, "turns → reply",
+    ),
+    "numbered tags": (
+        {"a_jsonl": "".join(json.dumps({"tokens": ["the", WORDS[n % 5]], "pos": [0, n % 3]}) + "\n"
+                            for n in range(ROWS))}, {}, "words → one of 3 tags each",
+    ),
+    "a rare label": ({"a_csv": "text,label\n" + TABLE + "what,maybe\n"}, {}, "text → one of 3 labels"),
     "quoted tsv": ({"a_tsv": "text\tlabel\n" + TABLE.replace(",", "\t") + '"a\tb"\tno\n'}, {"quoting": True},
                    "text → one of 2 labels"),
 }  # fmt: skip
@@ -290,6 +299,14 @@ def test_without_the_tokenizer_lengths_are_counted_in_words(tmp_path: Path) -> N
     assert report.facts is not None
     assert report.facts.word_lengths["train"]["text"].median == 7
     assert any("tokenizer cannot be loaded" in note for note in report.facts.notes)
+
+
+def test_what_save_to_disk_wrote_and_rare_labels_are_loaded(tmp_path: Path) -> None:
+    rows = Dataset.from_dict({"text": texts(), "label": [number % 2 for number in range(ROWS)]})
+    DatasetDict({"train": rows.cast_column("label", ClassLabel(names=["x", "y"]))}).save_to_disk(tmp_path / "saved")
+    assert sample_data(str(tmp_path / "saved")).columns[1].kind == "labels"
+    path = write(tmp_path / "rare", a_csv="text,label\n" + TABLE + "what,maybe\n") / "a.csv"
+    assert 'data.label_names=["maybe", "no", "yes"]' in inspect_path(str(path)).proposals[0].arguments
 
 
 def test_a_dataset_on_the_hub_is_sampled_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The recipe of text classification: one label, several labels, or a number per text or text pair."""
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -26,6 +27,8 @@ LABEL_NAMES = (
     "topic", "genre", "similarity",
 )  # fmt: skip
 """Usual names of a column of labels."""
+RARE, MAX_NAMED = 10, 50
+"""Examples below which a label is rare, and the number of labels that a suggestion names."""
 SINGLE_LABEL_METRICS = ("f1", "precision", "recall", "matthews")
 """Metrics that are not defined for examples with several labels."""
 
@@ -151,6 +154,9 @@ class ClassificationRecipe(LabelingRecipe):
             others = {"eval.metrics": ["f1_micro", "f1_macro"], "eval.metric_for_best_model": "f1_micro"}
             what += f" → any of {label.distinct} labels"
         elif label in labels:
+            counts = Counter(map(str, label.values))
+            if label.is_text and min(counts.values()) < RARE and len(counts) <= MAX_NAMED and sample.held_out():
+                data["label_names"] = sorted(counts)  # a rare label may only be among the held-out rows
             what += f" → one of {label.distinct} labels"
         else:
             data["problem_type"] = "regression"

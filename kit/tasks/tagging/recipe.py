@@ -7,11 +7,17 @@ from typing import Annotated, Any, ClassVar, Literal
 from annotated_types import MinLen
 
 from kit.evaluation.metrics.choice import or_registered
-from kit.recipe.suggestion import DataSample, Suggestion
+from kit.recipe.suggestion import MAX_LABELS, DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe, TruncationKey
 
 TagMetric = Annotated[Literal["entity_f1", "entity_precision", "entity_recall", "tag_accuracy"], or_registered("tags")]
+
+
+TAG_NAMES = ("ner_tags", "tags", "ner", "labels", "pos_tags", "pos", "upos", "xpos", "chunk_tags")
+"""Usual names of a column of tags."""
+WORDS_PER_TOKEN = 1.5
+"""Lists of longer texts on average are turns or paragraphs, rather than the words of a sentence."""
 
 
 class TaggingData(TruncationKey, LabelingData):
@@ -84,14 +90,16 @@ class TaggingRecipe(LabelingRecipe):
     def suggest(cls, sample: DataSample) -> Suggestion | None:
         """A list of words, and a list of as many tags."""
         lists = [column for column in sample.columns if column.items]
-        words = next((column for column in lists if column.lists_text), None)
+        words = next((column for column in lists if column.lists_text and column.item_words < WORDS_PER_TOKEN), None)
         tags = [
             column
             for column in lists
-            if words is not None and column is not words and column.distinct < words.distinct
+            if words is not None and column is not words and column.distinct <= MAX_LABELS
             and [*map(len, column.values)] == [*map(len, words.values)]
         ]  # fmt: skip
-        tag = sample.find("ner_tags", "tags", "ner", "labels", among=tags) or next(iter(tags[-1:]), None)
+        tag = sample.find(*TAG_NAMES, among=tags) or next(
+            (column for column in tags if words is not None and column.distinct < words.distinct), None
+        )
         if words is None or tag is None:
             return None
         data = {"tokens": words.name, "tags": tag.name, **sample.held_out()}
