@@ -241,6 +241,7 @@ def _claimed(lock: Path, path: Path) -> Iterator[None]:
         if descriptor is None:
             os.close(opened)
     try:
+        os.ftruncate(descriptor, 0)  # what a killed process left is no part of the output
         yield
     finally:
         os.close(descriptor)

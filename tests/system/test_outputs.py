@@ -39,10 +39,13 @@ def test_a_file_is_what_it_was_until_the_new_one_is_complete(tmp_path: Path) -> 
     path.chmod(0o640)
     killed_inside(lambda: atomic_write(path), lambda temporary: temporary.write_text("much longer than what follows"))
     assert path.read_text() == "before"
+    assert (tmp_path / ".tmp-out.txt").stat().st_size
     with pytest.raises(ZeroDivisionError), atomic_write(path) as temporary:
         temporary.write_text(str(1 / 0))
     assert path.read_text() == "before"
+    (tmp_path / ".tmp-out.txt").write_text("what another killed process left")
     with atomic_write(path) as temporary:
+        assert temporary.read_text() == ""
         temporary.write_text("after")
     assert path.read_text() == "after"
     assert path.stat().st_mode & 0o777 == 0o640
