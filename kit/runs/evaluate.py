@@ -1,11 +1,12 @@
 """Evaluate a trained model again: on another split, on other data or with another search."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from accelerate import Accelerator
 
+from kit.data.in_memory import datasets_of
 from kit.data.report import DataReport
 from kit.data.sources import SPLITS
 from kit.data.splits import Splits
@@ -15,6 +16,7 @@ from kit.evaluation.evaluator import Evaluator
 from kit.hub.download import is_downloaded, resolve_folder
 from kit.pretrained.folder import ModelFolder
 from kit.recipe.base import Recipe
+from kit.recipe.data import IN_MEMORY
 from kit.recipe.document import parse_override
 from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
@@ -33,18 +35,25 @@ def evaluate(
     split: str | None = None,
     overrides: list[str] | None = None,
     report: Callable[[str], object] = lambda line: None,
+    *,
+    data: Mapping[str, Any] | None = None,
 ) -> Evaluation:
     """Figures and predictions of a run's best model on a split of its data; `run` is a folder, or a run on the Hub.
 
     The default split is test; of other data that has a single split, such as a file, it is that one. `overrides` change
     the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`. Of other data, every row is evaluated:
-    nothing is held out of it, and the filters for training data do not apply. `report` is called with the split, and
-    with the notes on rows that are left out. Nothing is written. Raises KitError if the run has no model yet, the data
-    has no such split, or an override is wrong.
+    nothing is held out of it, and the filters for training data do not apply. `data` is other data, too: the rows of
+    splits, as for `kit.train`. `report` is called with the split, and with the notes on rows that are left out. Nothing
+    is written. Raises KitError if the run has no model yet, the data has no such split, or an override is wrong.
     """
     folder = RunFolder.open(resolve_folder(run))
     overrides = list(overrides or [])
-    recipe = changed_recipe(folder, split, overrides)
+    if data is None:
+        recipe = changed_recipe(folder, split, overrides)
+    else:
+        rows_of_splits = datasets_of(data)
+        overrides.append(f"data.path={IN_MEMORY}")
+        recipe = load_recipe(changed_recipe(folder, split, overrides), rows=rows_of_splits)
     if is_downloaded(folder.path):
         check_foreign_paths(recipe, str(run), overrides)
     if not folder.model.is_dir():

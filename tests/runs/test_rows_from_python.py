@@ -90,6 +90,18 @@ def test_the_command_line_names_other_data_for_such_a_run(run: Path, files: Path
     assert kit_here("eval", run, f"data.path={files}").returncode == 0
 
 
+def test_a_run_is_evaluated_on_rows_from_python(run: Path, files: Path) -> None:
+    trained = kit.train(run, data=splits_of(reviews())).results["test"]
+    for rows in ({"test": reviews()[50:]}, {"train": reviews()[50:].to_dict("records")}):
+        evaluation = kit.evaluate(run, data=rows)
+        assert evaluation.figures["examples"] == 10
+        assert evaluation.figures["accuracy"] == trained["accuracy"]
+        assert evaluation.figures["loss"] == pytest.approx(trained["loss"], rel=1e-5)
+    assert kit.evaluate(run, "validation", data={"validation": reviews()}).figures["examples"] == 60
+    with pytest.raises(DataError, match='has no column "text"'):
+        kit.evaluate(run, data={"test": [{"txt": "a", "label": "good"}]})
+
+
 @pytest.mark.parametrize("task", RECIPES)
 def test_every_task_reads_rows_from_python(task: str, make_recipe: Callable[..., Recipe]) -> None:
     recipe = make_recipe(task)
