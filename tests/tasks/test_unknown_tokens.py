@@ -50,7 +50,7 @@ def test_unknown_words_are_predicted_counted_and_scored(run: Path, kit_here: Run
     assert figures["token_accuracy"] == pytest.approx(2 / 3)
     assert figures["unknown_tokens"] == 4
     assert "| Unknown tokens in the output (lower is better) | 4 |" in (run / "README.md").read_text()
-    again = kit_here("eval", run, "--split", "validation")
+    again = kit_here("eval", run, "--split", "validation", "--json")
     assert json.loads(again.stdout)["unknown_tokens"] == 4
 
 
