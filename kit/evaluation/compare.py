@@ -190,8 +190,21 @@ def _scorer(name: str, rows: Sequence[Row], folder: Path) -> Scored:
             f"{', '.join(rows[0])}."
         )
     predictions, references = pairs_of(rows, column, kind)
-    options = _label_options(folder) if kind == "labels" else {}
+    options = _label_options(folder) if kind == "labels" else _text_options(name, folder)
     return resampled_metric(name, predictions, references, **options)
+
+
+def _text_options(name: str, folder: Path) -> Mapping[str, Any]:
+    """The tokenizer and the case of a metric, by the signature that it had when the run was evaluated."""
+    if name not in ("bleu", "chrf", "chrfpp"):
+        return {}
+    file = folder / "results.json"
+    results = read_json(file, "the results of a run") if file.is_file() else {}
+    sections = [section for section in results.values() if isinstance(section, dict)]
+    signature = next((section[f"{name}_signature"] for section in sections if f"{name}_signature" in section), "")
+    parts = dict(part.partition(":")[::2] for part in signature.split("|"))
+    lowercase = {"lowercase": True} if parts.get("case") == "lc" else {}
+    return lowercase | ({"tokenize": parts["tok"]} if name == "bleu" and "tok" in parts else {})
 
 
 def _label_options(folder: Path) -> Mapping[str, Any]:

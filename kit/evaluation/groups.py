@@ -25,7 +25,10 @@ def check_groups(group_by: Sequence[str], columns: Sequence[str], split: str) ->
 
 
 def by_group(
-    group_by: Sequence[str], rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]
+    group_by: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    metrics: Sequence[str],
+    by_metric: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> dict[str, dict[str, dict[str, float | str]]]:
     """The metrics of each group, as `{"language": {"de": {"count": 120, "bleu": 31.5, …}}}`.
 
@@ -33,12 +36,15 @@ def by_group(
     by name, those of "length" from short to long, with names like "11-20 words". Raises DataError for a missing column.
     """
     return {
-        column: {name: _figures(group, metrics) for name, group in _groups(column, rows).items()} for column in group_by
+        column: {name: _figures(group, metrics, by_metric) for name, group in _groups(column, rows).items()}
+        for column in group_by
     }
 
 
-def _figures(rows: Sequence[Mapping[str, Any]], metrics: Sequence[str]) -> dict[str, float | str]:
-    values = compute_metrics(metrics, [row["prediction"] for row in rows], [row["target"] for row in rows])
+def _figures(
+    rows: Sequence[Mapping[str, Any]], metrics: Sequence[str], by_metric: Mapping[str, Mapping[str, Any]] | None
+) -> dict[str, float | str]:
+    values = compute_metrics(metrics, [row["prediction"] for row in rows], [row["target"] for row in rows], by_metric)
     return {"count": len(rows), **values}
 
 

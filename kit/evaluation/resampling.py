@@ -51,7 +51,7 @@ def resampled_metric(name: str, predictions: Sequence[Any], references: Sequence
     if name in SUMS:
         return SUMS[name](predictions, references, **options)
     if metric.kind == "text" and not metric.registered:
-        result = metric.function(predictions, references)
+        result = metric.function(predictions, references, **options)
         assert isinstance(result, Statistics)
         return result
     passed = options if metric.kind == "labels" else {}

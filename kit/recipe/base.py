@@ -23,6 +23,8 @@ RESUMABLE_KEYS = (
     "train.report_to",
     "eval.examples",
     "eval.group_by",
+    "eval.bleu_tokenize",
+    "eval.lowercase",
     "eval.length_penalty",  # of the final search, as `num_beams` is
     "eval.metrics",
     "eval.num_beams",

@@ -289,3 +289,14 @@ def test_sides_on_the_command_line(tmp_path: Path, kit_here: Any) -> None:
     assert json.loads(done.stdout)["runs"] == ["a1 and 1 more", "b1 and 1 more"]
     refused = kit_here("compare", *runs, "vs")
     assert (refused.returncode, "no run on one side of vs" in refused.stderr) == (2, True)
+
+
+def test_bleu_is_that_of_the_evaluation(tmp_path: Path) -> None:
+    """The tokenizer and the case are those of the signature in the results."""
+    runs = [make_run(tmp_path / name, rate, 1) for name, rate in (("a", 0.3), ("b", 0.2))]
+    signature = "nrefs:1|case:lc|eff:no|tok:zh|smooth:exp|version:2.6.0"
+    for run in runs:
+        (run / "results.json").write_text(json.dumps({"test": {"bleu": 1.0, "bleu_signature": signature}}))
+    comparison = compare_runs(runs, samples=2)
+    assert "case:lc" in comparison.signatures["bleu"]
+    assert "tok:zh" in comparison.signatures["bleu"]

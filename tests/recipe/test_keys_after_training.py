@@ -17,7 +17,7 @@ FILES = "columns delimiter quoting encoding"
 SOURCE = f"path name revision train validation test {FILES} sizes seed fingerprints"
 TEXT = f"{SOURCE} languages"
 SEARCH = "num_beams length_penalty max_new_tokens early_stopping no_repeat_ngram_size"
-WRITING = f"metrics tokens_per_batch examples group_by {SEARCH}"
+WRITING = f"metrics tokens_per_batch examples group_by lowercase bleu_tokenize {SEARCH}"
 
 EVALUATED: dict[str, tuple[str, str]] = {
     "translation": (f"{TEXT} source target directions", WRITING),

@@ -61,6 +61,7 @@ class Metric:
 METRICS = {
     "bleu": Metric("BLEU", "text.bleu", library="sacrebleu"),
     "chrf": Metric("chrF", "text.chrf", library="sacrebleu"),
+    "chrfpp": Metric("chrF++", "text.chrf", library="sacrebleu", settings={"word_order": 2}),
     "ter": Metric("TER", "text.ter", library="sacrebleu", greater_is_better=False),
     **{
         variant: Metric(title, "rouge.rouge", library="rouge-score", settings={"variant": variant})
@@ -145,11 +146,16 @@ def by_kind(names: Sequence[str]) -> dict[Kind, list[str]]:
 
 
 def compute_metrics(
-    names: Sequence[str], predictions: Sequence[Any], references: Sequence[Any], **options: Any
+    names: Sequence[str],
+    predictions: Sequence[Any],
+    references: Sequence[Any],
+    by_metric: Mapping[str, Mapping[str, Any]] | None = None,
+    **options: Any,
 ) -> dict[str, float | str]:
     """The value of each metric under its name, and its further figures: `bleu_signature`, `squad_f1_no_answer`.
 
-    All metrics must be of one kind; the module of each kind documents its predictions, references and options.
+    `options` are those of all metrics, `by_metric` those of single ones. All metrics must be of one kind; the module of
+    each kind documents its predictions, references and options.
     """
     kinds = by_kind(names)
     if len(kinds) > 1:
@@ -159,7 +165,7 @@ def compute_metrics(
         )
     values: dict[str, float | str] = {}
     for name in names:
-        result = find_metric(name).compute(predictions, references, **options)
+        result = find_metric(name).compute(predictions, references, **options, **(by_metric or {}).get(name, {}))
         values[name] = result.pop("score")
         values |= {f"{name}_{key}": value for key, value in result.items() if isinstance(value, int | float | str)}
     return values

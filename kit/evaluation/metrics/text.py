@@ -11,7 +11,7 @@ import numpy as np
 import sacrebleu.metrics
 from sacrebleu.metrics.base import Metric
 
-from kit.errors import DataError
+from kit.errors import DataError, KitError
 from kit.evaluation.metrics.base import Statistics, check_pairs
 
 References = Sequence[str] | Sequence[Sequence[str]]
@@ -42,8 +42,17 @@ def bleu(predictions: Sequence[str], references: References, **options: Any) -> 
     lists = reference_lists(predictions, references)
     # `force` only silences a warning about outputs that end in " .", which word-level models do produce.
     options = {"force": True, **options}
-    options.setdefault("effective_order", not _has_4grams(lists, options))
-    return _corpus_statistics(sacrebleu.metrics.BLEU(**options), predictions, lists)
+    try:
+        options.setdefault("effective_order", not _has_4grams(lists, options))
+        metric = sacrebleu.metrics.BLEU(**options)
+    except (ImportError, RuntimeError) as error:  # a tokenizer that is not a part of sacrebleu
+        extra = str(options.get("tokenize", "")).partition("-")[0]
+        install = "seq2seq-kit[ja]" if extra == "ja" else f"sacrebleu[{extra}]"
+        raise KitError(
+            f'BLEU with the tokenizer "{options.get("tokenize")}" needs more packages: pip install "{install}". Or set '
+            "eval.bleu_tokenize: char, or use chrf."
+        ) from error
+    return _corpus_statistics(metric, predictions, lists)
 
 
 def chrf(predictions: Sequence[str], references: References, **options: Any) -> Statistics:

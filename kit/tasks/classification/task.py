@@ -295,7 +295,9 @@ class Classification(LabelingTask[LabeledTexts]):
         predictions, labels = [row["prediction"] for row in predicted], [row["label"] for row in predicted]
         labels_or_none = list(state.labels) or None
         for kind, metrics in by_kind(section.metrics).items():
-            options = {} if kind == "numbers" else {"labels": labels_or_none, "positive": section.positive_label}
+            options: dict[str, Any] = (
+                {} if kind == "numbers" else {"labels": labels_or_none, "positive": section.positive_label}
+            )
             scored = self.probabilities(logits).tolist() if kind == "scores" else predictions
             figures |= compute_metrics(metrics, scored, labels, **options)
         if final and not self.is_regression:

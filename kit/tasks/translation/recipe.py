@@ -146,6 +146,14 @@ class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
     hub: TranslationHub = TranslationHub()
     """Metadata for the model card."""
 
+    @property
+    def target_language(self) -> str | None:
+        """The language that the tokenizer or all directions name, else the column of the target, such as zh."""
+        targets = {direction.rpartition("-")[2] for direction in self.data.directions or ()}
+        if targets:
+            return targets.pop() if len(targets) == 1 else None
+        return self.tokenizer.target_language or self.data.target.rpartition(".")[2]
+
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
         """Two columns or files of text, of which one follows from the other."""

@@ -131,8 +131,9 @@ def evaluate_generation(
     ]
 
     def metrics() -> dict[str, Any]:
-        computed = compute_metrics(section.metrics, predictions, [row["target"] for row in predicted])
-        groups = {"by": by_group(section.group_by, predicted, section.metrics)} if section.group_by else {}
+        options = section.metric_options
+        computed = compute_metrics(section.metrics, predictions, [row["target"] for row in predicted], options)
+        groups = {"by": by_group(section.group_by, predicted, section.metrics, options)} if section.group_by else {}
         return computed | groups
 
     return Evaluation(figures | evaluator.on_main(metrics), predicted)

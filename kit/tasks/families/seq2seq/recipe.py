@@ -15,7 +15,9 @@ from kit.recipe.training import (
 )
 
 TextMetric = Annotated[
-    Literal["bleu", "chrf", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"],
+    Literal[
+        "bleu", "chrf", "chrfpp", "ter", "rouge1", "rouge2", "rougeL", "rougeLsum", "exact_match", "token_accuracy"
+    ],
     or_registered("text"),
 ]
 
@@ -30,7 +32,7 @@ class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
     search_keys: ClassVar[tuple[str, ...]] = (
         "num_beams", "length_penalty", "max_new_tokens", "early_stopping", "no_repeat_ngram_size",
     )  # fmt: skip
-    evaluation_keys: ClassVar[tuple[str, ...]] = ("examples", "group_by", *search_keys)
+    evaluation_keys: ClassVar[tuple[str, ...]] = ("examples", "group_by", "lowercase", "bleu_tokenize", *search_keys)
 
     num_beams: Beams = 1
     """Number of beams in the final evaluation and in the saved model; 1 is greedy search."""
@@ -52,8 +54,30 @@ class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
     no_repeat_ngram_size: NonNegativeInt = 0
     """Length of the n-grams that may not occur twice in an output; 0 allows repetition."""
 
+    lowercase: bool = False
+    """Ignore case in bleu, chrf and chrfpp; their signatures tell."""
+
+    bleu_tokenize: Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"] | None = None
+    """sacrebleu's tokenizer for bleu; by default zh for translation into Chinese, ja-mecab for Japanese (with the extra
+    ja), and 13a for everything else."""
+
     group_by: list[str] = []  # noqa: RUF012
     """Also report metrics by group: by a column of the data, such as language, or by "length" (of the source)."""
+
+    @property
+    def metric_options(self) -> dict[str, dict[str, Any]]:
+        """The options of metrics that have some, by their names."""
+        case = {"lowercase": True} if self.lowercase else {}
+        tokenize = {} if self.bleu_tokenize is None else {"tokenize": self.bleu_tokenize}
+        return {"bleu": {**case, **tokenize}, "chrf": case, "chrfpp": case}
+
+    def without_effect(self) -> dict[str, str]:
+        ineffective = super().without_effect()
+        if not {"bleu", "chrf", "chrfpp"} & {*self.metrics}:
+            ineffective["lowercase"] = "without bleu, chrf or chrfpp in eval.metrics"
+        if "bleu" not in self.metrics:
+            ineffective["bleu_tokenize"] = "without bleu in eval.metrics"
+        return ineffective
 
     def unused_in_evaluation(self) -> dict[str, str]:
         unused = super().unused_in_evaluation()
@@ -68,6 +92,11 @@ class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
 
 class Seq2SeqRecipe(UsesTokenizer, Recipe):
     """The sections of tasks whose models generate text by beam search."""
+
+    @property
+    def target_language(self) -> str | None:
+        """The code of the language of all targets, as far as the recipe names it."""
+        return None
 
     train: Seq2SeqTrain
     """Duration, batch size, optimizer, learning rate and loss of training."""

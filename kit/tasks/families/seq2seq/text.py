@@ -16,10 +16,13 @@ from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.rows import ColumnView
+from kit.data.splits import Splits
+from kit.data.text.sentences import two_letter_code
 from kit.data.text.tokenizer import Chained, Tokenizers
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.text_to_text import PIPELINES, TARGET_FILE
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import TextPredictor
@@ -30,10 +33,14 @@ from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.inference import Translator
+from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
 from kit.tasks.families.seq2seq.task import Seq2SeqTask, fit_to_tokenizer
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 P = TypeVar("P", bound=TokenPairs)
+
+BLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab"}
+"""sacrebleu's tokenizers for scripts without spaces, by language. Under 13a a sentence would be a single word."""
 
 
 class TextToTextTask(Seq2SeqTask[P]):
@@ -120,7 +127,20 @@ class TextToTextTask(Seq2SeqTask[P]):
     ) -> Evaluation:
         assert isinstance(objective, Seq2SeqObjective)
         beams = self.num_beams(final)
-        return evaluate_split(objective, encoded.examples, rows, state.tokenizers, self.recipe.eval, beams, evaluator)
+        return evaluate_split(objective, encoded.examples, rows, state.tokenizers, self.eval_section, beams, evaluator)
+
+    @property
+    def eval_section(self) -> Seq2SeqEval[Any]:
+        """The section `eval`, with the tokenizer of BLEU for the target language."""
+        section, language = self.recipe.eval, self.recipe.target_language
+        if section.bleu_tokenize is not None or language is None:
+            return section
+        return section.model_copy(update={"bleu_tokenize": BLEU_TOKENIZERS.get(two_letter_code(language))})
+
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> TaskState:
+        if "bleu" in self.recipe.eval.metrics:  # reports a tokenizer that is not installed before the first step
+            compute_metrics(["bleu"], ["a"], ["a"], self.eval_section.metric_options)
+        return super().fit(splits, tokenizers)
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["target"] else "≠"
