@@ -128,7 +128,10 @@ class LabelReader:
             cell = self._whole_number(cell, row)
         if not isinstance(cell, int | str) or cell == "":
             value = "empty" if cell in ("", None) else f"{cell!r}"
-            raise DataError(f"{self.where}, row {row}: the label is {value}, not a name or a whole number.")
+            raise DataError(
+                f"{self.where}, row {row}: the label is {value}, not a name or a whole number. "
+                "Fill it in, or leave the row out."
+            )
         text = str(cell)
         if self.names is None:
             return text
