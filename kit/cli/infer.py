@@ -58,7 +58,7 @@ def generate(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Write JSON lines.")] = False,
     attention: Annotated[
-        Path | None, typer.Option(help="Plot the attention of the first line to this PNG file.")
+        Path | None, typer.Option(help="Plot the attention of the first line to this .png, .svg or .pdf file.")
     ] = None,
     tokens_per_batch: Annotated[
         int, typer.Option(min=1, help="Batch size in tokens; affects memory and speed only.")
@@ -188,7 +188,10 @@ def plot(
         str | None, typer.Option(help="Language of --sentence, for multilingual models.")
     ] = None,
     target_language: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder or .png file to write to (default: RUN/plots).")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Folder, or .png, .svg or .pdf file, to write to (default: RUN/plots).")
+    ] = None,
+    format: Annotated[str | None, typer.Option(help="Format of the files: png (default), svg or pdf.")] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
     """Plot the training curves of a run, and the cross-attention and self-attention of its model."""
@@ -199,7 +202,7 @@ def plot(
 
     if checkpoint is not None and output is None:
         output = Path(run) / "plots" / checkpoint
-    options = PlotOptions(sentence, target, kind, layer, head, image, source_language, target_language, output)
+    options = PlotOptions(sentence, target, kind, layer, head, image, source_language, target_language, output, format)
     with at_checkpoint(run, checkpoint) as source:
         for path in plot_run(source, options, Reporter().print):
             print(path)

@@ -18,12 +18,14 @@ from kit.system.outputs import check_file
 from kit.tasks.registry import find_task
 
 
-def text_predictor(run: str | Path, options: GenerateOptions) -> TextPredictor:
+def text_predictor(run: str | Path | ModelFolder, options: GenerateOptions) -> TextPredictor:
     """The predictor of a run folder, a model folder or a Hub id. Raises KitError for what the model cannot do."""
     folder = ModelFolder.open(run)
     task = find_task(folder.config)
     if task.command != "generate":
-        raise RunError(f"{run} is a {folder.config.architectures[0]}, which writes no text: use `kit {task.command}`")
+        raise RunError(
+            f"{folder.name} is a {folder.config.architectures[0]}, which writes no text: use `kit {task.command}`"
+        )
     predictor = task.predictor(folder, options)
     assert isinstance(predictor, TextPredictor)
     return predictor

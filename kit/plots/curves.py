@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import RunError
+from kit.errors import KitError, RunError
 from kit.evaluation.metrics import METRICS, greater_is_better
 from kit.system.files import read_json_lines
 from kit.system.outputs import atomic_write
@@ -22,31 +23,55 @@ Series = dict[int, float]
 BLUE, ORANGE = "#4477aa", "#cc6633"  # distinguishable with every kind of color vision deficiency
 
 
-def draw_curves(metrics_jsonl: Path, folder: Path) -> list[Path]:
-    """Draw the metrics log of a run into `folder`: loss.png, learning_rate.png and one file per validation metric.
+FORMATS = ("png", "svg", "pdf")
+"""File formats of figures."""
+
+
+@dataclass(frozen=True)
+class CurveNotes:
+    """What a reader of the curves must know to compare them."""
+
+    training_loss: str = ""
+    """How the loss of training differs from that of validation, such as "with dropout"."""
+    metrics: str = ""
+    """How validation is evaluated during training, such as "greedy search"."""
+
+
+NO_NOTES = CurveNotes()
+
+
+def draw_curves(metrics_jsonl: Path, folder: Path, notes: CurveNotes = NO_NOTES, format: str = "png") -> list[Path]:
+    """Draw the metrics log of a run into `folder`: loss, learning_rate and one file per validation metric.
 
     Returns the paths, an empty list if there is nothing to draw. A partial last line is ignored. Raises RunError for
     any other line that is not a step's metrics.
     """
     train, validation = _read_series(metrics_jsonl)
     paths = []
-    losses = {"training": train.pop("train_loss", {}), "validation": validation.pop("loss", {})}
+    training = f"training, {notes.training_loss}" if notes.training_loss else "training"
+    losses = {training: train.pop("train_loss", {}), "validation": validation.pop("loss", {})}
     if any(losses.values()):
-        paths.append(save_figure(_plot("loss", losses, best_of="validation"), folder / "loss.png"))
+        paths.append(save_figure(_plot("loss", losses, best_of="validation"), folder / f"loss.{format}"))
     if rates := train.get("learning_rate"):
-        paths.append(save_figure(_plot("learning rate", {"training": rates}), folder / "learning_rate.png"))
+        paths.append(save_figure(_plot("learning rate", {"training": rates}), folder / f"learning_rate.{format}"))
     for name in ("perplexity", *METRICS):
         if values := validation.get(name):
-            figure = _plot(name, {"validation": values}, best_of="validation")
-            paths.append(save_figure(figure, folder / f"validation_{name}.png"))
+            note = notes.metrics if name in METRICS else ""
+            figure = _plot(name, {"validation": values}, best_of="validation", note=note)
+            paths.append(save_figure(figure, folder / f"validation_{name}.{format}"))
     return paths
 
 
 def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure as PNG, atomically; returns `path`."""
+    """Write a figure atomically, as PNG, SVG or PDF by the ending of its name; returns `path`."""
+    ending = path.suffix.lower().removeprefix(".") or "png"
+    if ending not in FORMATS:
+        raise KitError(f"{path}: figures are written as {', '.join(FORMATS)}. Name a file with one of these endings")
     path.parent.mkdir(parents=True, exist_ok=True)
+    # the date would make every SVG and PDF another file
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
     with atomic_write(path) as temporary:
-        figure.savefig(temporary, format="png", bbox_inches="tight", pad_inches=0.1)
+        figure.savefig(temporary, format=ending, bbox_inches="tight", pad_inches=0.1, metadata=metadata)
     return path
 
 
@@ -72,7 +97,7 @@ def _entries(file: Path) -> Iterator[dict[str, Any]]:
         yield entry
 
 
-def _plot(name: str, series: dict[str, Series], best_of: str | None = None) -> Figure:
+def _plot(name: str, series: dict[str, Series], best_of: str | None = None, note: str = "") -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -90,7 +115,8 @@ def _plot(name: str, series: dict[str, Series], best_of: str | None = None) -> F
             text = f"best {values[best]:.4g} at step {best}"
             axes.plot([best], [values[best]], "*", color=color, markersize=13, linestyle="none", label=text)
     axes.set_xlabel("step")
-    axes.set_ylabel(METRICS[name].title if name in METRICS else name, parse_math=False)
+    title = METRICS[name].title if name in METRICS else name
+    axes.set_ylabel(f"{title}, {note}" if note else title, parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

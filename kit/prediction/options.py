@@ -92,6 +92,7 @@ class PlotOptions:
     source_language: str | None = None
     target_language: str | None = None
     output: Path | None = None
+    format: str | None = None
 
     def require(self, name: str, *dependent: str) -> None:
         """Raise KitError if a dependent option is given without the option that it refers to."""

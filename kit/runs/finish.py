@@ -215,7 +215,7 @@ def write_artifacts(
 def draw_plots(prepared: Prepared, folder: RunFolder, evaluations: dict[str, Evaluation], reporter: Reporter) -> None:
     """Draw the training curves, and what the task shows of its model."""
     folder.plots.mkdir(exist_ok=True)
-    draw_curves(folder.metrics_file, folder.plots)
+    draw_curves(folder.metrics_file, folder.plots, prepared.task.curve_notes(prepared.state.config))
     split, evaluation = list(evaluations.items())[-1]
     try:
         prepared.task.plots(folder.model, prepared.splits, split, evaluation, folder.plots)

@@ -27,6 +27,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, DataMistakes, RecipeError, RunError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.plots.curves import CurveNotes
 from kit.prediction.engine import Predictor
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import BuiltModel, load_model, new_or_pretrained
@@ -317,9 +318,28 @@ class Task(ABC, Generic[E, S]):
         """Draw figures of a finished model into `folder`, beside its training curves."""
         return None
 
+    def curve_notes(self, config: PreTrainedConfig | None) -> CurveNotes:
+        """What differs between the curves of training and of validation, for a model with this configuration."""
+        settings = {} if config is None else config.to_dict()
+        drops = any("drop" in name and isinstance(rate, float) and rate > 0 for name, rate in settings.items())
+        chosen = {
+            "dropout": drops,
+            "label smoothing": getattr(self.recipe.train, "label_smoothing_factor", 0),
+            "class weights": getattr(self.recipe.data, "class_weights", None),
+            "scheduled sampling": self.recipe.model.settings.get("scheduled_sampling"),
+        }
+        reasons = [reason for reason, is_used in chosen.items() if is_used]
+        notes = [f"with {', '.join(reasons)}"] if reasons else []
+        notes += [] if self.recipe.train.ema_decay is None else ["without averaged weights"]
+        return CurveNotes(", ".join(notes))
+
     def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
         """The examples whose attention `kit plot` shows for a run, unless the user gives one."""
         return []
+
+    def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """What the model reads of a prediction's row: a text, or a pair of texts; empty if it reads no text."""
+        return ()
 
     @abstractmethod
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:

@@ -183,6 +183,9 @@ def test_the_first_example_with_something_to_read_and_its_languages() -> None:
     assert first_question([nothing, spoken]) == Question("a", None, "de", "en")
     assert first_question([{"source": "a", "target_language": "a column like any other"}]) == Question("a")
     assert first_question([nothing]) is None
+    dialogues = [{"source": "x", "turns": ["a"] * number} for number in (1, 2, 4, 9)]
+    assert first_question(dialogues) == Question('["a", "a", "a", "a"]')
+    assert first_question(dialogues[:2]) == Question('["a", "a"]')
 
 
 def test_the_command_draws_curves_and_attention_and_says_where(rnn: Path, kit_here: RunKit) -> None:
@@ -334,7 +337,7 @@ def test_bytes_are_read_as_text() -> None:
         ({"target": "a"}, "--target needs --sentence"),
         ({"kind": "curves", "head": "1"}, "--head has no effect on --kind curves"),
         ({"kind": "all", "output": Path("a.png")}, "--kind all has several figures: name a folder"),
-        ({"kind": "cross", "output": Path("a.pdf")}, "a.pdf: figures are PNG files"),
+        ({"sentence": "a", "output": Path("a.gif")}, "a.gif: name a file that ends in .png, .svg, .pdf, or a folder"),
         ({"sentence": "a", "target_language": "fr"}, 'cannot translate into "fr"'),
     ],
 )

@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from PIL import Image
 
+from kit import load_recipe
 from kit.errors import DataError, RunError
+from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
 from kit.plots.attention import attention_figure, draw_attention
-from kit.plots.curves import draw_curves
+from kit.plots.curves import CurveNotes, draw_curves
 from kit.plots.fonts import MISSING_NOTE
+from kit.tasks.forecasting import plots as forecasts
+from kit.tasks.registry import create_task
 
 
 def weights(*shape: int) -> np.ndarray:
@@ -301,6 +305,35 @@ def test_the_curves_hold_the_logged_values(tmp_path: Path, monkeypatch: pytest.M
         "best 2.5 at step 20": ([20], [2.5]),
     }
     assert drawn[3]["best 5.5 at step 40"] == ([40], [5.5])
+
+
+def test_curves_state_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: dict[str, Figure] = {}
+    monkeypatch.setattr("kit.plots.curves.save_figure", lambda figure, path: figures.setdefault(path.name, figure))
+    notes = CurveNotes("with dropout", "greedy search")
+    draw_curves(write_log(tmp_path / "m.jsonl", LOG), tmp_path, notes, "svg")
+    assert figures["loss.svg"].axes[0].lines[0].get_label() == "training, with dropout"
+    assert figures["validation_bleu.svg"].axes[0].get_ylabel() == "BLEU, greedy search"
+    assert figures["validation_perplexity.svg"].axes[0].get_ylabel() == "perplexity"
+
+
+def test_curve_notes_come_from_recipe_and_model() -> None:
+    options = ["train.label_smoothing_factor=0.1", "eval.num_beams=4", "eval.num_beams_while_training=2"]
+    recipe = load_recipe("dates_rnn", options)
+    config = RNNSeq2SeqConfig(dropout=0.3)
+    notes = create_task(recipe).curve_notes(config)
+    assert notes == CurveNotes("with dropout, label smoothing", "beam search (2 beams)")
+    averaged = create_task(load_recipe("pendulum", ["train.ema_decay=0.99"])).curve_notes(None).training_loss
+    assert averaged.endswith("without averaged weights")
+
+
+@pytest.mark.parametrize("count", [1, 4, 7])
+def test_every_target_of_a_forecast_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    figures: list[Figure] = []
+    monkeypatch.setattr(forecasts, "save_figure", lambda figure, path: figures.append(figure))
+    names = [f"value {number}" for number in range(count)]
+    forecasts.draw_forecast(np.ones((9, count)), np.ones((3, count)), None, names, None, tmp_path / "forecast.png")
+    assert sorted(axes.get_ylabel() for axes in figures[0].axes if axes.lines) == names
 
 
 def test_a_cut_off_last_line_is_left_out_but_no_other(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 6  # panels in a row
 MAX_TOKENS = 60  # panels in a figure, one for each token
-_PANEL, _GAP, _TOP = 1.5, 0.12, 0.32  # inches
+_PANEL, _GAP, _TOP, _SCALE = 1.5, 0.12, 0.32, 0.55  # inches
 _DPI = 120
 
 
@@ -81,7 +81,7 @@ def caption_figure(attention: CaptionAttention, head: int | str = "mean", title:
     panel_height = _PANEL * min(3.0, max(1 / 3, image_height / image_width))
     script = script_of([*attention.tokens, title or ""])
     heading = 0.25 if title else 0.0
-    width = columns * (_PANEL + _GAP) + _GAP
+    width = columns * (_PANEL + _GAP) + _GAP + _SCALE
     height = rows * (panel_height + _TOP) + _GAP + heading
     figure = Figure(figsize=(width, height), dpi=_DPI)
     colors = np.asarray(attention.image.convert("RGB"), dtype=np.float32) / 255
@@ -95,12 +95,27 @@ def caption_figure(attention: CaptionAttention, head: int | str = "mean", title:
         name = "image" if panel == 0 else label_of(attention.tokens[panel - 1], script, spaces=True).strip()
         style: dict[str, Any] = {"family": script.fonts, "parse_math": False, "fontsize": 9, "pad": 3}
         axes.set_title(name, color="dimgray" if panel == 0 or name in ("END",) else "black", **style)
+    _draw_scale(figure, float(weights.max()), width, height)
     if title:
         more = f" · {MISSING_NOTE}" if script.incomplete else ""
         text = label_of(title, script, 110, spaces=True) + more
         figure.text(0.5, 1 - 0.05 / height, text, ha="center", va="center", fontsize=9, family=script.fonts,
                     parse_math=False)  # fmt: skip
     return figure
+
+
+def _draw_scale(figure: Figure, max_weight: float, width: float, height: float) -> None:
+    """A color bar: how a gray image looks at each weight."""
+    gray = np.full((64, 1, 3), 0.5, dtype=np.float32)
+    weights = np.linspace(max_weight, 0, len(gray), dtype=np.float32)[:, None]
+    bar_height = min(_PANEL, height - _TOP - _GAP)
+    bottom = height - _TOP - 0.25 - bar_height
+    axes = figure.add_axes((1 - _SCALE / width, max(bottom, 0) / height, 0.12 / width, bar_height / height))
+    axes.imshow(highlight(gray, weights, max_weight), aspect="auto", extent=(0, 1, 0, max_weight))
+    axes.set_xticks([])
+    axes.yaxis.tick_right()
+    axes.tick_params(labelsize=7)
+    axes.set_title("weight", fontsize=7, color="dimgray", pad=3)
 
 
 def highlight(colors: np.ndarray, weights: np.ndarray, max_weight: float) -> np.ndarray:

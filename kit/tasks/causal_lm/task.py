@@ -273,6 +273,9 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
     def format_prediction(self, row: dict[str, Any]) -> str:
         return f"{row['prompt']}│{row['prediction']}"
 
+    def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return (row["prompt"] + row["prediction"],)
+
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         examples = [(row["prompt"], row["prediction"]) for row in rows]

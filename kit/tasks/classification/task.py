@@ -395,6 +395,9 @@ class Classification(LabelingTask[LabeledTexts]):
             scores = [(row["score"], row["label"] == row["prediction"]) for row in rows]
             draw_reliability(scores, folder / "reliability.png")
 
+    def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return tuple(row[column] for column in self.columns)
+
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         first = rows[0] if rows else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ LINES: dict[str, tuple[str, str, LineStyle]] = {
     "regression": ("linear regression by step", "#aa3377", (0, (3, 1, 1, 1, 1, 1))),
 }
 """Name, color and style of each kind of forecast; colors are told apart by all kinds of color sight."""
-MOST_VALUES = 4
-"""More numbers at a step than this are too many for one plot: the first ones are shown."""
+ROWS = 4
+"""Plots in a column: more numbers at a step are drawn in several columns."""
 
 
 def draw_errors(by_horizon: Mapping[str, Sequence[float]], metric: str, path: Path) -> Path:
@@ -72,26 +73,32 @@ def draw_forecast(
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
-    shown = list(names)[:MOST_VALUES]
-    figure = Figure(figsize=(7, 1 + 2.2 * len(shown)), dpi=120)
+    columns = math.ceil(len(names) / ROWS)
+    rows = math.ceil(len(names) / columns)
+    figure = Figure(figsize=(7 * columns, 1 + 2.2 * rows), dpi=120)
     history = len(values) - len(predicted)
     steps: Any = np.arange(len(values)) if dates is None else dates
     present = steps[history - 1] + (steps[history] - steps[history - 1]) / 2
-    for place, (name, axes) in enumerate(
-        zip(shown, np.atleast_1d(figure.subplots(len(shown), sharex=True)), strict=True)
-    ):
-        axes.plot(steps, values[:, place], color="#999999", label="measured")
-        axes.plot(steps[history:], predicted[:, place], color="#4477aa", label="predicted")
+    grid = figure.subplots(rows, columns, sharex=True, squeeze=False)
+    for index, axes in enumerate(grid.T.flat):  # down the columns
+        if index >= len(names):
+            axes.set_axis_off()
+            continue
+        axes.plot(steps, values[:, index], color="#999999", label="measured")
+        axes.plot(steps[history:], predicted[:, index], color="#4477aa", label="predicted")
         if scales is not None:
-            low, high = (predicted[:, place] + sign * 2 * scales[:, place] for sign in (-1, 1))
-            axes.fill_between(steps[history:], low, high, color="#4477aa", alpha=0.2, linewidth=0)
+            low, high = (predicted[:, index] + sign * 2 * scales[:, index] for sign in (-1, 1))
+            axes.fill_between(
+                steps[history:], low, high, color="#4477aa", alpha=0.2, linewidth=0, label="± 2 standard deviations"
+            )
         axes.axvline(present, color="black", linewidth=0.8, linestyle=":")
-        axes.set_ylabel(name, parse_math=False)
+        axes.set_ylabel(names[index], parse_math=False)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-        if place == 0:
-            axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-        if place == len(shown) - 1:
+        if index == 0:
+            axes.legend(frameon=False, loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
+        if (index + 1) % rows == 0 or index == len(names) - 1:
+            axes.tick_params(labelbottom=True)
             axes.set_xlabel("step" if dates is None else "")
             if dates is not None:
                 locator = AutoDateLocator(maxticks=8)

@@ -283,6 +283,9 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
     def export(self, folder: Path, model: PreTrainedModel, state: TaskState) -> None:
         export_model(folder, model, state.tokenizers, self.generation_config(state.tokenizers.source))
 
+    def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return (self.recipe.data.written(row["prompt"]) + row["prediction"],)
+
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         data = self.recipe.data
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)

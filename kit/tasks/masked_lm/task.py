@@ -308,6 +308,9 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         ]
         return f"{row['text'][:200]} → {', '.join(words[:8])}"
 
+    def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return (row["text"],)
+
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         examples = [(row["text"], " ".join(row["target"]), " ".join(row["prediction"])) for row in rows]

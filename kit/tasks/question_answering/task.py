@@ -286,6 +286,9 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         mark = "=" if row["prediction"] in (row["answers"] or [""]) else "≠"
         return f"{row['question'][:200]} → {predicted} {mark} {expected}"
 
+    def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return row["question"], row["context"]
+
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         first = rows[0] if rows else {}

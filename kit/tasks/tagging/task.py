@@ -361,6 +361,9 @@ class Tagging(LabelingTask[TaggedSentences]):
             if scores["by_type"]:
                 draw_types(scores["by_type"], folder / "types.png")
 
+    def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        return (" ".join(row["tokens"]),)
+
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)
         words = [clean(word) for word in (rows[0] if rows else {}).get("tokens", ["…"])]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -17,6 +18,10 @@ from kit.tasks.families.seq2seq.attention_weights import KINDS, Attention, Kind,
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+
+TURNS, MOST_DIALOGUES = 3, 200
+"""Turns that a dialogue should have to be plotted, and dialogues that are looked at to find one."""
 
 
 @dataclass(frozen=True)
@@ -45,14 +50,19 @@ class Maps:
 
 
 def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
-    """The first row of a split with anything to read in its source."""
-    for row in rows:
-        if not BLANK.fullmatch(row["source"]):
-            if "turns" in row:  # a dialogue, as `history_of` reads it
-                return Question(json.dumps(row["turns"], ensure_ascii=False))
-            languages = (row["source_language"], row["target_language"]) if "direction" in row else (None, None)
-            return Question(row["source"], None, *languages)
-    return None
+    """The first row of a split with anything to read in its source.
+
+    Of dialogues, it is the first with TURNS turns if there is one: attention over a single turn shows nothing.
+    """
+    questions = (row for row in rows if not BLANK.fullmatch(row["source"]))
+    row = next(questions, None)
+    if row is None:
+        return None
+    if "turns" in row:  # a dialogue, as `history_of` reads it
+        row = max([row, *islice(questions, MOST_DIALOGUES)], key=lambda row: min(len(row["turns"]), TURNS))
+        return Question(json.dumps(row["turns"], ensure_ascii=False))
+    languages = (row["source_language"], row["target_language"]) if "direction" in row else (None, None)
+    return Question(row["source"], None, *languages)
 
 
 def figures_of_kinds(
@@ -77,7 +87,7 @@ def figures_of_kinds(
 
 def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) -> "Figure":
     """The figure of the chosen maps. Raises KitError if the model does not have them."""
-    weights, title, captions = _choose(attention.weights[kind], kind, maps)
+    weights, title, captions = choose_maps(attention.weights[kind], kind, maps)
     if question.target is not None:
         title += " · the output was given"
     if attention.truncated_at is not None:
@@ -91,7 +101,7 @@ def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) 
     return attention_figure(weights, columns, rows, title, names=names, captions=captions, causal=kind == "decoder")
 
 
-def _choose(weights: Tensor, kind: Kind, maps: Maps) -> tuple[Tensor, str, list[str] | None]:
+def choose_maps(weights: Tensor, kind: Kind, maps: Maps) -> tuple[Tensor, str, list[str] | None]:
     """The chosen part of (layers, heads, …), what to call it, and captions for several maps that are not heads."""
     layers, heads = weights.shape[:2]
     title, captions = KINDS[kind], None

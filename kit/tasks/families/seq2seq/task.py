@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,7 +18,7 @@ from kit.errors import KitError, RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.groups import check_groups
 from kit.evaluation.predictions import read_predictions
-from kit.plots.curves import save_figure
+from kit.plots.curves import CurveNotes, save_figure
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import TextPredictor
 from kit.pretrained.export import export_model
@@ -27,6 +28,7 @@ from kit.pretrained.vocabulary import adopt_special_tokens, check_embeddings, na
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.tasks.base import E, Task, TaskState
+from kit.tasks.families.seq2seq.card import search_name
 from kit.tasks.families.seq2seq.evaluation import search_settings
 from kit.tasks.families.seq2seq.plots import first_question
 from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
@@ -89,6 +91,9 @@ class Seq2SeqTask(Task[E, TaskState]):
     @property
     def evaluates_alike(self) -> bool:
         return self.num_beams(final=True) == self.num_beams(final=False)
+
+    def curve_notes(self, config: PreTrainedConfig | None) -> CurveNotes:
+        return replace(super().curve_notes(config), metrics=search_name(self.num_beams(final=False)))
 
     def image_processor(self, model: PreTrainedModel) -> Any:
         """The image processor to save with the model; None if it reads text."""
