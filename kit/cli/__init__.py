@@ -17,6 +17,7 @@ from kit.cli.runs import runs
 from kit.cli.train import average, data, merge, train
 from kit.errors import KitError
 from kit.system.redaction import redact
+from kit.system.streams import open_closed_streams
 from kit.system.version import __version__
 
 app = typer.Typer(
@@ -80,6 +81,7 @@ def main() -> NoReturn:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    open_closed_streams()
     exit_with_parent()
     interrupt_on_sigterm()
     try:

@@ -102,6 +102,8 @@ def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, l
     suffixes = data.text_columns
     if path.is_dir() and (tables := steps.tables_in(path)):
         return {split: [tables[name]] for split, name in split_names(data, tables).items()}
+    if not (path.is_file() or path.is_dir()):
+        raise DataError(f"data.path: {path} is a pipe or a device: write the data to a file.")
     if path.is_file():
         return {name: [path] for name in split_names(data, ["train"])}
     files, layout = list_data_files(path, suffixes), layout_of(data)

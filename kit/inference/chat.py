@@ -8,7 +8,7 @@ from typing import TextIO
 from kit.errors import RunError
 from kit.inference.generate import text_predictor
 from kit.prediction.issues import LineIssues, describe_error
-from kit.prediction.lines import decode_lines, split_lines
+from kit.prediction.lines import check_standard_input, decode_lines, split_lines
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import BLANK, TextPredictor
 
@@ -44,6 +44,7 @@ def chat_in_terminal(run: str | Path, options: GenerateOptions) -> None:
     predictor = text_predictor(run, options)
     if not predictor.chats:
         raise RunError(f"{run} is no dialogue model: use `kit generate`")
+    check_standard_input()
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
     if sys.stdin.isatty():
         print(HELP, file=sys.stderr)

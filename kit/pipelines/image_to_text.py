@@ -6,6 +6,7 @@ This file is self-contained: it is saved with a model, so that it works without 
 import io
 import os
 import shutil
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,9 @@ def read_image(source: Any, background: str = "#ffffff", channels: int = 3) -> I
         if isinstance(source, Image.Image):
             image = source
         else:
-            image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
+            with warnings.catch_warnings():  # an image of a few bytes can decompress to gigabytes
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                image = Image.open(io.BytesIO(source) if isinstance(source, bytes) else source)
         image = ImageOps.exif_transpose(image)
         if image.mode.startswith("I"):  # 16-bit grayscale, which Pillow would clip at 255
             image = Image.fromarray((np.asarray(image) >> 8).clip(0, 255).astype(np.uint8))

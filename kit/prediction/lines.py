@@ -15,6 +15,7 @@ from typing import IO
 from kit.errors import DataError
 from kit.prediction.engine import PAUSE, Pause
 from kit.prediction.issues import NOT_UTF8, LineIssues, longer_than
+from kit.system.streams import is_closed
 
 MAX_LINE_BYTES = 2**20
 """Longer lines are truncated, so that a file with a single endless line does not fill the memory."""
@@ -66,6 +67,12 @@ def piped_input() -> PipedInput | None:
     return PipedInput(descriptor) if stat.S_ISFIFO(kind) or stat.S_ISSOCK(kind) else None
 
 
+def check_standard_input() -> None:
+    """Raise DataError if standard input was closed, which is not an empty input."""
+    if is_closed(sys.stdin):
+        raise DataError("standard input is closed: name a file, or pipe text into the command")
+
+
 @contextmanager
 def open_bytes(path: Path | None) -> Iterator[IO[bytes]]:
     """A file, gzipped or not, or standard input. Raises DataError for a corrupt gzip file."""
@@ -85,6 +92,8 @@ def read_lines(path: Path | None, issues: LineIssues) -> Iterator[Iterator[str |
 
     Where a pipe pauses, so that what has been read can be processed, there is a `Pause` after a line.
     """
+    if path is None:
+        check_standard_input()
     if path is None and (piped := piped_input()) is not None:
         yield lines_and_pauses(piped, issues)
         return

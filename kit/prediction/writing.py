@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from kit.errors import KitError
 from kit.system.json_files import json_value, to_json
 from kit.system.outputs import atomic_write
+from kit.system.streams import is_closed
 
 WriteRow = Callable[[dict[str, Any]], None]
 
@@ -20,6 +21,8 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     """A text file that appears, or replaces an existing one, when the block ends without an exception; None stands for
     standard output, whose reader may stop early (`| head`)."""
     if path is None:
+        if is_closed(sys.stdout):
+            raise KitError("standard output is closed: name a file with --output")
         sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]
         try:
             yield sys.stdout

@@ -40,13 +40,18 @@ def fsync_folder(folder: Path) -> None:
     fsync(folder)
 
 
-def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file for reading. Raises OSError for a named pipe, whose other end may never open, and for a device, which
-    may never end; and for a name with a null byte, where Python raises ValueError."""
+def check_regular(path: Path) -> None:
+    """Raise OSError for a named pipe, whose other end may never open, for a device, which may never end, and for a name
+    with a null byte, where Python raises ValueError."""
     if "\0" in str(path):
         raise OSError(errno.EINVAL, "the name contains a null byte", str(path))
     if not stat.S_ISDIR(mode := path.stat().st_mode) and not stat.S_ISREG(mode):
         raise OSError(errno.EINVAL, "it is a pipe or a device, not a regular file", str(path))
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file for reading, if `check_regular` raises no OSError."""
+    check_regular(path)
     return path.open("rb")
 
 

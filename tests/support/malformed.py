@@ -16,11 +16,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
+import psutil
 import yaml
 
 import kit
@@ -38,6 +39,8 @@ from support.recipes import RECIPES, make_recipe
 
 SECONDS = 20
 """An attempt that takes longer counts as a hang."""
+BUSY = 6
+"""How often longer than alone an attempt may take on a busy machine."""
 EXTRA_BYTES = 4 * 2**30
 """Address space that an attempt may use beyond that of the libraries."""
 SHORT = ["train.max_steps=2", "train.save_steps=1", "eval.steps=0", "eval.examples=0"]
@@ -111,7 +114,7 @@ def run_attempt(attempt: Attempt, folder: Path, start: Callable[..., int] | None
     attempt.prepare(folder)
     began = time.monotonic()
     pid = (start or fork_kit)(attempt.arguments, folder)
-    status, timed_out = wait(pid, began + SECONDS)
+    status, timed_out = wait(pid, began)
     seconds = time.monotonic() - began
     out, err = ((folder / name).read_bytes().decode("utf-8", "replace") for name in ("stdout", "stderr"))
     shutil.rmtree(folder)
@@ -119,18 +122,21 @@ def run_attempt(attempt: Attempt, folder: Path, start: Callable[..., int] | None
     return Outcome(attempt, result, seconds, timed_out)
 
 
-def wait(pid: int, deadline: float) -> tuple[int, bool]:
-    """The status of a process, which is killed at the deadline, and whether it was."""
+def wait(pid: int, began: float) -> tuple[int, bool]:
+    """The status of a process, and whether it hung: it is killed after `SECONDS` of computing, or of doing nothing for
+    longer than a busy machine lets a process wait."""
     pause = 0.005
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
             return status, False
-        if time.monotonic() > deadline:
-            os.killpg(pid, signal.SIGKILL)
-            return os.waitpid(pid, 0)[1], True
+        with suppress(psutil.NoSuchProcess):
+            computed = sum(psutil.Process(pid).cpu_times()[:2])
+            if computed > SECONDS or time.monotonic() - began > BUSY * SECONDS:
+                os.killpg(pid, signal.SIGKILL)
+                return os.waitpid(pid, 0)[1], True
         time.sleep(pause)
-        pause = min(0.05, pause * 1.5)
+        pause = min(0.1, pause * 1.5)
 
 
 def start_kit(arguments: Sequence[str], folder: Path) -> int:

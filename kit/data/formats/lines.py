@@ -14,7 +14,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kit.data.formats.compressed import open_gzip
 from kit.errors import DataError
+from kit.system.files import open_regular
 
 SURROGATE = re.compile("[\ud800-\udfff]")
 WIDE_MARKS = {  # UTF-32 first: its little-endian mark starts with that of UTF-16
@@ -28,10 +30,10 @@ MIN_ROWS_TO_JUDGE = 100
 """Rows after which the encoding of a file that is still being read can be judged."""
 
 
-def open_bytes(path: Path) -> io.BufferedReader | gzip.GzipFile:
-    """Open a file for reading bytes, decompressed if its name ends in .gz."""
+def open_bytes(path: Path) -> io.BufferedReader:
+    """Open a file for reading bytes, decompressed if its name ends in .gz. Raises DataError for a pipe or a device."""
     try:
-        return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+        return open_gzip(path) if path.suffix == ".gz" else open_regular(path)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
@@ -130,7 +132,7 @@ def strip_line_end(line: str) -> str:
     return line.removesuffix("\n").removesuffix("\r")
 
 
-def check_text_format(path: Path, raw: io.BufferedReader | gzip.GzipFile, encoding: str) -> None:
+def check_text_format(path: Path, raw: io.BufferedReader, encoding: str) -> None:
     """Raise DataError for a file that is empty, is gzip without the name, or is UTF-16 or UTF-32 by mistake."""
     head = raw.peek(4096)[:4096]
     if not head:

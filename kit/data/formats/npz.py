@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kit.data.formats.compressed import check_expansion
 from kit.data.formats.layout import Layout
 from kit.data.formats.lines import DecodingCheck, open_bytes, reading
 from kit.data.formats.tables import FileTable, checked_table
@@ -18,7 +19,11 @@ from kit.errors import DataError, first_line
 def read_npz(path: Path, layout: Layout) -> FileTable:
     """The arrays of a file as columns. Nothing in the file is executed: pickled objects are rejected."""
     try:
-        with reading(path), open_bytes(path) as raw, np.load(io.BytesIO(raw.read()), allow_pickle=False) as file:
+        with reading(path), open_bytes(path) as raw, io.BytesIO(raw.read()) as content:
+            with zipfile.ZipFile(content) as archive:
+                check_expansion(path, sum(entry.file_size for entry in archive.infolist()))
+            content.seek(0)
+            file = np.load(content, allow_pickle=False)
             arrays = {name: file[name] for name in file.files} if isinstance(file, np.lib.npyio.NpzFile) else {}
     except (ValueError, LookupError, TypeError, RuntimeError, OverflowError, zipfile.BadZipFile) as error:
         raise DataError(f"{path} is not an .npz file of plain numbers: {first_line(error)}") from error
@@ -37,6 +42,12 @@ def nested_column(array: np.ndarray, path: Path, name: str) -> Any:
     """An array as a column of (lists of …) numbers or strings."""
     if array.dtype.kind not in "biufU":
         raise DataError(f'{path}: "{name}" has the type {array.dtype}, neither numbers nor text.')
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        raise DataError(
+            f'{path}: "{name}" has the type {array.dtype}, which no other program reads. Convert it to float64.'
+        )
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 2**63:
+        raise DataError(f'{path}: "{name}" has the number {array.max()}, which does not fit into 64 bits with a sign.')
     column: Any = pa.array(array.reshape(-1).tolist())
     for size in reversed(array.shape[1:]):
         if size == 0:

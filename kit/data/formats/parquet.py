@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from kit.data.formats.compressed import check_expansion
 from kit.data.formats.layout import Layout
 from kit.data.formats.lines import DecodingCheck, open_bytes, reading
-from kit.data.formats.tables import UNDECODABLE, FileTable, checked_table
+from kit.data.formats.tables import UNDECODABLE, FileTable, check_column_names, checked_table
 from kit.errors import DataError, first_line
 
 ADVICE = "Write the file again."
@@ -33,7 +34,9 @@ def read_parquet(path: Path, layout: Layout) -> FileTable:
     """The usable rows of a file."""
     try:
         with reading(path), open_bytes(path) as raw:
-            table = pq.read_table(pa.BufferReader(raw.read()) if path.suffix == ".gz" else raw)
+            file = pq.ParquetFile(pa.BufferReader(raw.read()) if path.suffix == ".gz" else raw)
+            check_expansion(path, file.metadata.num_rows * file.metadata.num_columns)  # at least a byte each
+            table = file.read()
     except pa.ArrowException as error:
         raise not_parquet(path, error) from error
     return usable_rows(table, path)
@@ -54,6 +57,7 @@ def read_arrow(path: Path, layout: Layout) -> FileTable:
 
 def usable_rows(table: pa.Table, path: Path) -> FileTable:
     """The rows of a table whose text is valid."""
+    check_column_names(table, path)
     table = with_class_labels(table, path)
     check = DecodingCheck(path, "utf-8", advice=ADVICE)
     usable = decodable_rows(table, check)

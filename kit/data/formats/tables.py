@@ -39,12 +39,17 @@ def checked_table(
 
 
 def check_column_names(table: pa.Table, source: object) -> None:
-    """Raise DataError for a null byte in the name of a column or nested field: C libraries truncate the name there."""
+    """Raise DataError for columns of the same name, for maps, which `datasets` cannot hold, and for a null byte in the
+    name of a column or nested field: C libraries truncate the name there."""
+    if repeated := [name for name, count in Counter(table.column_names).items() if count > 1]:
+        raise DataError(f'{source}: there are two columns "{repeated[0]}". Write the file with different names.')
     fields = list(table.schema)
     while fields:
         field = fields.pop()
         if "\0" in field.name:
             raise DataError(f"{source}: the name of the column {field.name!r} contains a null byte. Remove it.")
+        if pa.types.is_map(field.type):
+            raise DataError(f'{source}: "{field.name}" is a map, not a list or a value. Convert it, or remove it.')
         fields += [field.type.field(number) for number in range(field.type.num_fields)]
 
 

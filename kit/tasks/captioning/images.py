@@ -13,6 +13,7 @@ from transformers import PreTrainedConfig, ViTImageProcessorPil
 from kit.data.rows import IMAGE_BYTES
 from kit.errors import DataError
 from kit.pipelines.image_to_text import read_image
+from kit.system.files import check_regular
 from kit.tasks.captioning.rows import FILE, cells
 
 MAX_CACHED_BYTES = 2**30
@@ -108,7 +109,11 @@ class Images:
         content = source.get("bytes") if isinstance(source, dict) else None
         path = source["path"] if isinstance(source, dict) else source
         try:
+            if content is None:
+                check_regular(self.root / path)
             return self.reader.open(self.root / path if content is None else content)
+        except OSError as error:
+            raise DataError(f"data.image: {self.root / path} cannot be read: {error.strerror}.") from error
         except ValueError as error:
             name = self.files[index]
             reason = str(error).replace("it cannot", f'"{name}" cannot', 1)

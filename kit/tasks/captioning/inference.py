@@ -14,6 +14,7 @@ from kit.prediction.engine import Encoded
 from kit.prediction.issues import LineIssue
 from kit.prediction.options import SAMPLING, GenerateOptions, PlotOptions
 from kit.prediction.text import BLANK, Output, TextPredictor, encode_blank
+from kit.system.files import check_regular
 from kit.tasks.captioning.images import PixelReader, image_cost
 from kit.tasks.captioning.plots import attention_figure_of
 from kit.tasks.captioning.recipe import CaptioningRecipe
@@ -56,6 +57,8 @@ class Captioner(TextPredictor[np.ndarray]):
 
     def _read(self, item: Any) -> Encoded[np.ndarray]:
         try:
+            if isinstance(item, str):
+                check_regular(Path(item))
             image = self.reader.open(Path(item) if isinstance(item, str) else item)
             return Encoded([self.reader.resized(image)])
         except (ValueError, OSError) as error:

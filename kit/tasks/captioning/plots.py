@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from kit.decoding.search import search
 from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import DataError, RunError
 from kit.plots.fonts import MISSING_NOTE, label_of, script_of
+from kit.system.files import check_regular
 from kit.tasks.captioning.images import PixelReader
 from kit.tasks.families.seq2seq.attention_weights import eager_attention, readable
 
@@ -50,8 +52,10 @@ def caption_attention(
     Raises DataError if the image cannot be read.
     """
     try:
+        if isinstance(image, str | Path):
+            check_regular(Path(image))
         opened = reader.open(image)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         raise DataError(str(error)) from error
     batch = {"pixel_values": reader.pixels(reader.resized(opened)[None]).to(model.device)}
     if caption is None:

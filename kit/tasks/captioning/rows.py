@@ -17,6 +17,7 @@ from kit.data.sources import source_kind
 from kit.data.steps import RowSteps
 from kit.errors import DataError
 from kit.hub.download import unsafe_paths
+from kit.system.files import read_bytes
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -163,7 +164,7 @@ def image_content(cell: Any, data: "CaptioningData", row: str) -> tuple[bytes, s
         raise DataError(f"data.image: {row} of {data.path} names the file {name!r}, which is outside the data.")
     path = root_of(data) / name
     try:
-        return path.read_bytes(), name if isinstance(cell, str) else path.name
+        return read_bytes(path), name if isinstance(cell, str) else path.name
     except OSError as error:
         raise DataError(
             f"data.image: {row} of {data.path} names the file {path}, which cannot be read: {error.strerror}."
