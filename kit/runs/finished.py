@@ -3,13 +3,19 @@
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.pretrained.folder import ModelFolder
 from kit.runs.folder import RunFolder
 from kit.tasks.registry import create_task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DPI = 100
+"""Pixels per inch of the figures: one for each pixel of the saved image."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +38,20 @@ class FinishedRun:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer of the model. Raises RunError for a model that reads no text."""
         return self._model_folder.tokenizer
+
+    def plots(self) -> dict[str, "Figure"]:
+        """The plots of the run folder by name, as matplotlib figures that show the saved images: training curves,
+        attention, errors, and whatever else the task draws."""
+        from matplotlib.figure import Figure
+        from matplotlib.image import imread
+
+        figures = {}
+        for path in sorted(RunFolder(self.folder).plots.glob("*.png")):
+            image = imread(path)
+            height, width = image.shape[:2]
+            figures[path.stem] = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
+            figures[path.stem].figimage(image)
+        return figures
 
     @cached_property
     def _model_folder(self) -> ModelFolder:

@@ -1,5 +1,6 @@
 """Callbacks, custom metrics and several runs in one Python program."""
 
+import io
 import json
 import logging
 import random
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from matplotlib.image import imread
 from support.processes import in_processes
 from support.runs import losses, results, weight_bytes
 
@@ -172,3 +174,15 @@ def test_a_finished_run_has_its_model_and_tokenizer(trained: Path) -> None:
     expected = kit.pipeline("translation", model=trained)(["3 maj 1984"], max_new_tokens=12)
     target = ModelFolder.open(trained).tokenizers.target  # this model has two vocabularies
     assert target.batch_decode(outputs, skip_special_tokens=True) == [expected[0]["translation_text"]]
+
+
+def test_a_finished_run_has_its_plots_as_figures(trained: Path) -> None:
+    figures = train(trained, quiet=True).plots()
+    assert figures.keys() == {path.stem for path in (trained / "plots").glob("*.png")}
+    assert {"loss", "learning_rate"} < figures.keys()
+    for name, figure in figures.items():
+        drawn = io.BytesIO()
+        figure.savefig(drawn, format="png")
+        drawn.seek(0)
+        saved = imread(trained / "plots" / f"{name}.png")
+        assert np.allclose(imread(drawn)[..., :3], saved[..., :3], atol=2 / 255)
