@@ -119,6 +119,21 @@ def test_a_configuration_loads_no_kernel(run: Path, kernel: str, monkeypatch: py
     assert loaded == []
 
 
+def test_a_chat_template_runs_no_code(run: Path, tmp_path: Path) -> None:
+    """Templates of Jinja come with a tokenizer; kit applies none, and transformers renders them in a sandbox."""
+    from jinja2.exceptions import SecurityError
+
+    trap = tmp_path / "trap"
+    attack = f"{{{{ cycler.__init__.__globals__.os.mkdir({str(trap)!r}) }}}}"
+    update(run / "model" / "tokenizer_config.json", chat_template=attack)
+    (run / "model" / "chat_template.jinja").write_text(attack, encoding="utf-8")
+    pipe = pipeline("translation", run)
+    pipe("3 maj 1984")
+    with pytest.raises(SecurityError):
+        pipe.tokenizer.apply_chat_template([{"role": "user", "content": "x"}], tokenize=False)
+    assert not trap.exists()
+
+
 def test_push_runs_no_code_but_its_own(run: Path, kit_here: RunKit, tmp_path: Path) -> None:
     trap = tmp_path / "trap"
     for file in (run / "model").glob("*.py"):
