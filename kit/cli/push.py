@@ -19,6 +19,9 @@ def push(
         bool, typer.Option("--public", help="Make the repository public; by default it is private.")
     ] = False,
     data: Annotated[bool, typer.Option("--data", help="Push a folder of data files as a dataset.")] = False,
+    delete_others: Annotated[
+        bool, typer.Option("--delete-others", help="Remove files of the repository that are not part of this push.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Build, check and list the folder, but upload nothing.")
     ] = False,
@@ -35,14 +38,20 @@ def push(
     if dry_run and public:
         raise KitError("--public has no effect with --dry-run, which uploads nothing. Leave it out")
     reporter = Reporter()
-    to = Destination(repo, "dataset" if data else "model", public)
+    if dry_run and delete_others:
+        raise KitError("--delete-others has no effect with --dry-run, which uploads nothing. Leave it out")
+    to = Destination(repo, "dataset" if data else "model", public, delete_others)
     done = share(source, to, overrides or [], dry_run, reporter.print)
     if isinstance(done, Path):
         print("\n".join(format_listing(done)))
         reporter.print(f"nothing was uploaded; the folder to upload is {done}")
         return
     for name in done.removed:
-        reporter.print(f"removed from the repository: {name}, left over from an earlier push")
+        why = "not part of this push" if delete_others else "left over from an earlier push"
+        reporter.print(f"removed from the repository: {name}, {why}")
+    if done.others:
+        names = ", ".join(done.others[:10]) + (" …" if len(done.others) > 10 else "")
+        reporter.print(f"the repository also has files that are not part of this push (--delete-others): {names}")
     visibility = "public" if public else "private"
     status = "already up to date" if done.unchanged else "uploaded"
     reporter.print(f"{status} ({visibility}); commit {done.commit}")

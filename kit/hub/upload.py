@@ -27,6 +27,9 @@ from kit.system.redaction import redact_hub_logs
 MODEL_FILES = ("*.safetensors", "*.json", "*.py", "*.jinja", "*.bin", "*.model", "plots/*")
 """Files of an earlier push that would be mistaken for a part of the new model if they were kept."""
 
+KEPT = {".gitattributes"}
+"""Files that the Hub itself adds to a repository."""
+
 Report = Callable[[str], None]
 
 
@@ -39,6 +42,8 @@ class Published:
     unchanged: bool
     """Whether the repository had exactly these files before, so that no commit was needed."""
     removed: list[str]
+    others: list[str]
+    """Files in the repository that are not part of this push and were kept."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +53,8 @@ class Destination:
     repo: str
     kind: Literal["model", "dataset"] = "model"
     public: bool = False
+    delete_others: bool = False
+    """Whether to remove all files of the repository that are not part of the push."""
 
     @property
     def action(self) -> str:
@@ -82,14 +89,22 @@ def upload(folder: Path, to: Destination, message: str, report: Report) -> Publi
     api = HfApi()
     parent = ensure_repository(api, to, report)
     files = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
-    removed = stale_files(to, remote_files(api, to, parent), files)
+    remote = remote_files(api, to, parent)
+    others = sorted(remote - files.keys() - KEPT)
+    removed = others if to.delete_others else stale_files(to, remote, files)
     operations: list[Any] = [CommitOperationAdd(name, str(path)) for name, path in files.items()]
     operations += [CommitOperationDelete(name) for name in removed]
     commit = commit_once(api, to, operations, parent, message, folder, report)
     if mismatch := first_mismatch(api, to, commit, folder):
         raise NetworkError(f"{to.repo}: {mismatch} on the Hub differs from what was sent. Run the same command again")
     prefix = "datasets/" if to.kind == "dataset" else ""
-    return Published(f"{api.endpoint}/{prefix}{to.repo}", commit, commit == parent, removed)
+    return Published(
+        f"{api.endpoint}/{prefix}{to.repo}",
+        commit,
+        commit == parent,
+        removed,
+        [name for name in others if name not in removed],
+    )
 
 
 def ensure_repository(api: Any, to: Destination, report: Report) -> str:
@@ -136,6 +151,8 @@ def commit_once(
                     to.repo, operations, commit_message=message, repo_type=to.kind, parent_commit=parent
                 )
             for warning in caught:
+                if issubclass(warning.category, DeprecationWarning | FutureWarning):
+                    continue  # of a library, about itself
                 report(f"the Hub: {' '.join(str(warning.message).split())}")
             return str(commit.oid)
         except KitError:

@@ -1,8 +1,11 @@
 """Uploads: one complete commit or none, whatever happens to the connection."""
 
+import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+from huggingface_hub import HfApi
 from support.hub_server import READER, TOKEN, Fault, HubServer
 from support.repositories import NAME, folder_files, push_folder, repo_files, write_folder
 
@@ -139,6 +142,30 @@ def test_visibility_never_changes_by_mistake(hub: HubServer, folder: Path) -> No
     assert not hub.sent("PUT|commit")
     push_folder(folder, Destination(NAME, public=True))
     assert repo_files(hub).items() >= folder_files(folder).items()
+
+
+def test_other_files_are_named_and_removed_on_request(hub: HubServer, folder: Path) -> None:
+    hub.put("tester/other", {"notes.txt": b"mine", ".gitattributes": b"x", "old.onnx": b"y"}, private=True)
+    assert push_folder(folder, Destination("tester/other")).others == ["notes.txt", "old.onnx"]
+    published = push_folder(folder, Destination("tester/other", delete_others=True))
+    assert (published.removed, published.others) == (["notes.txt", "old.onnx"], [])
+    assert push_folder(folder, Destination("tester/other")).others == []
+
+
+@pytest.mark.parametrize(("category", "count"), [(FutureWarning, 0), (DeprecationWarning, 0), (UserWarning, 1)])
+def test_deprecations_of_libraries_are_no_messages_of_the_hub(
+    hub: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch, category: type[Warning], count: int
+) -> None:
+    create = HfApi.create_commit
+
+    def warn(*arguments: Any, **options: Any) -> Any:
+        warnings.warn("something will change", category, stacklevel=2)
+        return create(*arguments, **options)
+
+    monkeypatch.setattr(HfApi, "create_commit", warn)
+    messages: list[str] = []
+    upload(folder, Destination("tester/warned"), "message", messages.append)
+    assert sum("something will change" in message for message in messages) == count
 
 
 def test_files_of_an_earlier_push_are_removed_and_others_stay(hub: HubServer, folder: Path) -> None:
