@@ -48,7 +48,14 @@ PREPARE = "prepare"
 """The command that only does what precedes the first training step; `kit` has none."""
 TRAINED = 0.15
 """Share of malformed recipes and data that are trained for two steps if they are accepted after all."""
-NOT_CHANGED = ("model.pretrained", "tokenizer.pretrained", "train.report_to", "train.torch_compile")
+NOT_CHANGED = (
+    "model.pretrained",
+    "tokenizer.pretrained",
+    "train.report_to",
+    "train.torch_compile",
+    "train.max_steps",
+    "train.num_train_epochs",
+)
 """Keys that would reach for the network or other packages, or take long for a good reason."""
 
 
