@@ -87,10 +87,10 @@ def test_options_that_others_imply(models: dict[str, Path], refuses: Any, tiny_r
 def test_options_of_other_kinds_of_models(models: dict[str, Path], refuses: Any) -> None:
     for task, options in {
         "translation": [
-            ("--sample",), ("--temperature", 0.5), ("--top-p", 0.5), ("--seed", 1), ("--source-language", "de"),
+            ("--temperature", 0.5), ("--top-p", 0.5), ("--seed", 1), ("--source-language", "de"),
         ],
         "causal_lm": [("--temperature", 0.5), ("--seed", 1), ("--target-language", "de"), ("--split-sentences", "de")],
-        "dialogue": [("--sample",), ("--source-language", "de"), ("--split-sentences", "de")],
+        "dialogue": [("--seed", 1), ("--source-language", "de"), ("--split-sentences", "de")],
     }.items():  # fmt: skip
         for option in options:
             refuses("", "generate", models[task], "in.txt", *option)

@@ -311,7 +311,7 @@ def test_an_inspection_shows_directions(folder, tiny_recipe):
     train = found.splits["train"]
     assert train.read == 2 * SIZES["train"]
     assert train.left_out == {"beyond data.direction_sizes": SIZES["train"] - 9}
-    tags = {example["source"].tokens[0] for example in found.examples}
+    tags = {example.sides["source"].tokens[0] for example in found.examples}
     assert tags <= {"<2de>", "<2fr>"}
     assert tags
 

@@ -27,7 +27,7 @@ from kit.runs.verify import verify
 ROWS = [
     {"prompt": "say a", "answer": "a"},
     {"prompt": "say b twice", "answer": "b b"},
-    {"prompt": "say nothing", "answer": ""},
+    {"prompt": "say a dot", "answer": "."},
     {"prompt": "end", "answer": "</s> is no end"},
 ]
 GPT = {"type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 48}
