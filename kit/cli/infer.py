@@ -9,6 +9,10 @@ import typer
 from kit.cli.arguments import CheckpointOption, Overrides, RunOrHub
 from kit.errors import KitError
 
+# The bounds of the same keys in recipes. A test compares them: importing them would load pydantic for `kit --help`.
+MAX_BEAMS = 1000
+MAX_NEW_TOKENS = 2**17
+
 
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
@@ -17,14 +21,16 @@ def generate(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write to (default: standard output).")] = None,
     num_beams: Annotated[
-        int | None, typer.Option(min=1, help="Number of beams (default: as saved with the model).")
+        int | None, typer.Option(min=1, max=MAX_BEAMS, help="Number of beams (default: as saved with the model).")
     ] = None,
     n_best: Annotated[
-        int, typer.Option(min=1, help="Number of outputs per line; a search has at least as many beams.")
+        int, typer.Option(min=1, max=MAX_BEAMS, help="Number of outputs per line; a search has at least as many beams.")
     ] = 1,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of output tokens.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, max=MAX_NEW_TOKENS, help="Maximum number of output tokens.")
+    ] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="Exponent of the length by which scores are divided.")
+        float | None, typer.Option(min=-10, max=10, help="Exponent of the length by which scores are divided.")
     ] = None,
     no_repeat_ngram_size: Annotated[
         int | None,
@@ -112,9 +118,11 @@ def generate(
 def chat(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
     num_beams: Annotated[
-        int | None, typer.Option(min=1, help="Number of beams (default: as saved with the model).")
+        int | None, typer.Option(min=1, max=MAX_BEAMS, help="Number of beams (default: as saved with the model).")
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum number of tokens in a reply.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, max=MAX_NEW_TOKENS, help="Maximum number of tokens in a reply.")
+    ] = None,
 ) -> None:
     """Chat with a dialogue model in the terminal: /new starts a new dialogue, /quit exits."""
     from kit.inference.chat import chat_in_terminal

@@ -75,6 +75,8 @@ def beam_search(
     """
     if not _covers(model, logits_processor, stopping_criteria, generation_config, inputs):
         fallback = model._sample if generation_config.num_beams == 1 else model._beam_search
+        if not generation_config.do_sample:
+            generation_config.output_scores = True  # transformers returns the scores of sequences only with these
         return fallback(
             input_ids,
             logits_processor=logits_processor,

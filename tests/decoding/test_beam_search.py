@@ -372,6 +372,16 @@ def test_search_with_and_without_attention_agree(beams: int) -> None:
             assert [h.score for h in mine] == pytest.approx([h.score for h in theirs], abs=1e-5)
 
 
+@pytest.mark.parametrize("beams", [1, 4])
+def test_hypotheses_are_the_same_without_a_cache(beams: int) -> None:
+    model, settings = copy.deepcopy(model_of("pre-norm")), GenerationSettings(num_beams=beams, max_new_tokens=7)
+    cached = search(model, source(), settings)
+    model.generation_config.use_cache = False  # as `model.use_cache=false` in a recipe
+    for (with_cache,), (without,) in zip(cached, search(model, source(), settings), strict=True):
+        assert without.tokens == with_cache.tokens
+        assert without.score == pytest.approx(with_cache.score, rel=1e-4)
+
+
 def test_half_precision_and_training_after_decoding() -> None:
     model = transformer().to(torch.bfloat16).eval()
     assert len(ours(model, source(), num_beams=3).sequences) == SENTENCES

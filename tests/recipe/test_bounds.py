@@ -1,5 +1,6 @@
 """Every number of a recipe has bounds, and a model that cannot be built is refused before it is built."""
 
+import inspect
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -12,10 +13,12 @@ from annotated_types import Ge, Gt, Le, Lt
 from transformers import AutoModelForMaskedLM, BertConfig
 
 from kit import RecipeError
+from kit.cli import infer
 from kit.models import MODELS, config_class
 from kit.pretrained.loading import build_from_config
 from kit.recipe.base import Recipe, sections_of
 from kit.recipe.model_settings import model_fields
+from kit.recipe.section import Beams, LengthPenalty, NewTokens
 from kit.runs.prepare import build_model, prepare
 from kit.tasks.registry import recipe_classes
 
@@ -100,3 +103,12 @@ def test_what_was_estimated_leaves_no_trace(make_recipe: Callable[..., Recipe]) 
 def test_numbers_out_of_bounds_name_the_key(make_recipe: Callable[..., Recipe], task: str, change: str) -> None:
     with pytest.raises(RecipeError, match=rf"{change.partition('=')[0]}.*expected a"):
         make_recipe(task, overrides=[change])
+
+
+def test_options_of_the_command_line_have_the_bounds_of_their_keys() -> None:
+    parameters = inspect.signature(infer.generate).parameters
+    for name, bounds in {"num_beams": Beams, "max_new_tokens": NewTokens, "length_penalty": LengthPenalty}.items():
+        (option,) = get_args(parameters[name].annotation)[1:]
+        low, high = get_args(bounds)[1:]
+        assert option.min == (low.gt + 1 if isinstance(low, Gt) else low.ge), name
+        assert option.max == high.le, name
