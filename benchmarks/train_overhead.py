@@ -94,7 +94,8 @@ def measure(prepared: Prepared, folder: Path, steps: int, rounds: int) -> dict[s
     def kit_loop(first: int) -> int:
         loop.progress.step, before = first, loop.progress.target_tokens
         loop.total_steps = first + steps
-        loop.progress.evaluated_step = loop.total_steps  # training only
+        # training only: neither evaluated nor saved at the end
+        loop.progress.evaluated_step = loop.progress.best_step = loop._saved_step = loop.total_steps
         loop.run()
         return loop.progress.target_tokens - before
 

@@ -336,6 +336,7 @@ def test_overrides_are_recorded_so_that_a_shell_takes_them(run: Path, tmp_path: 
     path.write_text(HEAD.replace("builtin:dates", "org/dates") + "hub: {tags: [x]}\n")
     changes = [f"data.path={data}", "data.columns=[source, target, other name]"]
     RunFolder(run).start(load_recipe(path, changes), NoTokenizers())
+    (run / "results.json").write_text(json.dumps(RESULTS))
     record(run, path, *changes)
     assert shlex.split(load_recipe(path).measured["changes"]) == ["data.path=data/pairs.txt", changes[1]]
 

@@ -24,7 +24,7 @@ from kit import DataError, KitError, load_recipe, train
 from kit.cards.markdown import table
 from kit.plots.curves import save_figure
 from kit.system.console import Reporter
-from kit.system.files import write_text
+from kit.system.outputs import write_text
 
 NONE = ["model.attention=none", "model.attention_query=previous", "model.context_to=[]"]
 FIXED = ["model.attention=fixed", "model.attention_query=previous", "model.context_to=[input, readout]"]

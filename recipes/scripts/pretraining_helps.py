@@ -26,7 +26,7 @@ from kit.cards.markdown import table
 from kit.data.builtin.pydocs import documents as python_documentation
 from kit.evaluation.aggregate import with_error
 from kit.system.console import Reporter
-from kit.system.files import write_text
+from kit.system.outputs import write_text
 
 TEST, VALIDATION = 0.25, 0.1
 """Shares of each document's paragraphs that are held out."""

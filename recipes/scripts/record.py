@@ -21,7 +21,7 @@ from kit.recipe.catalog import Figure, find_recipe
 from kit.recipe.document import read_text, write_yaml
 from kit.runs.folder import RunFolder
 from kit.runs.revisions import reuse_revisions
-from kit.system.files import write_text
+from kit.system.outputs import write_text
 
 NOT_COMPARED = ("measured", "hub.", "data.fingerprints")
 OVERRIDABLE = ("data.", "model.pretrained", "tokenizer.pretrained")

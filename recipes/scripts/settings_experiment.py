@@ -21,7 +21,7 @@ from kit import KitError, load_recipe, train
 from kit.cards.markdown import table
 from kit.evaluation.metrics import METRICS
 from kit.system.console import Reporter
-from kit.system.files import write_text
+from kit.system.outputs import write_text
 from kit.tasks.forecasting.plots import draw_lines
 
 NO_SCHEDULE = ["train.sampling_start=0", "train.sampling_steps=0"]

@@ -16,7 +16,7 @@ from kit import KitError, load_recipe, train
 from kit.cards.markdown import table
 from kit.evaluation.aggregate import with_error
 from kit.system.console import Reporter
-from kit.system.files import write_text
+from kit.system.outputs import write_text
 
 
 def main(arguments: list[str]) -> None:

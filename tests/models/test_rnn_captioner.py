@@ -247,13 +247,13 @@ def test_the_trainer_trains_and_generates(tmp_path: Path) -> None:
     [
         ({"image_size": 0}, "image_size must be at least 1"),
         ({"cnn_channels": []}, "cnn_channels needs at least one stage"),
-        ({"cnn_channels": [8, 0]}, "cnn_channels needs at least one stage"),
-        ({"cnn_blocks": -1}, "cnn_blocks must not be negative"),
+        ({"cnn_channels": [8, 0]}, "cnn_channels must be at least 1, not 0"),
+        ({"cnn_blocks": -1}, "cnn_blocks must be at least 0, not -1"),
         ({"backbone_config": {"depths": [1]}}, "backbone_config needs a model_type"),
         ({"attention": "dot", "feature_size": 5}, "change feature_size"),
         ({"feature_size": 0}, "feature_size must be at least 1"),
         ({"decoder_vocab_size": 9}, "this model has one vocabulary"),
-        ({"scheduled_sampling": 2}, "scheduled_sampling is a probability"),
+        ({"scheduled_sampling": 2}, "scheduled_sampling must be at most 1, not 2"),
     ],
 )
 def test_senseless_configurations_are_refused(choices: dict[str, Any], message: str) -> None:

@@ -368,9 +368,9 @@ def test_the_horizon_is_the_one_asked_for_or_the_models_own() -> None:
     ("choices", "message"),
     [
         ({"value_size": 0}, "value_size must be at least 1"),
-        ({"context_size": -1}, "context_size must not be negative"),
+        ({"context_size": -1}, "context_size must be at least 0, not -1"),
         ({"horizon": 0}, "horizon must be at least 1"),
-        ({"min_scale": 0}, "min_scale must be above 0"),
+        ({"min_scale": 0}, "min_scale must be at least 1e-30, not 0"),
         ({"feedback": "sample"}, "set loss=gaussian"),
         ({"feedback": "sample", "loss": "gaussian"}, "no effect without scheduled_sampling"),
         ({"attention": "dot", "context_to": ["input"], "encoder_hidden_size": 5}, "change encoder_hidden_size"),

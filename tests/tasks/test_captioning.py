@@ -138,7 +138,7 @@ def test_files_of_paths_are_captioned_and_bad_lines_do_not_stop_them(
     (tmp_path / "lines.txt").write_text("\n".join(lines) + "\n")
     done = kit_here("generate", run, "lines.txt", "--output", "out.txt")
     assert done.returncode == 0, done.stderr
-    assert "2 lines named no image that can be read (ValueError: " in done.stderr
+    assert "2 lines named no image that can be read (FileNotFoundError: " in done.stderr
     assert "the output is empty: lines 2, 6" in done.stderr
     right = [row["prediction"] for row in rows_of(run)]
     assert (tmp_path / "out.txt").read_text().splitlines() == [right[0], "", *right[1:3], "", "", *right[3:]]

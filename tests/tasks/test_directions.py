@@ -118,7 +118,7 @@ def test_a_row_counts_where_both_texts_are_there(tmp_path, rows):
     expected = {}
     for direction in directions:
         source, target = (LANGUAGES.index(name) for name in direction.split("-"))
-        pairs = [(row[source], row[target]) for row in rows if row[source] is not None and row[target] is not None]
+        pairs = [(row[source], row[target]) for row in rows if row[source] and row[target]]
         if pairs:
             expected[direction] = pairs
     if not expected:
@@ -145,7 +145,8 @@ def test_what_is_held_out_is_in_no_direction_of_train(tmp_path, rows, seed):
     try:
         splits = load(path, *directions, validation_size=2, test_size=1, seed=seed)
     except DataError as error:
-        if "_size: " not in str(error):  # so much is linked that nothing, or all, would have to be held out
+        # so much is linked that nothing, or all, would have to be held out; or all texts are empty
+        if "_size: " not in str(error) and "no row of the train split can be used" not in str(error):
             raise
         return
     texts = {
@@ -157,7 +158,10 @@ def test_what_is_held_out_is_in_no_direction_of_train(tmp_path, rows, seed):
     assert not texts["validation"] & texts["test"]
     assert len(splits.datasets["validation"]) <= 2 * len(directions)
     assert sum(len(data) for data in splits.datasets.values()) + sum(
-        told.dropped["no source"] + told.dropped["no target"] for told in splits.report.splits.values()
+        count
+        for report in splits.report.splits.values()
+        for reason, count in report.dropped.items()
+        if not reason.startswith("held out")
     ) == len(directions) * len(rows)
     assert accounted(splits)
 
