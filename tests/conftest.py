@@ -109,8 +109,8 @@ def run_of_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
     def run(task: str) -> Path:
         folder = tmp_path_factory.mktemp(task)
         overrides = [
-            "train.max_steps=6",
-            "train.save_steps=6",
+            "train.max_steps=2",
+            "train.save_steps=2",
             "eval.steps=0",
             "eval.examples=2",
             *SCORED.get(task, []),

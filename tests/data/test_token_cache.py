@@ -92,6 +92,7 @@ def test_cached_arrays_equal_computed_ones(
     assert {file: file.stat().st_mtime_ns for file in cache.glob("*.safetensors")} == files
 
 
+@pytest.mark.soak
 def test_spawned_processes_give_the_result_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split into sentences, the most difficult case to reassemble."""
     monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 7)

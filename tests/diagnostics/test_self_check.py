@@ -20,7 +20,7 @@ def prepared() -> Prepared:
     return prepare(load_recipe(shipped_recipes()[train_check.RECIPE], self_check.OVERRIDES))
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_healthy_machine_passes_every_check(monkeypatch: pytest.MonkeyPatch) -> None:
     # on a busy machine, two processes take long to start
     monkeypatch.setattr(train_check, "SELF_CHECK_TIMEOUT", 240.0)

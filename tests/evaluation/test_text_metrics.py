@@ -255,6 +255,7 @@ def test_the_table_costs_no_heavy_import() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.soak
 def test_processes_at_once_without_network_and_without_litter(tmp_path: Path) -> None:
     """Sockets are broken, so any attempt to reach a network ends the process with an error."""
     code = """

@@ -65,6 +65,7 @@ def test_generate_keeps_order_and_lines(
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == expected
 
 
+@pytest.mark.soak
 def test_generate_from_standard_input(trained: Path, translations: list[str], kit: RunKit) -> None:
     done = kit("generate", trained, "--scores", "--n-best", "2", stdin="\n".join(SENTENCES))
     rows = [line.split("\t") for line in done.stdout.splitlines()]

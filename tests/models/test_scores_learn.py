@@ -62,7 +62,10 @@ def exact_match_after(steps: int, **choices: Any) -> float:
     return right / len(unseen)
 
 
-@pytest.mark.parametrize("destinations", [BAHDANAU, LUONG], ids=["bahdanau", "luong"])
+@pytest.mark.parametrize(
+    "destinations",
+    [pytest.param(BAHDANAU, id="bahdanau"), pytest.param(LUONG, id="luong", marks=pytest.mark.soak)],
+)
 @pytest.mark.parametrize("score", SCORES)
 def test_every_attention_score_learns_to_reverse(score: str, destinations: dict[str, Any]) -> None:
     assert exact_match_after(120, cell="gru", attention=score, **destinations) >= 0.95

@@ -149,7 +149,7 @@ def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: di
         assert torch.allclose(logits(auto, place), ours, atol=1e-6), method
 
 
-@pytest.mark.parametrize("method", ["lora", "dora"])
+@pytest.mark.parametrize("method", ["lora", pytest.param("dora", marks=pytest.mark.soak)])
 def test_before_it_is_shared_an_adapter_is_tried_without_kit(
     hub: HubServer, world: Path, runs: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
@@ -158,6 +158,7 @@ def test_before_it_is_shared_an_adapter_is_tried_without_kit(
     assert notes[-1] == "loaded without kit, it computes what the run does (logits)"
 
 
+@pytest.mark.soak
 def test_an_adapter_that_computes_something_else_is_not_shared(
     runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,7 +280,7 @@ def test_what_makes_no_sense_is_refused(tiny_recipe: Path, changes: list[str], m
     assert message in str(told.value)
 
 
-@pytest.mark.parametrize("kind", ["rnn_seq2seq", "transformer_seq2seq"])
+@pytest.mark.parametrize("kind", ["rnn_seq2seq", pytest.param("transformer_seq2seq", marks=pytest.mark.soak)])
 def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path, tmp_path: Path, kind: str) -> None:
     size = "hidden_size: 16, num_attention_heads: 2, encoder_layers: 1, decoder_layers: 1"
     model = [] if kind == "rnn_seq2seq" else [f"model={{type: {kind}, {size}}}"]

@@ -33,6 +33,7 @@ def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path)
     assert weights(one)["lm_head.weight"].dtype == torch.float64
 
 
+@pytest.mark.soak
 def test_one_part_or_four_is_equal_in_float32_for_fifty_steps(tiny_recipe: Path, tmp_path: Path) -> None:
     same = ["model.dropout=0", "train.max_steps=50", "eval.steps=0", "train.normalize_by=sequences"]
     one = run(tiny_recipe, tmp_path / "one", *same)
@@ -58,7 +59,7 @@ def test_two_processes_give_the_result_of_one_with_dropout(tiny_recipe: Path, tm
     assert sources[0] == sources[1]
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_a_run_started_in_two_processes_goes_on_in_one_and_back(tiny_recipe: Path, tmp_path: Path) -> None:
     recipe = load_recipe(tiny_recipe, ["train.micro_batches=2", "train.save_steps=4", "train.save_total_limit=9"])
     unbroken = train(recipe, tmp_path / "unbroken").folder

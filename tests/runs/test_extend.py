@@ -22,7 +22,7 @@ def validations(run: Path) -> list[dict]:
     ("schedule", "short", "long"),
     [
         (CONSTANT, {"train.max_steps": 12}, {"train.max_steps": 24}),
-        (SQRT, {"train.max_steps": 12}, {"train.num_train_epochs": 3}),
+        pytest.param(SQRT, {"train.max_steps": 12}, {"train.num_train_epochs": 3}, marks=pytest.mark.soak),
     ],
 )
 def test_an_extended_run_equals_one_that_was_longer(

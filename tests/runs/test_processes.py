@@ -12,7 +12,14 @@ from kit import load_recipe, train
 EXACT = ["train.dtype=float64", "eval.steps=0"]
 
 
-@pytest.mark.parametrize(("kind", "parts"), [("translation", 2), ("causal_lm", 4), ("classification", 4)])
+@pytest.mark.parametrize(
+    ("kind", "parts"),
+    [
+        ("classification", 4),
+        pytest.param("translation", 2, marks=pytest.mark.soak),
+        pytest.param("causal_lm", 4, marks=pytest.mark.soak),
+    ],
+)
 def test_one_process_and_two_are_equal_in_float64(kind: str, parts: int, tmp_path: Path) -> None:
     """One process that computes a step at once, and two that compute it in one or two parts each; by the command line,
     for longer and with each number of parts, `make soak` does it."""

@@ -74,7 +74,7 @@ def steps_logged(run: Path) -> list[tuple[int, float]]:
     return [(entry["step"], entry["train_loss"]) for entry in entries if "train_loss" in entry]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
 def test_a_signal_saves_and_says_how_to_go_on(tiny_recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
     output = tmp_path / "run"
     process = subprocess.Popen(

@@ -76,6 +76,7 @@ def test_killed_and_resumed_three_times_is_bit_identical(stream_recipe: Path, tm
     assert results[0]["data"]["left_out"]["max_length"] > 0
 
 
+@pytest.mark.soak
 def test_two_processes_give_the_result_of_one(stream_recipe: Path, tmp_path: Path) -> None:
     recipe = load_recipe(stream_recipe, ["train.micro_batches=2", "train.max_steps=40", "eval.steps=0"])
     one = train(recipe, tmp_path / "one")

@@ -65,8 +65,8 @@ def steps_of(run: Path) -> list[list[dict[str, list[list[int]]]]]:
     return [found[step] for step in sorted(found)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("task", ["causal_lm", pytest.param("masked_lm", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
 def test_a_stream_killed_three_times_is_the_unbroken_one(task: str, tmp_path: Path) -> None:
     corpus, first = tmp_path / "corpus", 0
     corpus.mkdir()

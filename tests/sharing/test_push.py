@@ -151,6 +151,7 @@ def environment(hub: HubServer, tmp_path: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
+@pytest.mark.soak
 def test_pushed_data_can_be_trained_on(hub: HubServer, tiny_recipe: Path, kit_here: RunKit, tmp_path: Path) -> None:
     """Parallel text becomes parquet; another process trains on it by its name, and pins the commit."""
     corpus = tmp_path / "corpus"

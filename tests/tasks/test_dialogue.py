@@ -328,6 +328,7 @@ print(json.dumps([found["generated_text"] for found in reply(json.loads(sys.argv
 """
 
 
+@pytest.mark.soak
 def test_the_folder_talks_without_kit(talker: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", ALONE, str(talker / "model"), json.dumps(HISTORIES)]
     done = subprocess.run(

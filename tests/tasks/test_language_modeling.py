@@ -164,7 +164,7 @@ def test_documents_do_not_see_each_other_where_that_is_asked_for(tmp_path: Path)
     assert not torch.equal(before[0, :place], after[0, :place])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["gpt", "nsp", *(pytest.param(k, marks=pytest.mark.soak) for k in ("rnn", "mlm"))])
 def test_a_stream_is_read_once_an_epoch_and_resumed_where_it_was(kind: str, tmp_path: Path) -> None:
     """Shards of documents, two buffers an epoch; the run that was stopped ends with the weights of the other."""
     corpus = tmp_path / "corpus"
@@ -235,6 +235,7 @@ def test_a_carried_state_is_part_of_the_checkpoint(tmp_path: Path) -> None:
     assert losses(parts) == pytest.approx(losses(unbroken), rel=1e-9)
 
 
+@pytest.mark.soak
 def test_two_processes_carry_their_streams(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, "rnn", *CARRIED, "train.micro_batches=2")
     one, two = train(recipe, tmp_path / "one").folder, tmp_path / "two"

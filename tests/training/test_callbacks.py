@@ -78,6 +78,7 @@ def test_callbacks_see_every_step_evaluation_and_checkpoint(tiny_recipe: Path, t
     assert weight_bytes(run.folder) == weight_bytes(without.folder)
 
 
+@pytest.mark.soak
 def test_an_exception_in_a_callback_ends_the_run_which_then_resumes(tiny_recipe: Path, tmp_path: Path) -> None:
     class Impatient(Callback):
         def on_step(self, state: TrainingState) -> None:

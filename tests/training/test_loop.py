@@ -70,8 +70,10 @@ def test_epochs_are_steps(tiny_recipe: Path, tmp_path: Path) -> None:
     assert results["train"]["epochs"] == pytest.approx(1.5, abs=0.1)
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "adam", "sgd", "adafactor"])
-@pytest.mark.parametrize("schedule", ["linear", "inverse_sqrt"])
+@pytest.mark.parametrize(
+    ("optimizer", "schedule"),
+    [("adamw", "linear"), ("adam", "inverse_sqrt"), ("sgd", "linear"), ("adafactor", "inverse_sqrt")],
+)
 def test_optimizers_learn_and_resume(tiny_recipe: Path, tmp_path: Path, optimizer: str, schedule: str) -> None:
     settings = [f"train.optimizer={optimizer}", f"train.lr_scheduler_type={schedule}", "train.warmup_steps=3"]
     settings += ["eval.metrics=[]", "eval.examples=0"]

@@ -18,6 +18,7 @@ def failed(target: Path) -> set[str]:
     return {check.name for check in verify(target) if not check.passed}
 
 
+@pytest.mark.soak
 def test_runs_of_every_kind_are_proved(tmp_path: Path, kit_here: Any) -> None:
     for kind in KINDS:
         run = trained(tmp_path / kind, kind).folder
