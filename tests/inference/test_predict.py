@@ -13,31 +13,35 @@ from support.labeling_runs import KINDS, recipe, trained, write_rows
 import kit
 from kit import train
 
+IN_SOAK = ("pairs", "several", "tagging")
 
-def test_rows_without_labels_get_the_predictions_of_training(tmp_path: Path, kit_here: Any) -> None:
-    for kind in KINDS:
-        folder = tmp_path / kind
-        run = trained(folder, kind)
-        lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
-        expected = [json.loads(line) for line in lines]
-        assert len({json.dumps(row["prediction"]) for row in expected}) > 1, kind
-        learned = ("label", "tags", "answers", "prediction", "score", "null_score", "id")
-        renamed = {"text_pair": "other"}  # as the recipe calls it
-        rows = [{renamed.get(name, name): row[name] for name in row if name not in learned} for row in expected]
-        write_rows(folder, new=[{"number": n, **row} for n, row in enumerate(rows)])
-        done = kit_here("predict", run.folder, folder / "new.jsonl", "--output", folder / "out.jsonl")
-        assert done.returncode == 0, done.stderr
-        assert f"{len(rows)} rows: " in done.stderr
-        found = [json.loads(line) for line in (folder / "out.jsonl").read_text(encoding="utf-8").splitlines()]
-        assert [row["prediction"] for row in found] == [
-            pytest.approx(row["prediction"]) if kind == "numbers" else row["prediction"] for row in expected
-        ]
-        for number, (row, right, source) in enumerate(zip(found, expected, rows, strict=True)):
-            assert {name: row[name] for name in ("number", *source)} == {"number": number, **source}
-            if "score" in right:
-                assert row["score"] == pytest.approx(right["score"], abs=1e-6)
-            if kind == "question_answering":
-                assert row["context"][row["start"] : row["end"]] == row["prediction"]
+
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=pytest.mark.soak) if kind in IN_SOAK else kind for kind in KINDS]
+)
+def test_rows_without_labels_get_the_predictions_of_training(kind: str, tmp_path: Path, kit_here: Any) -> None:
+    folder = tmp_path / kind
+    run = trained(folder, kind)
+    lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+    expected = [json.loads(line) for line in lines]
+    assert len({json.dumps(row["prediction"]) for row in expected}) > 1, kind
+    learned = ("label", "tags", "answers", "prediction", "score", "null_score", "id")
+    renamed = {"text_pair": "other"}  # as the recipe calls it
+    rows = [{renamed.get(name, name): row[name] for name in row if name not in learned} for row in expected]
+    write_rows(folder, new=[{"number": n, **row} for n, row in enumerate(rows)])
+    done = kit_here("predict", run.folder, folder / "new.jsonl", "--output", folder / "out.jsonl")
+    assert done.returncode == 0, done.stderr
+    assert f"{len(rows)} rows: " in done.stderr
+    found = [json.loads(line) for line in (folder / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["prediction"] for row in found] == [
+        pytest.approx(row["prediction"]) if kind == "numbers" else row["prediction"] for row in expected
+    ]
+    for number, (row, right, source) in enumerate(zip(found, expected, rows, strict=True)):
+        assert {name: row[name] for name in ("number", *source)} == {"number": number, **source}
+        if "score" in right:
+            assert row["score"] == pytest.approx(right["score"], abs=1e-6)
+        if kind == "question_answering":
+            assert row["context"][row["start"] : row["end"]] == row["prediction"]
 
 
 @pytest.fixture(scope="module")

@@ -78,8 +78,10 @@ def test_the_other_cells_learn_too(cell: str) -> None:
 
 @pytest.mark.parametrize(
     "choices",
-    [{"attention": "none", "context_to": []}, {"attention": "fixed", "context_to": ["input", "readout"]}],
-    ids=["none", "fixed"],
+    [
+        pytest.param({"attention": "none", "context_to": []}, id="none", marks=pytest.mark.soak),
+        pytest.param({"attention": "fixed", "context_to": ["input", "readout"]}, id="fixed"),
+    ],
 )
 def test_a_final_state_can_hold_a_short_sequence(choices: dict[str, Any]) -> None:
     assert exact_match_after(500, cell="gru", **choices) >= 0.95

@@ -90,7 +90,7 @@ def test_shapes_of_calls(task: str, trained: Path) -> None:
         pipe(3)
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_two_vocabularies_travel_with_the_folder(trained: Path, tmp_path: Path) -> None:
     """Each task in a process without kit, from the folder of a run and from what a pipeline saves."""
     expected = pipeline("summarization", model=trained)(DATES, return_scores=True)

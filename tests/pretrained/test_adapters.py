@@ -280,7 +280,8 @@ def test_what_makes_no_sense_is_refused(tiny_recipe: Path, changes: list[str], m
     assert message in str(told.value)
 
 
-@pytest.mark.parametrize("kind", ["rnn_seq2seq", pytest.param("transformer_seq2seq", marks=pytest.mark.soak)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["rnn_seq2seq", "transformer_seq2seq"])
 def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path, tmp_path: Path, kind: str) -> None:
     size = "hidden_size: 16, num_attention_heads: 2, encoder_layers: 1, decoder_layers: 1"
     model = [] if kind == "rnn_seq2seq" else [f"model={{type: {kind}, {size}}}"]

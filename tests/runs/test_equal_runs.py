@@ -24,7 +24,7 @@ def run(recipe: Path, output: Path, *overrides: str) -> Path:
 
 
 def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path) -> None:
-    same = ["train.dtype=float64", "model.dropout=0", "train.max_steps=100", "eval.steps=0", "eval.metrics=[]"]
+    same = ["train.dtype=float64", "model.dropout=0", "train.max_steps=30", "eval.steps=0", "eval.metrics=[]"]
     same += ["eval.metric_for_best_model=loss", "train.label_smoothing_factor=0.1"]
     one = run(tiny_recipe, tmp_path / "one", *same)
     four = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
@@ -43,7 +43,7 @@ def test_one_part_or_four_is_equal_in_float32_for_fifty_steps(tiny_recipe: Path,
 
 @pytest.mark.slow
 def test_two_processes_give_the_result_of_one_with_dropout(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
-    same = ["train.micro_batches=2", "train.max_steps=50", "eval.steps=25", "train.save_steps=25"]
+    same = ["train.micro_batches=2", "train.max_steps=20", "eval.steps=10", "train.save_steps=10"]
     one = run(tiny_recipe, tmp_path / "one", *same)
     done = kit("train", tiny_recipe, *same, "--output", "two", "--processes", "2")
     assert done.returncode == 0, done.stderr

@@ -61,7 +61,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(recipe.with_values("data", path=str(folder / "corpus")), folder / "run").folder
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_killed_and_resumed_three_times_is_bit_identical(stream_recipe: Path, tmp_path: Path, unbroken: Path) -> None:
     killer = [sys.executable, "-c", KILLER, "broken"]
     done = subprocess.run(killer, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)

@@ -80,6 +80,7 @@ def test_an_adapter_names_its_base_model_on_the_hub(
     assert names["pipe"]("ab c")[0]["label"] in "abc"
 
 
+@pytest.mark.soak
 def test_an_adapter_of_a_local_base_model_is_pushed_with_the_id_of_its_base(
     hub: HubServer, world: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

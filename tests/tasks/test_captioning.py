@@ -147,6 +147,7 @@ def test_files_of_paths_are_captioned_and_bad_lines_do_not_stop_them(
     assert "--target-language has no effect on" in refused.stderr
 
 
+@pytest.mark.soak
 def test_the_pipeline_with_kit_and_in_a_process_without(run: Path, folder: Path, tmp_path: Path) -> None:
     paths = [str(folder / row["source"]) for row in rows_of(run)][:3]
     right = [[{"generated_text": row["prediction"]}] for row in rows_of(run)[:3]]

@@ -222,6 +222,7 @@ def test_blocks_with_a_carried_state_are_one_long_text(tmp_path: Path) -> None:
     assert labels == len(stream) - 1
 
 
+@pytest.mark.soak
 def test_a_carried_state_is_part_of_the_checkpoint(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, "rnn", *CARRIED)
     unbroken = train(recipe, tmp_path / "unbroken").folder

@@ -67,7 +67,8 @@ def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
     (output / f"held-{os.environ['RANK']}.json").write_text(json.dumps(held), encoding="utf-8")
 
 
-@pytest.mark.parametrize("kind", ["causal_lm", *(pytest.param(k, marks=pytest.mark.soak) for k in OTHERS)])
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["causal_lm", *OTHERS])
 def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> None:
     """Dropout, accumulation, clipping and a moving average on; a GPT-2 has its word vectors tied, and layers that are
     gathered one by one. Then a run goes on sharded that was not, and the other way round, with another number."""
