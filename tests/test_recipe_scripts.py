@@ -37,9 +37,18 @@ def folder(tmp_path: Path) -> Path:
     return path
 
 
+WITH_MAIN = sorted(path.stem for path in FOLDERS[0].glob("*.py") if "\ndef main(" in path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", WITH_MAIN)
+def test_a_script_finds_what_it_imports(name: str) -> None:
+    assert callable(script(name).main)
+
+
 TINY = ["train.tokens_per_batch=256", "eval.num_beams=1", "eval.max_new_tokens=12", "eval.examples=0", "eval.steps=0"]
 
 
+@pytest.mark.soak
 def test_the_length_experiment_trains_five_models_and_draws_them(folder: Path, tmp_path: Path, capsys) -> None:
     experiment = script("length_experiment")
     tiny = [*TINY, "model.hidden_size=8", "model.embedding_size=8", "train.max_steps=3", "tokenizer.vocab_size=60"]
@@ -115,7 +124,7 @@ def test_the_length_experiment_joins_every_caption_once_and_both_languages_alike
         experiment.main([str(source), "--data-only", "--output", str(output)])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_settings_are_compared_over_seeds_and_by_horizon(tmp_path: Path, capsys) -> None:
     from kit import load_recipe
 
@@ -175,6 +184,7 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.soak
 def test_pretraining_is_compared_with_the_same_model_from_scratch(tmp_path: Path, capsys) -> None:
     documents = {
         name: [

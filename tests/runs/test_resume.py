@@ -110,6 +110,7 @@ def test_sigterm_in_the_final_evaluation_prints_how_to_continue(
     assert (tmp_path / "run" / "results.json").exists()
 
 
+@pytest.mark.soak
 def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
     unbroken = tmp_path / "unbroken"
     assert kit_here("train", tiny_recipe, "--output", unbroken).returncode == 0

@@ -265,6 +265,7 @@ HISTORIES = [
 ]
 
 
+@pytest.mark.soak
 def test_chat_generate_and_pipelines_give_the_same_replies(
     talker: Path, kit: Any, kit_here: Any, tmp_path: Path
 ) -> None:
