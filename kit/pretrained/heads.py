@@ -1,7 +1,7 @@
 """The head of a pretrained model for other labels: each label keeps the weights that were trained for it.
 
 A head has one row of weights for each label. transformers keeps rows by their number if the number of labels is equal,
-whatever the labels are, and initializes all of them anew if it differs. Here, rows follow the names of their labels.
+whatever the labels are, and reinitializes all of them if it differs. Here, rows follow the names of their labels.
 """
 
 import copy
@@ -109,7 +109,7 @@ def copy_rows(model: PreTrainedModel, names: Sequence[str]) -> dict[str, Tensor]
 
 
 def move_rows(model: PreTrainedModel, pretrained: Mapping[str, Tensor], rows: LabelRows) -> None:
-    """Give each row of a head the weights that were trained for its label, and initialize the others anew.
+    """Give each row of a head the weights that were trained for its label, and reinitialize the others.
 
     `pretrained` has the parameters of the pretrained head by name.
     """

@@ -83,7 +83,7 @@ def export(prepared: Prepared, loop: Loop, folder: RunFolder) -> None:
 
 @contextmanager
 def named_failure(what: str, hint: str, reporter: Reporter) -> Iterator[None]:
-    """Context manager: print what failed and how to go on if the block raises an exception, which goes on."""
+    """Context manager: print what failed and how to continue if the block raises an exception, which is re-raised."""
     try:
         yield
     except Exception:

@@ -280,7 +280,7 @@ def newest_intact(loop: Loop, reporter: Reporter) -> int | None:
 
 
 def replace_corrupt_best(loop: Loop, reporter: Reporter) -> None:
-    """Choose the best step anew, among the intact checkpoints that were evaluated, if the checkpoint of the best is
+    """Select the best step again, among the intact checkpoints that were evaluated, if the checkpoint of the best is
     corrupt. Where there is none, the next evaluation chooses."""
     best = loop.progress.best_step
     problem = on_main(lambda: None if best is None else loop.checkpoints.at(best).integrity_error())
