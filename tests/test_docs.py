@@ -352,3 +352,18 @@ def test_files_that_the_text_names_exist() -> None:
         for where, code in inline_code(path):
             if re.fullmatch(r"(kit|benchmarks|recipes|docs|tests|model_cards)/[\w/.-]+", code):
                 assert (ROOT / code).exists(), f"{where}: {code}"
+
+
+def test_the_page_of_mechanisms_names_what_its_files_define() -> None:
+    """A cell names a file, then its functions and classes: `kit/models/attention.py`: `Attention`."""
+    rows = (ROOT / "docs" / "mechanisms.md").read_text(encoding="utf-8").splitlines()
+    named = 0
+    for cell in (row.split("|")[2] for row in rows if row.startswith("| ")):
+        source = ""
+        for code in re.findall(r"`([^`]+)`", cell):
+            if "/" in code:
+                source = (ROOT / code).read_text(encoding="utf-8")
+            else:
+                assert re.search(rf"\b(def|class) {re.escape(code)}\b", source), cell
+                named += 1
+    assert named > 30
