@@ -23,7 +23,7 @@ def recipes(
     task: Annotated[str | None, typer.Option(help="List the recipes of this task.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="List the recipes that need no download.")] = False,
     minutes: Annotated[
-        float | None, typer.Option(min=0, help="List the recipes whose measured run took at most so many minutes.")
+        float | None, typer.Option(min=0, help="List the recipes whose measured run took at most this many minutes.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all results.")] = False,
     schema: Annotated[
@@ -74,7 +74,7 @@ def _list_recipes(rows: "list[RecipeRow]", width: int) -> Iterator[str]:
 
 
 def copy(
-    name: Annotated[str, typer.Argument(help="Name of a shipped recipe.", autocompletion=recipe_names)],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a shipped recipe.", autocompletion=recipe_names)],
     destination: Annotated[Path, typer.Argument(help="File or folder to copy the recipe to.")] = Path(),
     overrides: Overrides = None,
 ) -> None:

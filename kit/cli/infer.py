@@ -71,11 +71,11 @@ def generate(
     ] = 8192,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Translate a file line by line, in order. Files of any size are streamed; bad lines are reported and skipped.
+    """Generate text for each line of a file, in order.
 
-    A causal language model continues each line (an empty line: generates from scratch), an instruction-tuned model
-    answers it, a dialogue model replies to it (a turn, or a JSON list of turns), and a captioner reads it as the path
-    of an image.
+    A translator translates each line, a causal language model continues it (an empty line: generates from scratch),
+    an instruction-tuned model answers it, a dialogue model replies to it (a turn, or a JSON list of turns), and a
+    captioner reads it as the path of an image. Files of any size are streamed; bad lines are reported and skipped.
     """
     from kit.inference.generate import generate_file
     from kit.prediction.options import GenerateOptions
@@ -152,7 +152,10 @@ def embed(
 def predict(
     run: RunOrHub,
     file: Annotated[
-        Path, typer.Argument(help="File with rows or series: csv, tsv, JSON lines, parquet, txt, conll, SQuAD, npz.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="File with rows or series: csv, tsv, JSON lines, parquet, txt, conll, SQuAD, npz."
+        ),
     ],
     overrides: Overrides = None,
     output: Annotated[
@@ -163,7 +166,7 @@ def predict(
     ] = None,
     top_k: Annotated[
         int | None,
-        typer.Option(min=1, help="Also write so many labels, answers or tokens of each row, with their scores."),
+        typer.Option(min=1, help="Also write the K best labels, answers or tokens of each row, with their scores."),
     ] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
