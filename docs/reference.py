@@ -170,6 +170,8 @@ def python_page() -> str:
         lines += ["", *_documented("kit." + name, cls)]
         if dataclasses.is_dataclass(cls):
             lines += ["", *(f"- `{field.name}: {_type(field.type)}`" for field in dataclasses.fields(cls))]
+        properties = [f"- `{member}`: {_cell(inspect.getdoc(value))}" for member, value in _properties(cls)]
+        lines += properties if dataclasses.is_dataclass(cls) else ["", *properties]
         for member, function in _methods(cls):
             lines += ["", *_documented(f"{name}.{member}", function, "####")]
     lines += ["", "## Errors", "", "| error | meaning |", "|---|---|"]
@@ -183,12 +185,25 @@ def _documented(name: str, value: Any, level: str = "###") -> list[str]:
     return [*lines, "", _text(inspect.getdoc(value))]
 
 
-def _methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
-    """The public methods that the class defines itself, with a docstring."""
+CALLED_BY_USERS = {"Recipe": ("to_yaml", "flat", "differences"), "Translator": ("translate",)}
+"""Of classes whose other members are for kit alone: those that tasks override, and those of the engine."""
+
+
+def _members(cls: type) -> Iterator[tuple[str, Any]]:
+    """The public members with a docstring that the class defines itself."""
     for name, member in vars(cls).items():
-        function = member.__func__ if isinstance(member, classmethod | staticmethod) else member
-        if inspect.isfunction(function) and not name.startswith("_") and inspect.getdoc(function):
-            yield name, function
+        if not name.startswith("_") and name in CALLED_BY_USERS.get(cls.__name__, (name,)):
+            value = member.__func__ if isinstance(member, classmethod | staticmethod) else member
+            if inspect.getdoc(value):
+                yield name, value
+
+
+def _methods(cls: type) -> Iterator[tuple[str, Callable[..., Any]]]:
+    return ((name, member) for name, member in _members(cls) if inspect.isfunction(member))
+
+
+def _properties(cls: type) -> Iterator[tuple[str, Any]]:
+    return (item for item in _members(cls) if isinstance(item[1], property | functools.cached_property))
 
 
 def _signature(value: Any) -> str:
@@ -197,12 +212,23 @@ def _signature(value: Any) -> str:
     except (TypeError, ValueError):
         return "(…)"
     parameters = [item for item in signature.parameters.values() if item.name != "self"]
-    shown = [_short_names(str(item)) for item in parameters]
+    shown = [_short_names(str(_with_short_default(item))) for item in parameters]
     given = f"({', '.join(shown)})"
     if len(given) > 90:
         given = "(\n    " + ",\n    ".join(shown) + ",\n)"
     result = signature.return_annotation
     return given if result is signature.empty or inspect.isclass(value) else f"{given} -> {_type(result)}"
+
+
+class _Ellipsis:
+    def __repr__(self) -> str:
+        return "…"
+
+
+def _with_short_default(parameter: inspect.Parameter) -> inspect.Parameter:
+    """The parameter with "…" for a default that is a function, whose name would be an address, or a whole object."""
+    is_plain = parameter.default is None or isinstance(parameter.default, str | int | float | tuple | type)
+    return parameter if is_plain else parameter.replace(default=_Ellipsis())
 
 
 def _type(annotation: Any) -> str:
@@ -220,7 +246,8 @@ def _short_names(text: str) -> str:
 
 def _text(text: str | None) -> str:
     """A docstring as Markdown: paragraphs stay, and what looks like HTML is shown."""
-    return inspect.cleandoc(text or "").replace("<", "&lt;")
+    parts = inspect.cleandoc(text or "").split("`")  # code spans, every other part, show characters as they are
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
 
 
 def _cell(text: str | None) -> str:

@@ -345,6 +345,11 @@ def test_the_reference_has_every_command_key_and_public_name() -> None:
         assert f"| `{key}` |" in keys
     for name in kit.__all__:
         assert name.startswith("__") or f"kit.{name}" in python
+    assert "- `model`: " in python  # a property of a finished run
+    assert " at 0x" not in python
+    assert not re.search(r"`[^`\n]*&lt;[^`\n]*`", python)  # a code span shows an entity as it is written
+    for name in ("model_post_init", "contradictions", "line_figure"):  # no business of users
+        assert name not in python, name
 
 
 def test_files_that_the_text_names_exist() -> None:
