@@ -233,21 +233,21 @@ def record(folder: Path, source: Path, inputs: Path, old_names: bool, names: lis
         if (run / "model").is_dir():
             print(f"{name}: recorded before", flush=True)
             continue
-        places = {"corpus": str(corpus), **{needed: str(folder / needed) for needed in job.needs}}
+        paths = {"corpus": str(corpus), **{needed: str(folder / needed) for needed in job.needs}}
         recipe = folder / f"{name}.yaml"
-        recipe.write_text(yaml.safe_dump(filled(job.recipe, places, old_names), sort_keys=False), encoding="utf-8")
+        recipe.write_text(yaml.safe_dump(filled(job.recipe, paths, old_names), sort_keys=False), encoding="utf-8")
         kit(source, "train", recipe, "--output", run)
         if job.command is not None:
             if inputs == folder:
                 write_inputs(job, run, folder / f"{name}.input.jsonl")
-            given = inputs / f"{name}.input.jsonl"
+            input_file = inputs / f"{name}.input.jsonl"
             if job.command == "generate":
                 output: tuple[Path, ...] = (folder / f"{name}.out",)
-                given = as_lines(given, folder / f"{name}.input.txt")
+                input_file = as_lines(input_file, folder / f"{name}.input.txt")
             else:
                 output = (folder / f"{name}.out.csv", folder / f"{name}.out.jsonl")
             for path in output:
-                kit(source, job.command, run, given, "--output", path, *job.arguments)
+                kit(source, job.command, run, input_file, "--output", path, *job.arguments)
         print(f"{name}: recorded", flush=True)
 
 
@@ -260,23 +260,23 @@ def kit(source: Path, *arguments: object) -> None:
         raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
-def filled(recipe: dict[str, Any], places: dict[str, str], old_names: bool) -> dict[str, Any]:
+def filled(recipe: dict[str, Any], paths: dict[str, str], old_names: bool) -> dict[str, Any]:
     """The recipe with the paths of this side, and with the keys that it knows."""
-    found = json.loads(json.dumps(recipe))
-    for section in found.values():
+    resolved = json.loads(json.dumps(recipe))
+    for section in resolved.values():
         if isinstance(section, dict):
             for key in ("path", "pretrained"):
                 if str(section.get(key)).startswith("{"):
-                    section[key] = places[section[key].strip("{}")]
+                    section[key] = paths[section[key].strip("{}")]
     if old_names:
         for new, old in RENAMED_KEYS.items():
             section, key = new.split(".")
-            if section == "model" and found["model"].get("type") in FOREIGN_MODELS:
+            if section == "model" and resolved["model"].get("type") in FOREIGN_MODELS:
                 continue
-            if key in found.get(section, {}):
+            if key in resolved.get(section, {}):
                 moved_to, old_key = old.split(".")
-                found[moved_to][old_key] = found[section].pop(key)
-    return found
+                resolved[moved_to][old_key] = resolved[section].pop(key)
+    return resolved
 
 
 def write_corpus(folder: Path) -> None:
@@ -318,8 +318,8 @@ def series() -> list[dict[str, Any]]:
 
 def as_lines(rows: Path, path: Path) -> Path:
     """The inputs as `kit generate` reads them, one on a line; turns as a JSON list."""
-    found = [next(iter(json.loads(line).values())) for line in rows.read_text(encoding="utf-8").splitlines()]
-    lines = [text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in found]
+    values = [next(iter(json.loads(line).values())) for line in rows.read_text(encoding="utf-8").splitlines()]
+    lines = [text if isinstance(text, str) else json.dumps(text, ensure_ascii=False) for text in values]
     path.write_text("\n".join(line.replace("\n", " ") for line in lines) + "\n", encoding="utf-8")
     return path
 
@@ -328,10 +328,10 @@ def compare(old: Path, new: Path, names: list[str]) -> int:
     """Print every difference between two folders of results; returns how many there are."""
     differences = 0
     for name in names:
-        found = list(differences_of(name, old, new))
-        differences += len(found)
-        print(f"{name}: {'equal' if not found else f'{len(found)} differences'}")
-        for difference in found[:8]:
+        job_differences = list(differences_of(name, old, new))
+        differences += len(job_differences)
+        print(f"{name}: {'equal' if not job_differences else f'{len(job_differences)} differences'}")
+        for difference in job_differences[:8]:
             print(f"    {difference}")
     return differences
 
@@ -402,12 +402,14 @@ def main() -> None:
     comparing.add_argument("new", type=Path)
     for command in (recording, comparing):
         command.add_argument("--only", nargs="+", choices=list(JOBS), default=list(JOBS), metavar="JOB")
-    given = parser.parse_args()
-    if given.command == "record":
-        folder = given.folder.resolve()
-        record(folder, given.source, (given.inputs or folder).resolve(), given.dialect == "0.1", given.only)
+    arguments = parser.parse_args()
+    if arguments.command == "record":
+        folder = arguments.folder.resolve()
+        record(
+            folder, arguments.source, (arguments.inputs or folder).resolve(), arguments.dialect == "0.1", arguments.only
+        )
     else:
-        raise SystemExit(min(1, compare(given.old, given.new, given.only)))
+        raise SystemExit(min(1, compare(arguments.old, arguments.new, arguments.only)))
 
 
 if __name__ == "__main__":

@@ -70,13 +70,13 @@ class Module:
 @cache
 def modules() -> tuple[Module, ...]:
     """All modules of kit."""
-    found = []
+    parsed = []
     for path in sorted(ROOT.rglob("*.py")):
         parts = ["kit", *path.relative_to(ROOT).with_suffix("").parts]
         is_package = parts[-1] == "__init__"
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        found.append(Module(".".join(parts[:-1] if is_package else parts), tree, is_package))
-    return tuple(found)
+        parsed.append(Module(".".join(parts[:-1] if is_package else parts), tree, is_package))
+    return tuple(parsed)
 
 
 # ---- the rules ---------------------------------------------------------------------------------------------------
@@ -215,9 +215,9 @@ def task_classes() -> frozenset[str]:
     for name in TASKS:
         task_class(name)
     recipe_classes()
-    found = [*_subclasses(Task), *_subclasses(Recipe)]
-    found += [section for section in _subclasses(Section) if section.__module__.startswith("kit.tasks.")]
-    return frozenset(map(_full_name, found))
+    classes = [*_subclasses(Task), *_subclasses(Recipe)]
+    classes += [section for section in _subclasses(Section) if section.__module__.startswith("kit.tasks.")]
+    return frozenset(map(_full_name, classes))
 
 
 def _subclasses(base: type) -> Iterator[type]:

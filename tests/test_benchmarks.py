@@ -71,7 +71,7 @@ def test_steps_are_compared(name: str, size: str, monkeypatch, capsys) -> None:
 
 def test_the_loop_is_compared_with_a_bare_one(text: Path, monkeypatch, capsys) -> None:
     benchmark = script("train_overhead")
-    tiny = re.sub(r"(\w+_size|tokens_per_batch): \d+", lambda found: f"{found[1]}: {SMALL[found[1]]}", benchmark.RECIPE)
+    tiny = re.sub(r"(\w+_size|tokens_per_batch): \d+", lambda match: f"{match[1]}: {SMALL[match[1]]}", benchmark.RECIPE)
     monkeypatch.setattr(benchmark, "RECIPE", tiny)
     run_main(benchmark, text, "--steps", 2, "--rounds", 1)
     output = capsys.readouterr().out

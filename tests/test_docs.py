@@ -114,22 +114,22 @@ def check_kit(arguments: list[str], names: Names) -> None:
     assert name in CLI.commands, f"kit has no command {name}"
     if "--help" in rest:
         return
-    given = CLI.commands[name].make_context(name, list(rest)).params
+    params = CLI.commands[name].make_context(name, list(rest)).params
     if name == "copy":
-        recipe = names.recipe_of(given["name"]) or given["name"]
-        names.recipes[str(given["destination"])] = recipe
-        check_overrides(name, recipe, list(given["overrides"] or []))
-    elif name == "explain" and given["key"]:
-        explain(given["key"], recipe_classes())
+        recipe = names.recipe_of(params["name"]) or params["name"]
+        names.recipes[str(params["destination"])] = recipe
+        check_overrides(name, recipe, list(params["overrides"] or []))
+    elif name == "explain" and params["key"]:
+        explain(params["key"], recipe_classes())
     elif name == "compare":
-        assert all(names.recipe_of(str(run)) or True for run in given["runs"] if run != SEPARATOR)
-    target = next((given[key] for key in ("recipe", "run", "target", "source") if key in given), None)
+        assert all(names.recipe_of(str(run)) or True for run in params["runs"] if run != SEPARATOR)
+    target = next((params[key] for key in ("recipe", "run", "target", "source") if key in params), None)
     if target is None:
         return
-    is_data = bool(given.get("data")) or (name == "data" and Path(str(target)).suffix in (".csv", ".tsv", ".jsonl"))
+    is_data = bool(params.get("data")) or (name == "data" and Path(str(target)).suffix in (".csv", ".tsv", ".jsonl"))
     recipe = None if is_data else names.recipe_of(str(target))
-    check_overrides(name, recipe, list(given.get("overrides") or []))
-    output = given.get("output") or (f"runs/{Path(str(target)).stem}" if name == "train" else None)
+    check_overrides(name, recipe, list(params.get("overrides") or []))
+    output = params.get("output") or (f"runs/{Path(str(target)).stem}" if name == "train" else None)
     if output is not None and recipe is not None:
         names.recipes[str(output)] = recipe
 
@@ -195,9 +195,9 @@ def test_every_command_parses_and_every_key_exists(path: Path) -> None:
 @pytest.mark.parametrize("path", RECIPES, **ids)
 def test_the_commands_of_a_recipe_header_parse(path: Path) -> None:
     names = Names()
-    found = list(commands(header(path)))
-    assert any(command.words[0] in ("kit", "accelerate") for command in found), path
-    for command in found:
+    documented = list(commands(header(path)))
+    assert any(command.words[0] in ("kit", "accelerate") for command in documented), path
+    for command in documented:
         with naming(command):
             check(command, names)
 
@@ -235,9 +235,11 @@ def test_commands_options_and_keys_in_the_text_exist(path: Path) -> None:
     for where, code in inline_code(path):
         if (match := re.match(r"kit ([a-z]+)", code)) and "=" not in match[0]:
             assert match[1] in CLI.commands, f"{where}: kit has no command {match[1]}"
-            own = {option for param in CLI.commands[match[1]].params for option in (*param.opts, *param.secondary_opts)}
+            options = {
+                option for param in CLI.commands[match[1]].params for option in (*param.opts, *param.secondary_opts)
+            }
             for option in re.findall(r"(?<=\s)--[a-z][\w-]*", code):
-                assert option in own | OTHER_OPTIONS, f"{where}: kit {match[1]} has no option {option}"
+                assert option in options | OTHER_OPTIONS, f"{where}: kit {match[1]} has no option {option}"
         elif option := re.match(r"--[a-z][\w-]*", code):
             assert option[0] in known, f"{where}: no command or script has {option[0]}"
         elif (key := re.match(rf"(?:{sections})\.[a-z]\w*(?=$|[=: ])", code)) and code not in FILE_NAMES:
@@ -265,8 +267,8 @@ def test_yaml_is_a_recipe_or_a_part_of_one(block: Block, tmp_path: Path) -> None
         assert block.marker == "recipe", f"{block.where}: name the recipe that it is a part of"
         recipe, *overrides = block.value.split()
         keys = [(section, *item) for section, values in document.items() for item in values.items()]
-        given = [f"{section}.{key}={json.dumps(value)}" for section, key, value in keys]
-        load_recipe(recipe, [*overrides, *given])
+        settings = [f"{section}.{key}={json.dumps(value)}" for section, key, value in keys]
+        load_recipe(recipe, [*overrides, *settings])
 
 
 @pytest.mark.parametrize("block", PYTHON, **ids)
@@ -318,8 +320,8 @@ def test_every_page_is_in_the_navigation() -> None:
             for inner in item.values() if isinstance(item, dict) else item:
                 yield from paths(inner)
 
-    found = [path.relative_to(ROOT / "docs").as_posix() for path in PAGES]
-    assert sorted(paths(listed)) == sorted([*found, *reference().PAGES])
+    pages = [path.relative_to(ROOT / "docs").as_posix() for path in PAGES]
+    assert sorted(paths(listed)) == sorted([*pages, *reference().PAGES])
 
 
 @cache

@@ -192,8 +192,8 @@ def test_a_killed_command_blocks_nothing(command: str, killer: Killer, runs: Pat
     def result() -> dict[str, str] | None:
         """What the command has written, which is removed; None if there is nothing."""
         if command == "push":
-            kept = list((killer.folder / "tmp").glob("kit-push-*/name"))
-            written = content(kept[0]) if kept else None
+            published = list((killer.folder / "tmp").glob("kit-push-*/name"))
+            written = content(published[0]) if published else None
             shutil.rmtree(killer.folder / "tmp")
             (killer.folder / "tmp").mkdir()
             return written

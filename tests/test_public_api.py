@@ -18,8 +18,8 @@ FUNCTIONS = [
 
 def public_methods(cls: type) -> list[str]:
     """What a class of kit defines itself or inherits from another one of kit."""
-    own = [base for base in cls.__mro__ if base.__module__.startswith("kit")]
-    names = {name for base in own for name, member in vars(base).items() if callable(member)}
+    bases = [base for base in cls.__mro__ if base.__module__.startswith("kit")]
+    names = {name for base in bases for name, member in vars(base).items() if callable(member)}
     return sorted(name for name in names if not name.startswith("_"))
 
 

@@ -130,8 +130,8 @@ def test_settings_are_compared_over_seeds_and_by_horizon(tmp_path: Path, capsys)
 
     experiment = script("settings_experiment")
     for name, settings in experiment.EXPERIMENTS.items():
-        recipes = [load_recipe(f"experiments/{name}", own) for own in settings.values()]
-        assert all(one.differences(other) for one in recipes for other in recipes if one is not other)
+        recipes = [load_recipe(f"experiments/{name}", overrides) for overrides in settings.values()]
+        assert all(recipe.differences(other) for recipe in recipes for other in recipes if recipe is not other)
 
     tiny = ["model.hidden_size=4", "data.sizes={train: 6, validation: 2, test: 2}", "train.max_steps=2", "eval.steps=0"]
     experiment.main(["scheduled_sampling", *tiny, "--output", str(tmp_path / "out"), "--seeds", "2"])
@@ -192,16 +192,16 @@ def test_pretraining_is_compared_with_the_same_model_from_scratch(tmp_path: Path
         ]
         for name in ("stones", "rivers", "winds")
     }
-    lines = [json.dumps({"title": name, "paragraphs": own}) for name, own in documents.items()]
+    lines = [json.dumps({"title": name, "paragraphs": paragraphs}) for name, paragraphs in documents.items()]
     (tmp_path / "texts.jsonl").write_text(
         "".join(f"{line}\n" for line in [*lines, '{"title": "short", "paragraphs": []}'])
     )
     output = tmp_path / "out"
     arguments = [str(tmp_path / "texts.jsonl"), *SMALL, "--output", str(output), "--labels", "2", "--seeds", "2"]
     script("pretraining_helps").main([*arguments, "--steps", "2"])
-    found = (output / "helps.md").read_text()
-    assert capsys.readouterr().out == found
-    assert found.startswith(
+    report = (output / "helps.md").read_text()
+    assert capsys.readouterr().out == report
+    assert report.startswith(
         "Which of 3 documents is a paragraph from? 2 labels for each document, 6 in all, 6 held-out"
     )
 
@@ -213,7 +213,7 @@ def test_pretraining_is_compared_with_the_same_model_from_scratch(tmp_path: Path
         scratch, pretrained = (RunFolder.open(output / f"{name}_{seed}") for name in ("from_scratch", "pretrained"))
         differences = set(scratch.recipe().differences(pretrained.recipe()))
         assert differences == {"model.pretrained"}
-        assert f"{scratch.results()['test']['accuracy']:.4g}" in found
+        assert f"{scratch.results()['test']['accuracy']:.4g}" in report
     assert RunFolder.open(output / "pretrained_0").recipe().train.seed == 0
 
 
@@ -221,13 +221,13 @@ def test_a_recipe_is_trained_with_several_seeds(tmp_path: Path, capsys) -> None:
     output = tmp_path / "out"
     small = [*SMALL, "data.sizes={train: 6, validation: 3, test: 3}"]
     script("several_seeds").main(["pretraining/bert_nsp_tiny", *small, "--seeds", "2", "--output", str(output)])
-    found = (output / "seeds.md").read_text()
-    assert capsys.readouterr().out == found
+    report = (output / "seeds.md").read_text()
+    assert capsys.readouterr().out == report
     results = [RunFolder.open(output / f"seed_{seed}").results()["test"] for seed in (0, 1)]
     for name in ("pair_accuracy", "pair_accuracy_error", "masked_loss", "unigram_loss"):
         values = [result[name] for result in results]
         mean, error = sum(values) / 2, abs(values[0] - values[1]) / 2
-        assert f"| {escape(name)} | {values[0]:.4g} | {values[1]:.4g} | {mean:.3f} ± {error:.3f} |" in found
+        assert f"| {escape(name)} | {values[0]:.4g} | {values[1]:.4g} | {mean:.3f} ± {error:.3f} |" in report
     assert results[0]["masked_loss"] != results[1]["masked_loss"]
     assert results[0]["unigram_loss"] == results[1]["unigram_loss"]
 
@@ -357,8 +357,8 @@ def test_the_mean_of_checkpoints_is_recorded_beside_the_best_step(run: Path, tmp
     compared = {"chosen": "best_step", "steps": [3, 4, 5], "average": {"loss": 0.5}, "best_step": {"loss": 0.25}}
     (run / "results.json").write_text(json.dumps({**RESULTS, "averaging": compared}))
     record(run, path)
-    told = "loss on validation 0.25 at the best step, 0.5 as the mean of 3 checkpoints"
-    assert load_recipe(path).measured["averaging"] == told
+    recorded = "loss on validation 0.25 at the best step, 0.5 as the mean of 3 checkpoints"
+    assert load_recipe(path).measured["averaging"] == recorded
 
 
 def test_a_card_is_kept_without_its_plots(run: Path, tmp_path: Path) -> None:

@@ -49,10 +49,10 @@ def loaders() -> list[Callable[[Path], object]]:
     return [
         Translator,
         Embedder,
-        lambda place: load_model(AutoModelForSeq2SeqLM, place),
-        lambda place: load_pretrained_tokenizers(str(place)),
-        lambda place: pipeline("translation", place),
-        lambda place: pipeline("fill-mask", place),
+        lambda folder: load_model(AutoModelForSeq2SeqLM, folder),
+        lambda folder: load_pretrained_tokenizers(str(folder)),
+        lambda folder: pipeline("translation", folder),
+        lambda folder: pipeline("fill-mask", folder),
     ]
 
 
@@ -96,23 +96,23 @@ def test_code_in_a_folder_is_not_run(number: int, tmp_path: Path) -> None:
 
 def test_no_source_unpickles_or_evaluates() -> None:
     """What a reviewer would look for in every file; `tests/test_trust.py` looks at every load of a model."""
-    found = []
+    violations = []
     for path in SOURCES:
         name = path.relative_to(SOURCES[0].parent).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 modules = [alias.name for alias in node.names] + [getattr(node, "module", None) or ""]
-                found += [
+                violations += [
                     (name, module) for module in modules if module in ("pickle", "marshal", "shelve", "joblib", "dill")
                 ]
             if isinstance(node, ast.Call):
                 called = ast.unparse(node.func)
                 if called in ("eval", "exec", "compile", "torch.load", "yaml.load", "yaml.unsafe_load", "os.system"):
-                    found.append((name, called))
+                    violations.append((name, called))
                 for keyword in node.keywords:
                     if (keyword.arg, ast.unparse(keyword.value)) in (("allow_pickle", "True"), ("shell", "True")):
-                        found.append((name, str(keyword.arg)))
-    assert found == []
+                        violations.append((name, str(keyword.arg)))
+    assert violations == []
 
 
 # ---- places ---------------------------------------------------------------------------------------------------------
@@ -184,10 +184,10 @@ def test_what_must_not_leave_stays(trained: Path, tmp_path: Path) -> None:
     (source / "link.json").symlink_to(tmp_path / "secret.json")
     with pytest.raises(HubError, match="is a link to a place outside"):
         collect_files(source, tmp_path / "other")
-    found = find_source(trained, [f"hub.tags=['see hf_{'x' * 30}']"])
+    published = find_source(trained, [f"hub.tags=['see hf_{'x' * 30}']"])
     (tmp_path / "share").mkdir()
     with pytest.raises(HubError, match=r"README.md contains an access token"):
-        build_folder(found, tmp_path / "share", NAME)
+        build_folder(published, tmp_path / "share", NAME)
 
 
 def test_tokens_are_masked_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,5 +250,5 @@ def test_names_of_all_kinds_cannot_become_markup(tmp_path: Path) -> None:
     assert not [token for token in tokens if token.type == "html_block"]
     kinds = {token.type for token in inline(tokens)}
     assert kinds <= {"text", "text_special", "code_inline", "softbreak", "hardbreak", "image"}
-    headings = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
+    headings = [tokens[index + 1].content for index, token in enumerate(tokens) if token.type == "heading_open"]
     assert "h" not in headings

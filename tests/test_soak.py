@@ -127,23 +127,23 @@ def test_processes_and_parts_are_equal_in_float64(kind: str, run: Callable[..., 
     same = ["train.dtype=float64", "train.max_steps=40", "eval.steps=20", *NO_DROPOUT[kind]]
     # masks are drawn for each part: only runs in as many parts have the same
     parts = (4, 4, 4) if kind == "masked_lm" else (1, 2, 4)
-    one, two, four = (
+    single, parallel, accumulated = (
         run(kind, processes, f"{processes}_in_{number}_{index}", *same, f"train.micro_batches={number}")
         for index, (processes, number) in enumerate(zip((1, 2, 2), parts, strict=True))
     )
-    for other in (two, four):
-        assert losses(other) == pytest.approx(losses(one), rel=1e-9)
-        assert_same_weights(one, other, 1e-9)
+    for other in (parallel, accumulated):
+        assert losses(other) == pytest.approx(losses(single), rel=1e-9)
+        assert_same_weights(single, other, 1e-9)
 
 
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_processes_are_equal_in_float32_with_dropout(kind: str, run: Callable[..., Path]) -> None:
     same = ["train.micro_batches=4", "train.max_steps=50", "eval.steps=25", "train.save_steps=25"]
-    one, two = run(kind, 1, "one", *same), run(kind, 2, "two", *same)
-    assert len(losses(one)) == 50
-    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
+    single, parallel = run(kind, 1, "one", *same), run(kind, 2, "two", *same)
+    assert len(losses(single)) == 50
+    assert losses(parallel) == pytest.approx(losses(single), rel=1e-5)
     metric = METRICS[kind]
-    figures = [results(folder)["test"][metric] for folder in (one, two)]
+    figures = [results(folder)["test"][metric] for folder in (single, parallel)]
     assert figures[0] == pytest.approx(figures[1], rel=1e-4 if metric == "loss" else 0)
 
 

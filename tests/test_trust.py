@@ -213,9 +213,9 @@ def on_hub(hub: HubServer, folder: Path, name: str = NAME, **changes: str) -> No
     hub.put(name, {**files, "recipe.yaml": recipe.encode()})
 
 
-@pytest.mark.parametrize("place", ["{}/secrets", "~/secrets", "../secrets", "{}/secrets/test.tsv"])
+@pytest.mark.parametrize("path", ["{}/secrets", "~/secrets", "../secrets", "{}/secrets/test.tsv"])
 def test_a_recipe_from_the_hub_names_no_local_data(
-    hub: HubServer, trained: Path, kit_here: RunKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+    hub: HubServer, trained: Path, kit_here: RunKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
 ) -> None:
     secrets = tmp_path / "secrets"
     secrets.mkdir()
@@ -223,7 +223,7 @@ def test_a_recipe_from_the_hub_names_no_local_data(
     for split in ("train", "validation", "test"):
         (secrets / f"{split}.tsv").write_text("source\ttarget\nmy secret\tis this\n", encoding="utf-8")
     changes = {
-        "data__path": place.format(tmp_path),
+        "data__path": path.format(tmp_path),
         "data__languages": "null",
         "data__sizes": "null",
         "eval__group_by": "[]",
@@ -234,8 +234,8 @@ def test_a_recipe_from_the_hub_names_no_local_data(
     assert "data.path" in done.stderr
     assert not (tmp_path / "out.jsonl").exists()
     # what the user gives counts
-    given = kit_here("eval", NAME, f"data.path={secrets}", "--predictions", "out.jsonl")
-    assert given.returncode == 0, given.stderr
+    allowed = kit_here("eval", NAME, f"data.path={secrets}", "--predictions", "out.jsonl")
+    assert allowed.returncode == 0, allowed.stderr
     assert "my secret" in (tmp_path / "out.jsonl").read_text(encoding="utf-8")
 
 

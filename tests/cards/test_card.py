@@ -115,14 +115,14 @@ def test_the_tokenizer_is_named(run: Path, changes: dict[str, Any], origin: str)
 
 def test_tables_hold_what_was_measured(run: Path) -> None:
     tokens = body(write_card(run, recipe(), RESULTS))
-    found = tables(tokens)
-    results = {row[0]: row[1:] for row in found[0]}
-    assert found[0][0] == ["metric", "test", "validation"]
+    all_tables = tables(tokens)
+    results = {row[0]: row[1:] for row in all_tables[0]}
+    assert all_tables[0][0] == ["metric", "test", "validation"]
     assert results["BLEU"] == ["29.12", "31.25"]
     assert results["Exact match"] == ["0.9877", "0.9877"]
     assert results["Loss (lower is better)"] == ["0.25", "0.25"]
-    assert ["fr|x", "1", "3", "0"] in found[1]
-    flat = [row for rows in found for row in rows]
+    assert ["fr|x", "1", "3", "0"] in all_tables[1]
+    flat = [row for rows in all_tables for row in rows]
     assert ["train", "train", "1,200", "f1"] in flat
     assert ["test", "test", "8", "f3"] in flat
     assert ["tokens per second", "23,457"] in flat
@@ -147,7 +147,7 @@ def test_hostile_examples_stay_in_their_cells(run: Path) -> None:
     assert kinds <= {"text", "text_special", "code_inline", "softbreak", "hardbreak", "image"}
     images = [token.attrs["src"] for token in inline(tokens) if token.type == "image"]
     assert images == ["plots/loss.png", "plots/validation_bleu.png", "plots/attention%201.png"]
-    headings = [tokens[place + 1].content for place, token in enumerate(tokens) if token.type == "heading_open"]
+    headings = [tokens[index + 1].content for index, token in enumerate(tokens) if token.type == "heading_open"]
     assert "heading" not in headings
     assert headings[0] == "dates_rnn"
     assert ModelCard(card).data.license == "apache-2.0"
@@ -235,8 +235,8 @@ def test_a_run_without_predictions_pictures_and_figures(tmp_path: Path) -> None:
 def test_examples_are_spread_over_the_split(run: Path) -> None:
     rows = [{"source": f"s{number}", "target": ["t", "u"], "prediction": "p"} for number in range(100)]
     (run / "predictions" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = tables(body(write_card(run, recipe(eval={"examples": 4}), RESULTS)))
-    examples = next(rows for rows in found if rows[0] == ["source", "reference", "output"])
+    all_tables = tables(body(write_card(run, recipe(eval={"examples": 4}), RESULTS)))
+    examples = next(rows for rows in all_tables if rows[0] == ["source", "reference", "output"])
     assert examples[1:] == [[f"s{number}", "t", "p"] for number in (0, 25, 50, 75)]
     without = write_card(run, recipe(eval={"examples": 0}), RESULTS)
     assert "## Examples" not in without
@@ -260,10 +260,10 @@ def test_the_kept_card_of_a_recipe_has_the_figures_of_the_recipe(name: str) -> N
     library = "transformers" if written.peft.method is None else "peft"
     assert (card.data.library_name, card.data.license) == (library, written.hub.license)
     assert "seq2seq-kit" in card.data.tags
-    told = {(each.dataset_split, each.metric_type): each.metric_value for each in card.data.eval_results}
-    assert told
+    card_values = {(each.dataset_split, each.metric_type): each.metric_value for each in card.data.eval_results}
+    assert card_values
     roles = {getattr(written.data, role) or written.data.train: role for role in ("validation", "test")}
-    for (split, metric), value in told.items():
+    for (split, metric), value in card_values.items():
         role = roles.get(split, "test")  # that of a run may have been named by data.test
         measured = written.measured.get(f"{role}_{metric}")
         if isinstance(measured, float | int):

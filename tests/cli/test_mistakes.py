@@ -40,14 +40,14 @@ def test_a_misspelt_key(refuses: Callable[..., str], tiny_recipe: Path) -> None:
     assert 'Did you mean "max_steps"?' in refuses("train.max_step=5")
     text = tiny_recipe.read_text(encoding="utf-8")
     tiny_recipe.write_text(text.replace("hidden_size: 16", "hiden_size: 16"), encoding="utf-8")
-    said = refuses()
-    assert "tiny.yaml, line 5" in said
-    assert 'Did you mean "hidden_size"?' in said
+    message = refuses()
+    assert "tiny.yaml, line 5" in message
+    assert 'Did you mean "hidden_size"?' in message
 
 
 def test_a_missing_file(refuses: Callable[..., str], tmp_path: Path) -> None:
-    said = refuses("data.path=corpus/train.tsv", "data.sizes=null", "data.languages=null")
-    assert "corpus/train.tsv" in said
+    message = refuses("data.path=corpus/train.tsv", "data.sizes=null", "data.languages=null")
+    assert "corpus/train.tsv" in message
 
 
 def test_a_missing_recipe(kit_here: RunKit) -> None:
@@ -67,50 +67,50 @@ def test_a_run_folder_with_the_name_of_a_recipe_is_told(kit_here: RunKit, tiny_r
 
 def test_an_empty_file(refuses: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "empty.tsv").write_bytes(b"")
-    said = refuses("data.path=empty.tsv", "data.sizes=null", "data.languages=null", "data.validation_size=2")
-    assert "empty.tsv" in said
-    assert "empty" in said.replace("empty.tsv", "")
+    message = refuses("data.path=empty.tsv", "data.sizes=null", "data.languages=null", "data.validation_size=2")
+    assert "empty.tsv" in message
+    assert "empty" in message.replace("empty.tsv", "")
 
 
 def test_a_file_of_another_encoding(refuses: Callable[..., str], tmp_path: Path) -> None:
     lines = "Größe über Straße\n" * 40
     (tmp_path / "corpus").mkdir()
     parallel_text(tmp_path / "corpus", lines.encode("latin-1"), b"size over street\n" * 40)
-    said = refuses("data.path=corpus", "data.source=de", "data.target=en", "data.sizes=null", "data.languages=null")
-    assert "train.de" in said
-    assert "data.encoding" in said
+    message = refuses("data.path=corpus", "data.source=de", "data.target=en", "data.sizes=null", "data.languages=null")
+    assert "train.de" in message
+    assert "data.encoding" in message
 
 
 def test_columns_that_do_not_exist(refuses: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "pairs.csv").write_text("german,english\nja,yes\nnein,no\nwer,who\n", encoding="utf-8")
-    said = refuses(
+    message = refuses(
         "data.path=pairs.csv", "data.source=germn", "data.target=english", "data.sizes=null", "data.languages=null"
     )
-    assert 'Did you mean "german"?' in said
+    assert 'Did you mean "german"?' in message
 
 
 def test_an_unknown_language(refuses: Callable[..., str], tmp_path: Path) -> None:
     assert "xx" in refuses("data.languages=[en,xx]")
     (tmp_path / "corpus").mkdir()
     parallel_text(tmp_path / "corpus", b"eins\nzwei\n", b"one\ntwo\n")
-    said = refuses("data.path=corpus", "data.source=de", "data.target=fr", "data.sizes=null", "data.languages=null")
-    assert "fr" in said
-    assert "de" in said
-    assert "en" in said
+    message = refuses("data.path=corpus", "data.source=de", "data.target=fr", "data.sizes=null", "data.languages=null")
+    assert "fr" in message
+    assert "de" in message
+    assert "en" in message
 
 
 def test_a_batch_smaller_than_one_sentence(refuses: Callable[..., str]) -> None:
-    said = refuses("train.tokens_per_batch=8")
-    assert "train.tokens_per_batch=8 is smaller than one sentence" in said
+    message = refuses("train.tokens_per_batch=8")
+    assert "train.tokens_per_batch=8 is smaller than one sentence" in message
     assert "in each of 4 micro-batches" in refuses("train.tokens_per_batch=64", "train.micro_batches=4")
 
 
 def test_a_folder_of_another_recipe(kit_here: RunKit, refuses: Callable[..., str], tmp_path: Path) -> None:
     done = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
     assert done.returncode == 0, done.stderr
-    said = refuses("train.max_steps=3", "--output", "mine")
-    assert "belongs to another recipe: train.max_steps was 2, now 3" in said
-    assert "keys that may change within a run: train.max_minutes" in said
+    message = refuses("train.max_steps=3", "--output", "mine")
+    assert "belongs to another recipe: train.max_steps was 2, now 3" in message
+    assert "keys that may change within a run: train.max_minutes" in message
     again = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
     assert again.returncode == 0
     assert "holds the finished run; nothing was changed" in again.stderr
@@ -141,8 +141,8 @@ def test_a_folder_in_use(refuses: Callable[..., str], tmp_path: Path) -> None:
 def test_a_broken_gz(refuses: Callable[..., str], tmp_path: Path) -> None:
     whole = gzip.compress(b"source\ttarget\n" + b"a\tb\n" * 5000, mtime=0)
     (tmp_path / "cut.tsv.gz").write_bytes(whole[: len(whole) // 2])
-    said = refuses("data.path=cut.tsv.gz", "data.sizes=null", "data.languages=null", "data.validation_size=2")
-    assert "cut.tsv.gz" in said
+    message = refuses("data.path=cut.tsv.gz", "data.sizes=null", "data.languages=null", "data.validation_size=2")
+    assert "cut.tsv.gz" in message
 
 
 def test_a_tracker_that_is_not_installed(refuses: Callable[..., str]) -> None:

@@ -140,8 +140,8 @@ def test_a_pipeline_reads_each_of_its_parameters(task: str) -> None:
     bare.__dict__ |= {"task": task, "assistant_model": None, "assistant_tokenizer": None}
     bare.tokenizer = type("Tokenizer", (), {"init_kwargs": {"target_languages": ["de"]}})()
     for base in pipeline.__mro__:  # a subclass may name some of the parameters only
-        own = vars(base).get("_sanitize_parameters")
-        for name in inspect.signature(own).parameters if own and base.__module__.startswith("kit.") else ():
+        sanitize = vars(base).get("_sanitize_parameters")
+        for name in inspect.signature(sanitize).parameters if sanitize and base.__module__.startswith("kit.") else ():
             if name in ("self", "kwargs", "generate_kwargs"):
                 continue
             refusal = ""

@@ -88,9 +88,9 @@ def test_mistakes_are_reported_with_their_line(
 def test_undecodable_sentences_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "a.conll"
     path.write_bytes(b"a\tO\n\n" * 20 + b"b\tO\n\xff\tO\n\n" + b"c\tO\n")
-    found = read_table(path, Layout())
-    assert found.dropped == {"undecodable": 1}
-    assert found.table.num_rows == 21
+    file = read_table(path, Layout())
+    assert file.dropped == {"undecodable": 1}
+    assert file.table.num_rows == 21
     assert read_shards([path, path], Layout()).dropped == {"undecodable": 2}
 
 

@@ -39,24 +39,24 @@ def test_rows_depend_only_on_the_seed_and_are_distinct(name: str) -> None:
 
 def texts_of_day(languages: list[str]) -> dict[str, dict[str, set[str]]]:
     """Every text of the days of the two smaller splits, with the languages that write it."""
-    found: dict[str, dict[str, set[str]]] = {}
+    languages_of: dict[str, dict[str, set[str]]] = {}
     for split in ("validation", "test"):
-        known, days = found.setdefault(split, {}), days_of_splits(0)[split]
+        known, days = languages_of.setdefault(split, {}), days_of_splits(0)[split]
         for language in languages:
             for style in untagged(language):
                 for day in days:
                     known.setdefault(style.write(day), set()).add(language)
-    return found
+    return languages_of
 
 
 def test_every_date_has_one_language_and_its_day_one_split() -> None:
-    some = ["ja", "nl", "sv", "zh"]  # sv has dates of nl, and zh of ja
-    known = texts_of_day(some)
+    languages = ["ja", "nl", "sv", "zh"]  # sv has dates of nl, and zh of ja
+    known = texts_of_day(languages)
     assert any(len(languages) > 1 for languages in known["test"].values())
     for split in ("validation", "test"):
-        rows = rows_of("date_language", split, languages=some)
+        rows = rows_of("date_language", split, languages=languages)
         assert balanced(row["label"] for row in rows)
-        assert {row["label"] for row in rows} == set(some)
+        assert {row["label"] for row in rows} == set(languages)
         for row in rows:
             assert known[split][row["text"]] == {row["label"]}
 
@@ -142,8 +142,10 @@ def test_mistakes_are_reported(arguments: dict[str, Any], message: str) -> None:
 def test_an_unreachable_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {split: days[:5] for split, days in days_of_splits(0).items()}
     monkeypatch.setattr("kit.data.builtin.date_tasks.days_of_splits", lambda seed: few)
-    most = len({style.write(day) for style in formats("de") for day in few["test"]})
-    with pytest.raises(DataError, match=rf"data\.sizes\.test: 999 rows requested, but .* hardly more than {most} for"):
+    available = len({style.write(day) for style in formats("de") for day in few["test"]})
+    with pytest.raises(
+        DataError, match=rf"data\.sizes\.test: 999 rows requested, but .* hardly more than {available} for"
+    ):
         load_builtin("date_tags", languages=["de"], sizes={"train": 9, "validation": 9, "test": 999})
 
 

@@ -154,6 +154,8 @@ def test_mistakes_are_reported(arguments, message):
 def test_the_largest_size_can_be_reached():
     with pytest.raises(DataError) as caught:
         load_builtin("dates", languages=["fi"], sizes={"validation": 10**6})
-    most = int(str(caught.value).split(" has ")[1].split()[0])
-    table = load_builtin("dates", languages=["fi"], sizes={"validation": most, "train": 5, "test": 5})["validation"]
-    assert table.num_rows == most
+    available = int(str(caught.value).split(" has ")[1].split()[0])
+    table = load_builtin("dates", languages=["fi"], sizes={"validation": available, "train": 5, "test": 5})[
+        "validation"
+    ]
+    assert table.num_rows == available

@@ -29,24 +29,24 @@ def rows(source: str, target: str, seed: int = 0, **sizes: int) -> dict[str, lis
 
 @pytest.mark.parametrize(("source", "target"), TASKS)
 def test_nothing_is_in_two_splits(source, target):
-    found = rows(source, target)
-    assert list(found) == ["train", "validation", "test"]
+    splits = rows(source, target)
+    assert list(splits) == ["train", "validation", "test"]
     for seen in (lambda row: row[source], lambda row: row["module"].partition(".")[0]):
-        values = [{seen(row) for row in split} for split in found.values()]
+        values = [{seen(row) for row in split} for split in splits.values()]
         assert sum(map(len, values)) == len(set.union(*values))
-    every = [row for split in found.values() for row in split]
+    every = [row for split in splits.values() for row in split]
     assert len({row[source] for row in every}) == len(every)
 
 
 @pytest.mark.parametrize(("source", "target"), TASKS)
 def test_rows_have_the_documented_form(source, target):
-    found = rows(source, target)
+    splits = rows(source, target)
     # Python 3.11 has 3,910 and 7,510; other versions differ by far less than a factor of ten.
-    total = sum(map(len, found.values()))
+    total = sum(map(len, splits.values()))
     assert total > 2500
     for split in ("validation", "test"):
-        assert 0.08 * total < len(found[split]) <= 0.1 * total
-    for row in (row for split in found.values() for row in split):
+        assert 0.08 * total < len(splits[split]) <= 0.1 * total
+    for row in (row for split in splits.values() for row in split):
         assert tuple(row) == COLUMNS
         for column in (source, target):
             text = row[column]
@@ -101,8 +101,8 @@ def silent(): return 1
 def test_files_are_parsed_and_not_executed(tmp_path):
     path = tmp_path / "made.py"
     path.write_bytes((FILE % ("x" * 30)).encode("latin-1"))
-    found = list(rows_of(path, "made"))
-    assert found == [
+    parsed = list(rows_of(path, "made"))
+    assert parsed == [
         {
             "docstring": "A module. It is small. And more of it.",
             "summary": "A module.",
@@ -181,10 +181,12 @@ def test_sizes_are_exact_and_do_not_change_other_splits():
     assert [len(part[split]) for split in ("train", "test")] == [30, 7]
     assert part["validation"] == whole["validation"]
     assert {row["body"] for row in part["test"]} <= {row["body"] for row in whole["test"]}
-    most = len(whole["test"])
-    with pytest.raises(DataError, match=rf"data\.sizes\.test: {most + 1} rows requested, but .* has {most} for"):
-        rows("body", "summary", test=most + 1)
-    assert len(rows("body", "summary", test=most)["test"]) == most
+    available = len(whole["test"])
+    with pytest.raises(
+        DataError, match=rf"data\.sizes\.test: {available + 1} rows requested, but .* has {available} for"
+    ):
+        rows("body", "summary", test=available + 1)
+    assert len(rows("body", "summary", test=available)["test"]) == available
 
 
 def test_columns_are_chosen_by_the_recipe():

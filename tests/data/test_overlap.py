@@ -25,8 +25,8 @@ def shared(rows: Sequence[Row], train: Sequence[Row], parts: Callable[[Row], Any
 def test_one_count_everywhere(tmp_path: Path, kit_here: RunKit) -> None:
     pairs = [("a", "x"), ("b", "x"), ("c", "z"), ("d", "y"), ("e e e e e e", "q")] * 3
     train = [{"source": source, "target": target} for source, target in pairs]
-    held = [("a", "x"), ("b", "y"), ("f", "z"), ("g", "q"), ("h", "w"), ("e e e e e e", "w")]
-    test = [{"source": source, "target": target} for source, target in held]
+    test_pairs = [("a", "x"), ("b", "y"), ("f", "z"), ("g", "q"), ("h", "w"), ("e e e e e e", "w")]
+    test = [{"source": source, "target": target} for source, target in test_pairs]
     data = write_rows(tmp_path / "data", train=train, validation=test[3:5], test=test)
     recipe = write_recipe(
         tmp_path, "translation", data={"path": str(data), "max_length": 8},
@@ -41,12 +41,12 @@ def test_one_count_everywhere(tmp_path: Path, kit_here: RunKit) -> None:
     notes = json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["data"]["notes"]
     assert notes.count(expected) == 1
     assert expected in (tmp_path / "run" / "README.md").read_text(encoding="utf-8")
-    looked = kit_here("data", recipe)
-    assert looked.returncode == 0, looked.stderr
-    for what, count in (("source", 2), ("target", 3), ("whole example", 1)):
-        assert re.search(rf"test: {what} is in train +{count} ", looked.stdout), what
-        assert re.search(rf"validation: {what} is in train +0 ", looked.stdout), what
-    assert "test: 2 of 6 examples have the same source as one of train, so" in " ".join(looked.stdout.split())
+    report = kit_here("data", recipe)
+    assert report.returncode == 0, report.stderr
+    for side, count in (("source", 2), ("target", 3), ("whole example", 1)):
+        assert re.search(rf"test: {side} is in train +{count} ", report.stdout), side
+        assert re.search(rf"validation: {side} is in train +0 ", report.stdout), side
+    assert "test: 2 of 6 examples have the same source as one of train, so" in " ".join(report.stdout.split())
 
 
 LABELED = [

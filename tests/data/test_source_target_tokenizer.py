@@ -3,12 +3,11 @@
 import copy
 import pickle
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
+from support.standalone import run_without_kit
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 import kit
@@ -25,15 +24,7 @@ SOURCES = ["1 2", "3", "2 3 1", "1 1", "3 2"]
 NAMES = {"1": "one and", "2": "two or", "3": "three but"}
 TARGETS = [" ".join(NAMES[digit] for digit in source.split()) for source in SOURCES]
 
-SCRIPT = """
-import sys
-
-class NoKit:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "kit":
-            raise ModuleNotFoundError("there is no kit here")
-
-sys.meta_path.insert(0, NoKit())
+PROGRAM = """
 import numpy as np
 from datasets import Dataset
 from transformers import (
@@ -84,7 +75,6 @@ generated = model.generate(**again(sources, return_tensors="pt", padding=True), 
 assert again.batch_decode(generated, skip_special_tokens=True) == targets
 pipe = pipeline("translation", model="saved", tokenizer=again, trust_remote_code=True)
 assert [pipe(source)[0]["translation_text"] for source in sources] == targets
-assert "kit" not in sys.modules
 """
 
 
@@ -107,17 +97,7 @@ def folder(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> 
 
 def test_transformers_scripts_train_and_evaluate_without_kit(folder: Path, tmp_path: Path) -> None:
     """What run_translation.py does: `text_target`, DataCollatorForSeq2Seq, and `batch_decode` of both."""
-    (tmp_path / "script.py").write_text(SCRIPT, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "script.py", folder, "|".join(SOURCES), "|".join(TARGETS)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        cwd=tmp_path,
-        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_without_kit(PROGRAM, tmp_path, folder, "|".join(SOURCES), "|".join(TARGETS))
 
 
 def test_each_side_has_its_vocabulary(tokenizers: Tokenizers) -> None:

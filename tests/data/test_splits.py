@@ -33,8 +33,8 @@ def pairs_of(splits: Splits, split: str) -> list[tuple[str, str]]:
 
 
 def accounted(splits: Splits) -> bool:
-    return all(told.read == told.rows + told.dropped.total() for told in splits.report.splits.values()) and all(
-        len(splits.datasets[split]) == told.rows for split, told in splits.report.splits.items()
+    return all(counts.read == counts.rows + counts.dropped.total() for counts in splits.report.splits.values()) and all(
+        len(splits.datasets[split]) == counts.rows for split, counts in splits.report.splits.items()
     )
 
 
@@ -100,18 +100,18 @@ def test_held_out_rows_depend_on_the_seed_and_not_on_the_order(tmp_path):
 
 
 @in_folder
-@given(pairs=st.lists(st.tuples(words, words), min_size=4, max_size=40), most=st.integers(1, 45))
-def test_duplicates_and_surplus_are_dropped_from_train_only(tmp_path, pairs, most):
+@given(pairs=st.lists(st.tuples(words, words), min_size=4, max_size=40), max_examples=st.integers(1, 45))
+def test_duplicates_and_surplus_are_dropped_from_train_only(tmp_path, pairs, max_examples):
     write_pairs(tmp_path / "train.tsv", pairs)
     write_pairs(tmp_path / "validation.tsv", pairs)
-    splits = load_splits(TranslationData(path=str(tmp_path), drop_duplicates=True, max_examples=most))
+    splits = load_splits(TranslationData(path=str(tmp_path), drop_duplicates=True, max_examples=max_examples))
     distinct = list(dict.fromkeys(pairs))
-    kept = pairs_of(splits, "train")
-    assert len(kept) == min(most, len(distinct))
-    places = [distinct.index(pair) for pair in kept]
-    assert places == sorted(set(places))
+    train = pairs_of(splits, "train")
+    assert len(train) == min(max_examples, len(distinct))
+    positions = [distinct.index(pair) for pair in train]
+    assert positions == sorted(set(positions))
     assert splits.report.splits["train"].dropped == Counter(
-        {"duplicate": len(pairs) - len(distinct), "beyond data.max_examples": len(distinct) - len(kept)}
+        {"duplicate": len(pairs) - len(distinct), "beyond data.max_examples": len(distinct) - len(train)}
     )
     assert pairs_of(splits, "validation") == pairs
     assert accounted(splits)
@@ -128,11 +128,11 @@ def test_missing_values_are_counted_and_other_types_rejected(tmp_path):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
     splits = load_splits(TranslationData(path=str(tmp_path)))
     for split in ("train", "validation"):
-        told = splits.report.splits[split]
+        counts = splits.report.splits[split]
         # a model is never trained on an empty text, and evaluated on every row
         empty = {"empty source": 1} if split == "train" else {}
-        assert told.dropped == {"no source": 1, "no target": 1} | empty
-        assert told.flagged == Counter({"empty source": 1} if split == "validation" else {})
+        assert counts.dropped == {"no source": 1, "no target": 1} | empty
+        assert counts.flagged == Counter({"empty source": 1} if split == "validation" else {})
         assert pairs_of(splits, split) == [("a", "b"), *([] if empty else [(" ", "e")])]
     assert accounted(splits)
     assert any("1 left out (no target)" in line for line in splits.report.lines())
@@ -149,7 +149,7 @@ def test_undecodable_rows_of_every_split_are_in_the_report(tmp_path):
         body = b"".join(b"%d\t\xff\n" % n if n == 3 else b"%d\tx\n" % n for n in range(20))
         (tmp_path / f"{split}.tsv").write_bytes(b"source\ttarget\n" + body)
     splits = load_splits(TranslationData(path=str(tmp_path)))
-    assert [told.dropped for told in splits.report.splits.values()] == [{"undecodable": 1}] * 2
+    assert [counts.dropped for counts in splits.report.splits.values()] == [{"undecodable": 1}] * 2
     assert accounted(splits)
 
 

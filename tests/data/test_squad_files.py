@@ -55,19 +55,19 @@ def test_both_versions_are_read(tmp_path: Path) -> None:
         }
     ]
     for settings_of_json in ({}, {"indent": 1}, {"ensure_ascii": False}, {"sort_keys": True}):
-        found = read(tmp_path / "a.json", second, **settings_of_json)
-        assert found.table["is_impossible"].to_pylist() == [False, True]
-        assert found.table["id"].to_pylist() == ["b", "7"]
-        assert found.table["answers"].to_pylist()[1] == {"text": [], "answer_start": []}
-        assert not found.dropped
-        assert not found.flagged
+        file = read(tmp_path / "a.json", second, **settings_of_json)
+        assert file.table["is_impossible"].to_pylist() == [False, True]
+        assert file.table["id"].to_pylist() == ["b", "7"]
+        assert file.table["answers"].to_pylist()[1] == {"text": [], "answer_start": []}
+        assert not file.dropped
+        assert not file.flagged
     packed = tmp_path / "b.json.gz"
     packed.write_bytes(gzip.compress("\ufeff".encode() + json.dumps(second).encode()))
     assert read_table(packed, Layout()).table.num_rows == 2
 
 
 def test_answers_with_wrong_offsets_are_moved_and_counted(tmp_path: Path) -> None:
-    found = read(
+    file = read(
         tmp_path / "a.json",
         squad(
             question("near", answer("Bo", 17)),
@@ -82,7 +82,7 @@ def test_answers_with_wrong_offsets_are_moved_and_counted(tmp_path: Path) -> Non
             question("odd", answer("Bo", 8), is_impossible=True),
         ),
     )
-    rows = {row["id"]: row for row in found.table.to_pylist()}
+    rows = {row["id"]: row for row in file.table.to_pylist()}
     starts = {key: row["answers"]["answer_start"] for key, row in rows.items()}
     assert starts == {
         "near": [20],
@@ -99,23 +99,23 @@ def test_answers_with_wrong_offsets_are_moved_and_counted(tmp_path: Path) -> Non
     assert rows["spaces"]["answers"]["text"] == ["Bo"]
     assert rows["odd"]["is_impossible"]
     assert rows["half"]["answers"]["text"] == ["Ann", "Bo"]
-    assert not found.dropped
-    assert found.flagged == {MOVED: 4, WITHOUT_ANSWER: 1, IGNORED_ANSWERS: 1}
+    assert not file.dropped
+    assert file.flagged == {MOVED: 4, WITHOUT_ANSWER: 1, IGNORED_ANSWERS: 1}
 
 
 @given(st.text("ab ", min_size=1, max_size=12), st.text("ab ", max_size=3), st.integers(-5, 20))
 @settings(max_examples=300, deadline=None)
 def test_the_nearest_occurrence_is_used(context: str, text: str, start: int) -> None:
-    found = locate_answer(context, text, start)
-    wanted = text if text and text in context else text.strip()
-    places = [place for place in range(len(context)) if wanted and context.startswith(wanted, place)]
-    if not places:
-        assert found is None
+    located = locate_answer(context, text, start)
+    expected = text if text and text in context else text.strip()
+    positions = [position for position in range(len(context)) if expected and context.startswith(expected, position)]
+    if not positions:
+        assert located is None
     else:
-        assert found is not None
-        assert found[0] == wanted
-        assert found[1] in places
-        assert abs(found[1] - start) == min(abs(place - start) for place in places)
+        assert located is not None
+        assert located[0] == expected
+        assert located[1] in positions
+        assert abs(located[1] - start) == min(abs(position - start) for position in positions)
 
 
 def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
@@ -166,9 +166,9 @@ def test_invalid_json_is_rejected_with_its_line(tmp_path: Path) -> None:
 
 def test_undecodable_questions_are_counted(tmp_path: Path) -> None:
     whole = squad(*(question(n, answer("Bo", 8)) for n in range(30)), question("\ud800", answer("Bo", 8)))
-    found = read(tmp_path / "a.json", whole)
-    assert found.dropped == {"undecodable": 1}
-    assert found.table.num_rows == 30
+    file = read(tmp_path / "a.json", whole)
+    assert file.dropped == {"undecodable": 1}
+    assert file.table.num_rows == 30
 
 
 @given(

@@ -78,8 +78,8 @@ class Plans:
     def plan(self, **settings: Any) -> StreamPlan[list[int]]:
         def encode(rows: Any) -> tuple[list[int], dict[str, int]]:
             self.encoded.update(rows)
-            kept = [number for number in rows if number % self.keep == 0]
-            return kept, {"filter": len(rows) - len(kept)}
+            passing = [number for number in rows if number % self.keep == 0]
+            return passing, {"filter": len(rows) - len(passing)}
 
         def plan(examples: list[int], seed: int) -> BatchPlan:
             sides = [np.array([length(number) for number in examples])]
@@ -125,33 +125,33 @@ plans = st.builds(
 
 @given(plans)
 @settings(max_examples=40, deadline=None)
-def test_every_example_is_seen_once_per_epoch_within_the_budget(some: Plans) -> None:
-    plan = some.plan()
+def test_every_example_is_seen_once_per_epoch_within_the_budget(plans: Plans) -> None:
+    plan = plans.plan()
     steps, ends = epochs_of(plan, 3)
     plan.close()
     for start, end in zip([0, *ends], ends, strict=False):
         seen = [number for step in steps[start:end] for part in step for number in part]
-        assert sorted(seen) == sorted(some.examples)
+        assert sorted(seen) == sorted(plans.examples)
     for step in steps:
-        assert len(step) == some.parts
+        assert len(step) == plans.parts
         assert all(step)
         examples = [number for part in step for number in part]
         padded = len(examples) * max(map(length, examples))
-        assert padded <= some.budget * some.parts or len(examples) < 2 * some.parts
-    assert plan.counts.report.read == plan.counts.report.rows == 3 * len(some.examples)
+        assert padded <= plans.budget * plans.parts or len(examples) < 2 * plans.parts
+    assert plan.counts.report.read == plan.counts.report.rows == 3 * len(plans.examples)
 
 
 @given(plans, st.data())
 @settings(max_examples=40, deadline=None)
-def test_the_order_does_not_depend_on_resuming(some: Plans, data: st.DataObject) -> None:
-    whole = some.plan()
+def test_the_order_does_not_depend_on_resuming(plans: Plans, data: st.DataObject) -> None:
+    whole = plans.plan()
     steps, _ = epochs_of(whole, 2)
     whole.close()
     stops = sorted(data.draw(st.lists(st.integers(0, len(steps) - 1), max_size=5)))
     resumed: list[Step] = []
     state = None
     for stop in [*stops, len(steps)]:
-        plan = some.plan()
+        plan = plans.plan()
         if state is not None:
             plan.restore(json.loads(json.dumps(state)))
         resumed += take(plan, len(resumed), stop - len(resumed))
@@ -160,7 +160,7 @@ def test_the_order_does_not_depend_on_resuming(some: Plans, data: st.DataObject)
         take(plan, stop, data.draw(st.integers(0, 3)))
         plan.close()
     assert resumed == steps
-    final = some.plan()
+    final = plans.plan()
     final.restore(state)
     assert final.state(len(steps)) == whole.state(len(steps))
     assert final.counts == whole.counts
@@ -177,18 +177,18 @@ def test_the_order_does_not_depend_on_resuming(some: Plans, data: st.DataObject)
 def test_filtered_streams_neither_lose_nor_repeat_examples(
     sizes: list[int], buffer_size: int, parts: int, keep: int
 ) -> None:
-    some = Plans(sizes, buffer_size, parts, keep=keep)
-    plan = some.plan()
-    if len(some.examples) < parts:
-        with pytest.raises(DataError, match="too few for" if some.examples else "no training example is left"):
+    plans = Plans(sizes, buffer_size, parts, keep=keep)
+    plan = plans.plan()
+    if len(plans.examples) < parts:
+        with pytest.raises(DataError, match="too few for" if plans.examples else "no training example is left"):
             plan.step(0)
         return
     steps, _ = epochs_of(plan, 3)
     reached = plan.counts.report.read
     plan.close()
     seen = Counter(number for step in steps for part in step for number in part)
-    rows = [number for epoch in range(8) for part in some.stream.order(0, epoch) for number in part.shard.numbers]
-    assert seen == Counter(number for number in rows[:reached] if number in some.examples)
+    rows = [number for epoch in range(8) for part in plans.stream.order(0, epoch) for number in part.shard.numbers]
+    assert seen == Counter(number for number in rows[:reached] if number in plans.examples)
     assert plan.counts.filtered == {"filter": reached - sum(seen.values())}
 
 
@@ -220,45 +220,45 @@ def test_padding_is_small_and_counted_exactly() -> None:
 
 def test_one_buffer_is_read_ahead_and_resuming_reads_only_its_buffer() -> None:
     size = 10_000
-    some = Plans([3 * size + 1, 5 * size, 2 * size], size, 1, budget=100_000)
-    plan = some.plan()
+    plans = Plans([3 * size + 1, 5 * size, 2 * size], size, 1, budget=100_000)
+    plan = plans.plan()
     number = 0
     for buffer in range(1, 6):
         plan.step(number)
         assert plan._ahead is not None
         plan._ahead.result(60)
-        assert (buffer + 1) * size <= sum(some.read) <= (buffer + 1) * size + 2 * CHUNK_ROWS
+        assert (buffer + 1) * size <= sum(plans.read) <= (buffer + 1) * size + 2 * CHUNK_ROWS
         number = plan._next.step
     state = plan.state(number - 1)
     plan.close()
-    some.read.clear()
-    again = some.plan()
+    plans.read.clear()
+    again = plans.plan()
     again.restore(state)
     again.step(number - 1)
     assert again._ahead is not None
     again._ahead.result(60)
-    assert sum(some.read) <= 2 * size + 2 * CHUNK_ROWS
+    assert sum(plans.read) <= 2 * size + 2 * CHUNK_ROWS
     again.close()
 
 
 @given(plans, st.integers(2, 4))
 @settings(max_examples=25, deadline=None)
-def test_processes_share_the_encoding_and_plan_the_same(some: Plans, processes: int) -> None:
-    single = some.plan()
+def test_processes_share_the_encoding_and_plan_the_same(plans: Plans, processes: int) -> None:
+    single = plans.plan()
     steps, _ = epochs_of(single, 2)
     single.close()
     group = ThreadGroup(processes)
-    some.encoded.clear()
+    plans.encoded.clear()
 
     def work(process: int) -> list[Step]:
-        plan = some.plan(process=process, processes=processes, exchange=group.exchange(process))
+        plan = plans.plan(process=process, processes=processes, exchange=group.exchange(process))
         taken = take(plan, 0, len(steps))
         plan.close()
         return taken
 
     assert group.run(work) == [steps] * processes
     # each example was encoded by one process per epoch; one more buffer may have been started
-    assert all(2 <= some.encoded[number] <= 3 for number in some.examples)
+    assert all(2 <= plans.encoded[number] <= 3 for number in plans.examples)
 
 
 class ThreadGroup:
@@ -300,14 +300,14 @@ def test_a_read_error_in_one_process_stops_all_with_the_same_message() -> None:
         def open(self, cursor: tuple[int, ...]) -> NumberRows:
             raise ConnectionError("the cable is out")
 
-    some = Plans([100], 50, 2)
-    some.stream = Stream([ShardPart(Unplugged((1, 2, 3), []))], rows_of)
+    unreadable = Plans([100], 50, 2)
+    unreadable.stream = Stream([ShardPart(Unplugged((1, 2, 3), []))], rows_of)
     group = ThreadGroup(2)
-    whole = Plans([100], 50, 2)
+    readable = Plans([100], 50, 2)
 
     def work(process: int) -> None:
-        which = some if process else whole
-        which.plan(process=process, processes=2, exchange=group.exchange(process)).step(0)
+        plans = unreadable if process else readable
+        plans.plan(process=process, processes=2, exchange=group.exchange(process)).step(0)
 
     for error in group.run(work):
         assert isinstance(error, DataError)

@@ -33,8 +33,8 @@ def write_shard(folder: Path, kind: str, rows: list[tuple[str, str]]) -> ShardFi
         return path
     if ending == "de+en":
         return {
-            side: write_text(folder / f"a.{side}{kind[5:]}", "".join(f"{row[place]}\n" for row in rows))
-            for place, side in enumerate(("de", "en"))
+            side: write_text(folder / f"a.{side}{kind[5:]}", "".join(f"{row[column]}\n" for row in rows))
+            for column, side in enumerate(("de", "en"))
         }
     if ending in ("json", "jsonl"):
         # blank lines and missing keys
@@ -65,16 +65,16 @@ def test_a_shard_continues_at_any_cursor(
 ) -> None:
     files = write_shard(tmp_path, kind, rows)
     whole = read_shards([files], Layout())
-    shard, cursor, found, dropped = FileShard(files, Layout()), (), [], Counter[str]()
-    for most in takes:
+    shard, cursor, taken, dropped = FileShard(files, Layout()), (), [], Counter[str]()
+    for count in takes:
         open_shard = shard.open(cursor)
-        table = open_shard.take(most)
-        found += values(table)
+        table = open_shard.take(count)
+        taken += values(table)
         dropped += open_shard.dropped
         cursor = open_shard.cursor
         open_shard.close()
-        assert table.num_rows == most or len(found) == whole.table.num_rows
-    assert found == values(whole.table)
+        assert table.num_rows == count or len(taken) == whole.table.num_rows
+    assert taken == values(whole.table)
     assert dropped == whole.dropped
 
 
@@ -84,14 +84,14 @@ def test_undecodable_rows_are_counted_once(tmp_path: Path) -> None:
     column = pa.array(texts, pa.binary()).view(pa.string())
     pq.write_table(pa.table({"text": column}), tmp_path / "a.parquet", row_group_size=7)
     for name in ("a.txt", "a.parquet"):
-        shard, cursor, found, dropped = FileShard(tmp_path / name, Layout()), (), [], Counter[str]()
-        for most in (5, 11, 3, 2, 50, 1):
+        shard, cursor, taken, dropped = FileShard(tmp_path / name, Layout()), (), [], Counter[str]()
+        for count in (5, 11, 3, 2, 50, 1):
             rows = shard.open(cursor)
-            found += [row["text"] for row in values(rows.take(most))]
+            taken += [row["text"] for row in values(rows.take(count))]
             dropped += rows.dropped
             cursor = rows.cursor
             rows.close()
-        assert found == [f"Gr\u00f6\u00dfe {n}" for n in range(40) if n not in (3, 19, 20, 39)]
+        assert taken == [f"Gr\u00f6\u00dfe {n}" for n in range(40) if n not in (3, 19, 20, 39)]
         assert dropped == {"undecodable": 4}
 
 

@@ -49,9 +49,9 @@ def test_the_head_is_held_out_and_never_trained_on(tmp_path: Path) -> None:
 def test_quoted_cells_are_flagged_in_streams_as_well(tmp_path: Path) -> None:
     for split in ("train", "validation"):
         (tmp_path / f"{split}.tsv").write_text('de\ten\n"a b"\tc\nd\te\n', encoding="utf-8")
-    told = streamed(str(tmp_path)).report.lines()
-    assert any(line.startswith("1 of the first rows of train with a cell in quotation marks") for line in told)
-    assert any(line.startswith("validation: 1 with a cell in quotation marks") for line in told)
+    lines = streamed(str(tmp_path)).report.lines()
+    assert any(line.startswith("1 of the first rows of train with a cell in quotation marks") for line in lines)
+    assert any(line.startswith("validation: 1 with a cell in quotation marks") for line in lines)
     read = streamed(str(tmp_path), quoting=True)
     assert trained_on(read) == ["a b", "d"]
     assert "quotation" not in "".join(read.report.lines())
@@ -115,9 +115,9 @@ def test_a_hub_dataset_streams_shard_by_shard(
     plain = datasets.load_dataset
     files = {}
     for split, sizes in {"train": [30, 1200, 7], "validation": [4]}.items():
-        files[split] = [str(tmp_path / f"{split}-{place}.parquet") for place in range(len(sizes))]
-        for place, (file, size) in enumerate(zip(files[split], sizes, strict=True)):
-            texts = [{"de": f"{place} {n}", "en": f"{n} {place}"} for n in range(size)]
+        files[split] = [str(tmp_path / f"{split}-{shard}.parquet") for shard in range(len(sizes))]
+        for shard, (file, size) in enumerate(zip(files[split], sizes, strict=True)):
+            texts = [{"de": f"{shard} {n}", "en": f"{n} {shard}"} for n in range(size)]
             pq.write_table(pa.table({"translation": texts}), file, row_group_size=100)
 
     def load(path: str, name: str | None, revision: str | None, streaming: bool) -> Any:
@@ -125,10 +125,10 @@ def test_a_hub_dataset_streams_shard_by_shard(
         return plain("parquet", data_files=files, streaming=streaming, cache_dir=str(tmp_path / "cache"))
 
     monkeypatch.setattr(datasets, "load_dataset", load)
-    told = huggingface_hub.hf_api.DatasetInfo(
+    info = huggingface_hub.hf_api.DatasetInfo(
         id="wmt/wmt99", sha="c0ffee", private=False, downloads=0, likes=0, tags=[]
     )
-    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, path, revision: told)
+    monkeypatch.setattr(huggingface_hub.HfApi, "dataset_info", lambda self, path, revision: info)
     data = TranslationData(path="wmt/wmt99", name="de-en", source=names[0], target=names[1])
     splits = load_splits(data.model_copy(update={"streaming": True}))
     assert len(splits.stream.parts) == 3
@@ -141,6 +141,6 @@ def test_a_hub_dataset_streams_shard_by_shard(
         rows.close()
         expected = [f"1 {n}" for n in range(row, min(row + 60, 1200))]
         assert [text["de"] for text in table["translation"].to_pylist()] == expected
-    told.sha = "cafe"
+    info.sha = "cafe"
     with pytest.raises(DataError, match="train changed"):
         load_splits(data.model_copy(update={"streaming": True, "fingerprints": splits.fingerprints}))

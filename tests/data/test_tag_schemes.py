@@ -65,9 +65,9 @@ def test_any_sequence_is_read_as_in_seqeval(tags: list[str]) -> None:
 
 
 def test_repairs_are_counted() -> None:
-    found = convert([["O", "I-X", "I-X", "B-X"], ["I-Y", "B-X", "I-Y"]], "IOBES", source="IOB2")
-    assert found.sequences == [["O", "B-X", "E-X", "S-X"], ["S-Y", "S-X", "S-Y"]]
-    assert (found.source, found.repaired) == ("BIO", 3)
+    converted = convert([["O", "I-X", "I-X", "B-X"], ["I-Y", "B-X", "I-Y"]], "IOBES", source="IOB2")
+    assert converted.sequences == [["O", "B-X", "E-X", "S-X"], ["S-Y", "S-X", "S-Y"]]
+    assert (converted.source, converted.repaired) == ("BIO", 3)
     assert convert([["B-X", "O", "E-X"]], "BIO", source="BIOES").repaired == 2
     assert convert([["B-X", "I-X"]], "BIO").repaired == 0
 

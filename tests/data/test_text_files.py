@@ -97,8 +97,8 @@ def test_parquet_values_are_read_back(tmp_path, rows, packed):
 @in_folder
 @given(rows=st.lists(st.tuples(line, line), min_size=1))
 def test_parallel_text_keeps_lines_aligned(tmp_path, rows):
-    for place, name in enumerate(("de", "en.gz")):
-        write(tmp_path / f"train.{name}", "".join(row[place] + "\n" for row in rows).encode("utf-8-sig"))
+    for column, name in enumerate(("de", "en.gz")):
+        write(tmp_path / f"train.{name}", "".join(row[column] + "\n" for row in rows).encode("utf-8-sig"))
     read = read_parallel({"de": tmp_path / "train.de", "en": tmp_path / "train.en.gz"}, Layout())
     assert read.table.column_names == ["de", "en"]
     assert rows_of(read.table) == rows

@@ -69,8 +69,8 @@ def test_several_processes_give_the_result_of_one_and_report_progress(monkeypatc
     monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 3)
     texts = [str(number) * (number % 5) for number in range(50)]
     counted: list[int] = []
-    found = [list(map_in_chunks(texts, json.dumps, workers, counted.append)) for workers in (1, 3)]
-    assert found[0] == found[1]
+    results = [list(map_in_chunks(texts, json.dumps, workers, counted.append)) for workers in (1, 3)]
+    assert results[0] == results[1]
     assert sum(counted) == 2 * len(texts)
 
 
@@ -96,8 +96,10 @@ def test_cached_arrays_equal_computed_ones(
 def test_spawned_processes_give_the_result_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split into sentences, the most difficult case to reassemble."""
     monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 7)
-    one, two = (arrays_of(recipe_of(tmp_path, "pairs", "data.cache=false", f"data.num_proc={n}")) for n in (1, 2))
-    assert one == two
+    single, parallel = (
+        arrays_of(recipe_of(tmp_path, "pairs", "data.cache=false", f"data.num_proc={n}")) for n in (1, 2)
+    )
+    assert single == parallel
 
 
 @pytest.mark.parametrize(
@@ -117,10 +119,10 @@ def test_other_settings_or_texts_have_other_keys(change: str, tmp_path: Path, ca
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])
 def test_a_corrupt_file_is_computed_again(damage: str, cache: Path, capfd: pytest.CaptureFixture[str]) -> None:
     def make(number: int) -> dict[str, np.ndarray]:
-        made.append(number)
+        computed.append(number)
         return {"a": np.arange(number, dtype=np.int32), "none": np.empty(0, dtype=np.int64)}
 
-    made: list[int] = []
+    computed: list[int] = []
     for number in (100, 7):
         cached_arrays({"number": number}, lambda number=number: make(number), QUIET)  # type: ignore[misc]
     files = sorted(cache.glob("*.safetensors"), key=lambda file: file.stat().st_size)
@@ -130,10 +132,10 @@ def test_a_corrupt_file_is_computed_again(damage: str, cache: Path, capfd: pytes
     changed = {"flip": bytes(content), "cut": bytes(content[:-9]), "empty": b"", "swap": files[0].read_bytes()}
     files[1].write_bytes(changed[damage])
     for _ in range(2):
-        found = cached_arrays({"number": 100}, lambda: make(100), Reporter())
-        assert found["a"].tolist() == list(range(100))
-        assert found["none"].shape == (0,)
-    assert made == [100, 7, 100]
+        arrays = cached_arrays({"number": 100}, lambda: make(100), Reporter())
+        assert arrays["a"].tolist() == list(range(100))
+        assert arrays["none"].shape == (0,)
+    assert computed == [100, 7, 100]
     assert capfd.readouterr().err.count("is corrupt") == 1
     assert not list(cache.glob(".tmp-*"))
 

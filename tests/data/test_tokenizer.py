@@ -85,7 +85,7 @@ def test_offsets_leave_out_the_space_before_a_word(text, kind):
             assert part == part.strip(" ")
         else:
             assert part.replace("▁", "_") == token.removeprefix("▁") or token == "<unk>"
-    assert all(place in covered or letter.isspace() for place, letter in enumerate(text))
+    assert all(position in covered or letter.isspace() for position, letter in enumerate(text))
 
 
 def test_offsets_of_wordpiece_are_as_long_as_its_tokens():

@@ -100,14 +100,14 @@ def source(sentences: int = SENTENCES, seed: int = 0) -> dict[str, Tensor]:
     }
 
 
-def ours(model: PreTrainedModel, inputs: dict[str, Any], **how: Any) -> Any:
-    how = {"return_dict_in_generate": True, "do_sample": False, "max_new_tokens": 12, **how}
-    return model.generate(**inputs, **how, custom_generate=beam_search)
+def ours(model: PreTrainedModel, inputs: dict[str, Any], **options: Any) -> Any:
+    options = {"return_dict_in_generate": True, "do_sample": False, "max_new_tokens": 12, **options}
+    return model.generate(**inputs, **options, custom_generate=beam_search)
 
 
-def stock(model: PreTrainedModel, inputs: dict[str, Any], **how: Any) -> Any:
-    how = {"return_dict_in_generate": True, "do_sample": False, "max_new_tokens": 12, **how}
-    return model.generate(**inputs, **how, output_scores=True)
+def stock(model: PreTrainedModel, inputs: dict[str, Any], **options: Any) -> Any:
+    options = {"return_dict_in_generate": True, "do_sample": False, "max_new_tokens": 12, **options}
+    return model.generate(**inputs, **options, output_scores=True)
 
 
 @cache
@@ -131,24 +131,24 @@ def greedy_scores(output: Any, ends: list[int]) -> Tensor:
     return torch.tensor(totals)
 
 
-def assert_equal(model: PreTrainedModel, inputs: dict[str, Any], **how: Any) -> None:
-    expected, found = stock(model, inputs, **how), ours(model, inputs, **how)
+def assert_equal(model: PreTrainedModel, inputs: dict[str, Any], **options: Any) -> None:
+    expected, actual = stock(model, inputs, **options), ours(model, inputs, **options)
     possible = torch.ones(len(expected.sequences), dtype=torch.bool)
-    if how.get("num_beams", 1) > 1:
+    if options.get("num_beams", 1) > 1:
         scores = expected.sequences_scores
         # a forced first token that is an end marker leaves one hypothesis: others are fillers with a score of −1e9
         possible = scores > -1e8
     else:
-        ends = how.get("eos_token_id", model.generation_config.eos_token_id)
+        ends = options.get("eos_token_id", model.generation_config.eos_token_id)
         scores = greedy_scores(expected, ends if isinstance(ends, list) else [ends])
-    assert torch.equal(found.sequences[possible], expected.sequences[possible])
-    torch.testing.assert_close(found.sequences_scores, scores, atol=1e-5, rtol=1e-5)
+    assert torch.equal(actual.sequences[possible], expected.sequences[possible])
+    torch.testing.assert_close(actual.sequences_scores, scores, atol=1e-5, rtol=1e-5)
 
 
 @st.composite
 def search_settings(draw: st.DrawFn) -> dict[str, Any]:
     beams = draw(st.integers(1, 6))
-    how: dict[str, Any] = {
+    options: dict[str, Any] = {
         "num_beams": beams,
         "num_return_sequences": draw(st.integers(1, beams)),
         # with a forced first and last token, one to choose: as many hypotheses as are asked for
@@ -156,39 +156,39 @@ def search_settings(draw: st.DrawFn) -> dict[str, Any]:
         "no_repeat_ngram_size": draw(st.sampled_from([0, 0, 2, 3])),
     }
     if draw(st.booleans()):
-        how["forced_bos_token_id"] = draw(st.integers(3, VOCABULARY - 1))
+        options["forced_bos_token_id"] = draw(st.integers(3, VOCABULARY - 1))
     if draw(st.booleans()):
-        how["forced_eos_token_id"] = 2
+        options["forced_eos_token_id"] = 2
     if draw(st.booleans()):
-        how["repetition_penalty"] = 1.3
+        options["repetition_penalty"] = 1.3
     if beams > 1:
-        how["length_penalty"] = draw(st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]))
-        how["early_stopping"] = draw(st.sampled_from([True, False, "never"]))
-    return how
+        options["length_penalty"] = draw(st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]))
+        options["early_stopping"] = draw(st.sampled_from([True, False, "never"]))
+    return options
 
 
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=10, deadline=None, derandomize=True)
-@given(how=search_settings(), ends=st.integers(0, 3), seed=st.integers(0, 5))
-def test_tokens_and_scores_are_those_of_transformers(name: str, how: dict[str, Any], ends: int, seed: int) -> None:
+@given(options=search_settings(), ends=st.integers(0, 3), seed=st.integers(0, 5))
+def test_tokens_and_scores_are_those_of_transformers(name: str, options: dict[str, Any], ends: int, seed: int) -> None:
     if ends:
-        how["eos_token_id"] = ends_of(name)[:ends]
+        options["eos_token_id"] = ends_of(name)[:ends]
         # a first token that ends the text leaves one hypothesis, and what fills the other rows means nothing
-        assume(how.get("forced_bos_token_id") not in how["eos_token_id"])
-    assert_equal(model_of(name), source(seed=seed), **how)
+        assume(options.get("forced_bos_token_id") not in options["eos_token_id"])
+    assert_equal(model_of(name), source(seed=seed), **options)
 
 
 @pytest.mark.parametrize("name", [*OWN, "Marian"])
 def test_a_sentence_gets_the_same_in_any_batch(name: str) -> None:
     model, inputs = model_of(name), source(8)
-    how = {"num_beams": 3, "num_return_sequences": 2, "eos_token_id": ends_of(name), "early_stopping": False}
-    together = ours(model, inputs, **how)
+    options = {"num_beams": 3, "num_return_sequences": 2, "eos_token_id": ends_of(name), "early_stopping": False}
+    together = ours(model, inputs, **options)
     order = torch.tensor([5, 2, 7, 0, 1, 6, 4, 3])
-    shuffled = ours(model, {key: value[order] for key, value in inputs.items()}, **how)
+    shuffled = ours(model, {key: value[order] for key, value in inputs.items()}, **options)
     assert torch.equal(shuffled.sequences.view(8, 2, -1), together.sequences.view(8, 2, -1)[order])
     torch.testing.assert_close(shuffled.sequences_scores.view(8, 2), together.sequences_scores.view(8, 2)[order])
     for row in range(8):
-        alone = ours(model, {key: value[row : row + 1] for key, value in inputs.items()}, **how)
+        alone = ours(model, {key: value[row : row + 1] for key, value in inputs.items()}, **options)
         length = alone.sequences.shape[1]
         assert torch.equal(alone.sequences, together.sequences[2 * row : 2 * row + 2, :length])
         torch.testing.assert_close(alone.sequences_scores, together.sequences_scores[2 * row : 2 * row + 2])
@@ -200,22 +200,22 @@ def test_the_source_may_come_in_any_form_and_the_output_may_have_a_beginning(nam
     model, inputs = model_of(name), source()
     with torch.no_grad():
         encoded = model.get_encoder()(**inputs, return_dict=True)
-    begun = torch.tensor([[0, 5, 6]]).expand(SENTENCES, -1)
+    prefix = torch.tensor([[0, 5, 6]]).expand(SENTENCES, -1)
     mask = {"attention_mask": inputs["attention_mask"]}
-    for way in (stock, ours):  # each changes what it is given
-        found = way(model, {"encoder_outputs": copy.deepcopy(encoded), **mask}, num_beams=beams)
-        assert torch.equal(found.sequences, way(model, inputs, num_beams=beams).sequences)
+    for generate in (stock, ours):  # each changes what it is given
+        output = generate(model, {"encoder_outputs": copy.deepcopy(encoded), **mask}, num_beams=beams)
+        assert torch.equal(output.sequences, generate(model, inputs, num_beams=beams).sequences)
     assert_equal(model, {"inputs_embeds": model.get_input_embeddings()(inputs["input_ids"]), **mask}, num_beams=beams)
     assert_equal(model, {"input_ids": inputs["input_ids"]}, num_beams=beams)
-    assert_equal(model, {**inputs, "decoder_input_ids": begun}, num_beams=beams)
-    padded = {**inputs, "decoder_input_ids": begun, "decoder_attention_mask": torch.tensor([[0, 1, 1]] * SENTENCES)}
+    assert_equal(model, {**inputs, "decoder_input_ids": prefix}, num_beams=beams)
+    padded = {**inputs, "decoder_input_ids": prefix, "decoder_attention_mask": torch.tensor([[0, 1, 1]] * SENTENCES)}
     expected = stock(model, padded, num_beams=beams).sequences
     assert torch.equal(ours(model, padded, num_beams=beams).sequences, expected)
 
 
-def watch(module: nn.Module, seen: list[Any], what: Callable[..., Any]) -> Any:
+def watch(module: nn.Module, seen: list[Any], measure: Callable[..., Any]) -> Any:
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        seen.append(what(*args, **kwargs))
+        seen.append(measure(*args, **kwargs))
 
     return module.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -226,7 +226,7 @@ def ending(name: str) -> dict[str, Any]:
 
 
 def test_beams_of_the_transformer_share_the_keys_of_their_source() -> None:
-    model, how, seen = model_of("post-norm"), ending("post-norm"), []
+    model, options, seen = model_of("post-norm"), ending("post-norm"), []
     layer = model.model.decoder.layers[1].cross_attn
 
     def shapes(x: Tensor, past_key_values: EncoderDecoderCache, **kwargs: Any) -> tuple[int, int, int]:
@@ -234,7 +234,7 @@ def test_beams_of_the_transformer_share_the_keys_of_their_source() -> None:
         return len(x), x.shape[1], len(cached[1].keys) if past_key_values.is_updated.get(1) else len(x)
 
     handle = watch(layer, seen, shapes)
-    ours(model, source(8), **how)
+    ours(model, source(8), **options)
     handle.remove()
     assert seen[0] == (8, 1, 8)
     assert all((beams, keys) == (4, sentences) for sentences, beams, keys in seen[1:])
@@ -242,9 +242,9 @@ def test_beams_of_the_transformer_share_the_keys_of_their_source() -> None:
 
 
 def test_beams_of_the_recurrent_model_share_the_keys_of_their_source() -> None:
-    model, how, seen = model_of("additive"), ending("additive"), []
+    model, options, seen = model_of("additive"), ending("additive"), []
     handle = watch(model.model.decoder.attention, seen, lambda query, keys, *_: (query.shape[1], len(query), len(keys)))
-    ours(model, source(8), **how)
+    ours(model, source(8), **options)
     handle.remove()
     assert seen[0] == (1, 8, 8)
     assert all(beams == 4 and rows == keys for beams, rows, keys in seen[1:])
@@ -258,13 +258,13 @@ def test_sentences_leave_and_the_keys_of_the_source_stay_in_other_peoples_models
     def refuse(*_: Any) -> None:
         raise AssertionError("the keys of the source were reordered")
 
-    model, how, seen = model_of(name), ending(name), []
-    expected = stock(model, source(8), **how)
+    model, options, seen = model_of(name), ending(name), []
+    expected = stock(model, source(8), **options)
     monkeypatch.setattr(EncoderDecoderCache, "reorder_cache", refuse)
     handle = watch(model.get_decoder(), seen, lambda **kwargs: len(kwargs["input_ids"]))
-    found = ours(model, source(8), **how)
+    actual = ours(model, source(8), **options)
     handle.remove()
-    assert torch.equal(found.sequences, expected.sequences)
+    assert torch.equal(actual.sequences, expected.sequences)
     assert seen[0] == 8  # all beams are the same at first
     assert_leaves([rows / 4 for rows in seen[1:]], 8)
 
@@ -295,9 +295,9 @@ def test_every_kind_of_attention_gives_the_same(implementation: str) -> None:
     expected = stock(model, inputs, num_beams=3)
     before = model.config._attn_implementation
     model.set_attn_implementation(implementation)
-    found = ours(model, inputs, num_beams=3)
+    actual = ours(model, inputs, num_beams=3)
     model.set_attn_implementation(before)
-    assert torch.equal(found.sequences, expected.sequences)
+    assert torch.equal(actual.sequences, expected.sequences)
 
 
 class After(StoppingCriteria):
@@ -309,7 +309,7 @@ class After(StoppingCriteria):
 
 @pytest.mark.parametrize("name", ["pre-norm", "additive"])
 @pytest.mark.parametrize(
-    "how",
+    "options",
     [
         {"prefix_allowed_tokens_fn": lambda sentence, _: list(range(2 + sentence, 20 + sentence)), "num_beams": 3},
         {"encoder_no_repeat_ngram_size": 1, "num_beams": 3},
@@ -319,14 +319,14 @@ class After(StoppingCriteria):
         {"do_sample": True, "num_return_sequences": 3},
         {"do_sample": True, "num_beams": 3},
     ],
-    ids=lambda how: next(iter(how)),
+    ids=lambda options: next(iter(options)),
 )
-def test_what_the_search_does_not_cover_is_left_to_transformers(name: str, how: dict[str, Any]) -> None:
+def test_what_the_search_does_not_cover_is_left_to_transformers(name: str, options: dict[str, Any]) -> None:
     model, inputs = model_of(name), source()
     torch.manual_seed(0)
-    expected = model.generate(**inputs, max_new_tokens=6, **how)
+    expected = model.generate(**inputs, max_new_tokens=6, **options)
     torch.manual_seed(0)
-    assert torch.equal(model.generate(**inputs, max_new_tokens=6, **how, custom_generate=beam_search), expected)
+    assert torch.equal(model.generate(**inputs, max_new_tokens=6, **options, custom_generate=beam_search), expected)
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
@@ -349,26 +349,30 @@ def test_the_best_continuations_are_those_of_a_full_sort(
     totals, parents, tokens = best_continuations(log_probs, scores, number)
     whole = (log_probs + scores.unsqueeze(-1)).flatten(1)
     assert torch.equal(totals, whole.sort(dim=1, descending=True).values[:, :number])
-    places = parents * vocabulary + tokens
-    assert torch.equal(whole.gather(1, places), totals)
-    assert all(len(set(row)) == number for row in places.tolist())
+    positions = parents * vocabulary + tokens
+    assert torch.equal(whole.gather(1, positions), totals)
+    assert all(len(set(row)) == number for row in positions.tolist())
 
 
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("beams", [1, 4])
 def test_search_begins_with_the_forced_token(name: str, beams: int) -> None:
     settings = GenerationSettings(beams, 6, forced_bos_token_id=8, num_return_sequences=beams)
-    found = search(model_of(name), source(), settings)
-    assert all(hypothesis.tokens[0] == 8 for hypotheses in found for hypothesis in hypotheses)
+    results = search(model_of(name), source(), settings)
+    assert all(hypothesis.tokens[0] == 8 for hypotheses in results for hypothesis in hypotheses)
 
 
 @pytest.mark.parametrize("beams", [1, 4])
 def test_search_with_and_without_attention_agree(beams: int) -> None:
-    how = GenerationSettings(beams, 8, length_penalty=0.7, num_return_sequences=beams)
+    settings = GenerationSettings(beams, 8, length_penalty=0.7, num_return_sequences=beams)
     for name in OWN:
-        lean, told = (search(model_of(name), source(), how, attention=wanted) for wanted in (False, True))
-        assert [[h.tokens for h in row] for row in lean] == [[h.tokens for h in row] for row in told]
-        for mine, theirs in zip(lean, told, strict=True):
+        without_attention, with_attention = (
+            search(model_of(name), source(), settings, attention=attention) for attention in (False, True)
+        )
+        assert [[h.tokens for h in row] for row in without_attention] == [
+            [h.tokens for h in row] for row in with_attention
+        ]
+        for mine, theirs in zip(without_attention, with_attention, strict=True):
             assert [h.score for h in mine] == pytest.approx([h.score for h in theirs], abs=1e-5)
 
 

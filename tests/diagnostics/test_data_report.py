@@ -164,13 +164,13 @@ SAME_TASK = ("pairs", "numbers", "several labels")
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_command_that_kit_data_prints_trains(name: str, tmp_path: Path, kit_here: RunKit) -> None:
-    write, what, recipe, settings = CASES[name]
+    write, description, recipe, settings = CASES[name]
     (tmp_path / "own data").mkdir()
     path = write(tmp_path / "own data").relative_to(tmp_path)
     shown = kit_here("data", path, *settings)
     assert shown.returncode == 0, shown.stdout + shown.stderr
     *_, title, command = shown.stdout.splitlines()
-    assert title == f"Most likely: {what}"
+    assert title == f"Most likely: {description}"
     program, *arguments = shlex.split(command)
     assert [program, *arguments[:2]] == ["kit", "train", recipe]
     tiny = [f"{key}={value}" for key, value in TINY.items()]
@@ -224,11 +224,11 @@ GUESSES: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", GUESSES)
 def test_formats_are_guessed(name: str, tmp_path: Path) -> None:
-    files, keys, what = GUESSES[name]
+    files, keys, description = GUESSES[name]
     folder = write(tmp_path / "data", **files)
     sample = sample_data(str(folder))
     assert {key: value for key, value in sample.source.items() if key != "path"} == keys
-    assert suggest(sample)[0].what == what
+    assert suggest(sample)[0].what == description
 
 
 MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
@@ -311,15 +311,15 @@ def test_what_save_to_disk_wrote_and_rare_labels_are_loaded(tmp_path: Path) -> N
 
 def test_a_dataset_on_the_hub_is_sampled_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = Dataset.from_dict({"text": texts(), "label": [number % 2 for number in range(ROWS)]})
-    asked = []
+    requests = []
 
     def load(data: DataSection, path: Path) -> DatasetDict:
-        asked.append((data.path, data.name))
+        requests.append((data.path, data.name))
         return DatasetDict({"train": rows.cast_column("label", ClassLabel(names=["a", "b"])), "heldout": rows})
 
     monkeypatch.setattr("kit.data.guess.load_from_hub", load)
     sample = sample_data("owner/name", {"name": "de"})
-    assert asked == [("owner/name", "de")]
+    assert requests == [("owner/name", "de")]
     assert sample.source == {"path": "owner/name", "name": "de", "test": "heldout"}
     assert [column.kind for column in sample.columns] == ["text", "labels"]
 

@@ -131,9 +131,11 @@ def test_same_seed_same_result_and_order_of_runs_only_flips_the_sign(tmp_path: P
     assert compare_runs([a, b], metrics=["token_accuracy", "bleu"], samples=100, seed=4) != first
     flipped = compare_runs([b, a], metrics=["token_accuracy", "bleu"], samples=100, seed=3)
     for name in ("token_accuracy", "bleu"):
-        there, back = first.difference("b", name), flipped.difference("a", name)
-        assert (back.value, back.low, back.high) == pytest.approx((-there.value, -there.high, -there.low))
-        assert back.p_value == there.p_value
+        forward, backward = first.difference("b", name), flipped.difference("a", name)
+        assert (backward.value, backward.low, backward.high) == pytest.approx(
+            (-forward.value, -forward.high, -forward.low)
+        )
+        assert backward.p_value == forward.p_value
 
 
 def test_metrics_come_from_the_results_of_all_runs(tmp_path: Path) -> None:

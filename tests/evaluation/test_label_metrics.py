@@ -92,8 +92,10 @@ def test_labels_that_are_missing_on_one_side_or_on_both() -> None:
     values = compute_metrics(["accuracy", "f1_macro", "matthews"], ["a", "a", "c"], ["a", "b", "a"])
     assert values["f1_macro"] == pytest.approx((0.5 + 0 + 0) / 3)
     assert values["accuracy"] == pytest.approx(1 / 3)
-    one = compute_metrics(["accuracy", "f1_macro", "f1_micro", "matthews"], ["a", "a"], ["a", "a"], labels=["a", "b"])
-    assert one == {"accuracy": 1.0, "f1_macro": 1.0, "f1_micro": 1.0, "matthews": 0.0}
+    single_class = compute_metrics(
+        ["accuracy", "f1_macro", "f1_micro", "matthews"], ["a", "a"], ["a", "a"], labels=["a", "b"]
+    )
+    assert single_class == {"accuracy": 1.0, "f1_macro": 1.0, "f1_micro": 1.0, "matthews": 0.0}
     assert compute_metrics(["f1", "recall"], [0, 0], [0, 0]) == {"f1": 0.0, "recall": 0.0}
     assert compute_metrics(["f1_macro", "accuracy"], [[], []], [[], []]) == {"f1_macro": 0.0, "accuracy": 1.0}
 

@@ -108,11 +108,11 @@ def test_null_scores_and_thresholds() -> None:
 )
 @settings(max_examples=100, deadline=None)
 def test_no_threshold_is_better_than_the_best(rows: list[tuple[float, float, bool]]) -> None:
-    scores, given, silent = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
-    best, threshold = best_threshold(scores, given, silent)
-    assert np.where(scores > threshold, silent, given).mean() * 100 == pytest.approx(best)
+    scores, answered, silent = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    best, threshold = best_threshold(scores, answered, silent)
+    assert np.where(scores > threshold, silent, answered).mean() * 100 == pytest.approx(best)
     for tried in (-9, -1.5, -0.5, 0.0, 0.05, 0.1, 1.0, 2.0, 9):
-        assert np.where(scores > tried, silent, given).mean() * 100 <= best + 1e-9
+        assert np.where(scores > tried, silent, answered).mean() * 100 <= best + 1e-9
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,9 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
 def test_a_vector_is_that_of_the_text_alone(encoder: Path, pooling: Any) -> None:
-    found = list(Embedder(encoder, pooling, tokens_per_batch=16).stream(TEXTS, LineIssues()))
+    vectors = list(Embedder(encoder, pooling, tokens_per_batch=16).stream(TEXTS, LineIssues()))
     model, tokenizer = AutoModel.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
-    for text, vector in zip(TEXTS, found, strict=True):
+    for text, vector in zip(TEXTS, vectors, strict=True):
         with torch.no_grad():
             states = model(**tokenizer(text, truncation=True, max_length=32, return_tensors="pt")).last_hidden_state[0]
         expected = {"mean": states.mean(0), "cls": states[0], "last": states[-1]}[pooling]

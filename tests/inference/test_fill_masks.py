@@ -24,8 +24,8 @@ def test_masks_are_filled_as_by_the_stock_pipeline(run_of_task: Any, tmp_path: P
     assert [len(row["tokens"]) for row in rows] == [1, 2, 0, 0]
     fill = pipeline("fill-mask", str(run / "model"), top_k=3)
     expected = [fill(texts[0]), *fill(texts[1])]
-    found = [mask for row in rows for mask in row["top_tokens"]]
-    for ours, theirs in zip(found, expected, strict=True):
+    masks = [mask for row in rows for mask in row["top_tokens"]]
+    for ours, theirs in zip(masks, expected, strict=True):
         assert [token["score"] for token in ours] == pytest.approx([token["score"] for token in theirs], rel=1e-4)
     assert rows[2]["prediction"] == "no mask"
     assert "2 rows had no [MASK], nothing was filled" in done.stderr

@@ -79,7 +79,7 @@ def test_no_more_than_a_portion_is_read_ahead_or_kept(translator: Translator) ->
         assert written <= done <= read <= written + 50
         outputs.append(weakref.ref(best[0]))
         if written % 200 == 0:
-            alive = sum(one() is not None for one in outputs)
+            alive = sum(reference() is not None for reference in outputs)
             assert alive <= 100
             assert len(lines) <= 200
     assert written == done == read == 2000
@@ -102,7 +102,7 @@ def test_counting_and_order_over_portions(translator: Translator, tmp_path: Path
     lines = [f"{day} June {year}" if day % 5 else "" for day in range(1, 29) for year in (1999, 2021)]
     expected = texts_of(translator.translate(lines))
     assert texts_of(translator.translate(lines, portion_size=7, tokens_per_batch=40)) == expected
-    assert [expected[place] for place, line in enumerate(lines) if not line] == [""] * lines.count("")
+    assert [expected[index] for index, line in enumerate(lines) if not line] == [""] * lines.count("")
     for end in ("\n", ""):
         (tmp_path / "in.txt").write_text("\n".join(lines) + end, encoding="utf-8")
         assert count_lines(tmp_path / "in.txt") == len(lines)
@@ -130,8 +130,8 @@ def test_every_kind_of_bad_line(limited: Path, tmp_path: Path, kit_here: RunKit)
     translator = Translator(limited)
     good = texts_of(translator.translate(["3 May 1984", "7 June 2001", "no end", ("June " * 20)[:23]]))
     assert [outputs[0], outputs[9], outputs[10], outputs[4]] == good
-    for place, wanted in enumerate(bad.values(), start=1):
-        assert (outputs[place] == "") == (wanted == "")
+    for index, expected in enumerate(bad.values(), start=1):
+        assert (outputs[index] == "") == (expected == "")
     assert "2 lines had bytes that are not UTF-8, read as \ufffd: lines 2, 4" in done.stderr
     assert (
         "3 lines held nothing but control characters or broken bytes, the output is empty: lines 2, 3, 8" in done.stderr
@@ -163,9 +163,9 @@ def test_half_a_character_costs_one_line(translator: Translator) -> None:
     issues = LineIssues()
     lines = [GOOD[0], "a \ud800 b", GOOD[1]]
     for split in (None, "de"):
-        found = texts_of(translator.translate(lines, issues=issues, split_sentences=split))
-        assert [found[0], found[2]] == texts_of(translator.translate([GOOD[0], GOOD[1]], split_sentences=split))
-        assert found[1] == ""
+        texts = texts_of(translator.translate(lines, issues=issues, split_sentences=split))
+        assert [texts[0], texts[2]] == texts_of(translator.translate([GOOD[0], GOOD[1]], split_sentences=split))
+        assert texts[1] == ""
     assert "line" in issues.messages()[0]
     assert "could not be translated" in issues.messages()[0]
 
@@ -181,12 +181,12 @@ def test_a_batch_that_fails_is_tried_in_parts(
     expected = texts_of(translator.translate(lines))
     search, sizes = kit.tasks.families.seq2seq.inference.search, []
 
-    def narrow(model: Any, batch: dict[str, Any], how: Any) -> Any:
+    def narrow(model: Any, batch: dict[str, Any], settings: Any) -> Any:
         rows, length = batch["input_ids"].shape
         sizes.append(rows)
         if rows > 2 or length == 20:  # with the end marker
             raise RuntimeError("no memory\nfor so much")
-        return search(model, batch, how)
+        return search(model, batch, settings)
 
     monkeypatch.setattr(kit.tasks.families.seq2seq.inference, "search", narrow)
     (tmp_path / "in.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -220,10 +220,10 @@ def test_an_interrupted_file_leaves_nothing_behind(
 ) -> None:
     search = kit.tasks.families.seq2seq.inference.search
 
-    def interrupted(model: Any, batch: dict[str, Any], how: Any) -> Any:
+    def interrupted(model: Any, batch: dict[str, Any], settings: Any) -> Any:
         if batch["input_ids"].shape[1] < 12:  # the shortest lines come last
             raise KeyboardInterrupt
-        return search(model, batch, how)
+        return search(model, batch, settings)
 
     monkeypatch.setattr(kit.tasks.families.seq2seq.inference, "search", interrupted)
     (tmp_path / "in.txt").write_text("\n".join([*GOOD, "5 May"]), encoding="utf-8")
@@ -251,8 +251,10 @@ def test_lines_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFa
     path = tmp_path_factory.mktemp("lines") / "in.txt"
     path.write_bytes("".join(line + "\n" for line in lines).encode())
     issues = LineIssues()
-    with read_lines(path, issues) as found:
-        assert list(found) == [line.removeprefix("\ufeff") if not place else line for place, line in enumerate(lines)]
+    with read_lines(path, issues) as read_back:
+        assert list(read_back) == [
+            line.removeprefix("\ufeff") if not index else line for index, line in enumerate(lines)
+        ]
     assert issues.messages() == []
 
 
@@ -264,11 +266,11 @@ def test_a_cut_never_halves_a_character(tmp_path_factory: pytest.TempPathFactory
     path = tmp_path_factory.mktemp("cut") / "in.txt"
     path.write_bytes(line.encode() + b"\nnext")
     issues = LineIssues()
-    with read_lines(path, issues) as found:
-        cut, after = found
+    with read_lines(path, issues) as read_back:
+        truncated, after = read_back
     assert after == "next"
-    assert line.startswith(cut)
-    assert MAX_LINE_BYTES - 4 < len(cut.encode()) <= MAX_LINE_BYTES
+    assert line.startswith(truncated)
+    assert MAX_LINE_BYTES - 4 < len(truncated.encode()) <= MAX_LINE_BYTES
     assert len(issues.messages()) == (len(line.encode()) > MAX_LINE_BYTES)
 
 
@@ -283,16 +285,16 @@ PARTS = st.lists(
 @settings(max_examples=200, deadline=None)
 def test_nothing_is_lost_between_sentences(paragraph: str, language: str) -> None:
     sentences = split_sentences(paragraph, language)
-    assert "".join(one.before + one.text + one.after for one in sentences) == paragraph
-    assert all(one.text == one.text.strip() or len(sentences) == 1 for one in sentences)
-    joined = join_sentences(sentences, [one.text for one in sentences])
+    assert "".join(sentence.before + sentence.text + sentence.after for sentence in sentences) == paragraph
+    assert all(sentence.text == sentence.text.strip() or len(sentences) == 1 for sentence in sentences)
+    joined = join_sentences(sentences, [sentence.text for sentence in sentences])
     assert "".join(joined.split()) == "".join(paragraph.split())
 
 
 def test_sentences_are_put_together_as_they_stood() -> None:
     paragraph = "  Das ist Dr. Maier.  Er kommt z.B. heute!\tJa? "
     sentences = split_sentences(paragraph, "de")
-    assert [one.text for one in sentences] == ["Das ist Dr. Maier.", "Er kommt z.B. heute!", "Ja?"]
+    assert [sentence.text for sentence in sentences] == ["Das ist Dr. Maier.", "Er kommt z.B. heute!", "Ja?"]
     assert join_sentences(sentences, ["A.", "B!", "C?"]) == "  A.  B!\tC? "
     japanese = split_sentences("猫です。犬です。", "ja")
     assert join_sentences(japanese, ["A cat.", "A dog."]) == "A cat. A dog."
@@ -338,7 +340,7 @@ def test_samples_of_an_encoder_decoder(trained: Path, kit_here: Any, tmp_path: P
     first = drawn(1)
     assert drawn(1) == first
     assert drawn(2) != first
-    assert all(one != other for one, other in first)
+    assert all(sample != other for sample, other in first)
 
     tokenizers, model = translator.tokenizers, translator.model
     batch = translator.pairs(tokenizers.encode_source(lines)).batch(np.arange(3), tokenizers.source.pad_token_id)

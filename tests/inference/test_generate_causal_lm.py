@@ -32,12 +32,12 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     special = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     if request.param == "gpt2":
         sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32, "initializer_range": 0.6}
-        made = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **special))
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes, **special))
     else:
-        made = RNNLMForCausalLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_size=16, **special))
-        for parameter in made.parameters():
+        model = RNNLMForCausalLM(RNNLMConfig(vocab_size=len(tokenizer), hidden_size=16, **special))
+        for parameter in model.parameters():
             parameter.data *= 4
-    made.save_pretrained(folder)
+    model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 
@@ -45,36 +45,36 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_batch_writes_what_each_line_gets_alone(model: Path, beams: int) -> None:
     completer = Completer(model, GenerateOptions(max_new_tokens=9, num_beams=beams))
-    together = [found[0] for found in completer.stream(LINES)]
-    one_by_one = [found[0] for found in completer.with_options(tokens_per_batch=1).stream(LINES)]
-    assert [found.text for found in together] == [found.text for found in one_by_one]
-    assert [found.score for found in together] == pytest.approx([found.score for found in one_by_one], rel=1e-4)
-    assert all(found.text.startswith(line) for found, line in zip(together, LINES, strict=True))
-    assert len({found.text for found in together}) > 3
+    together = [output[0] for output in completer.stream(LINES)]
+    one_by_one = [output[0] for output in completer.with_options(tokens_per_batch=1).stream(LINES)]
+    assert [output.text for output in together] == [output.text for output in one_by_one]
+    assert [output.score for output in together] == pytest.approx([output.score for output in one_by_one], rel=1e-4)
+    assert all(output.text.startswith(line) for output, line in zip(together, LINES, strict=True))
+    assert len({output.text for output in together}) > 3
 
 
 def test_it_is_what_transformers_writes(model: Path) -> None:
-    found = [one[0].text for one in Completer(model, GenerateOptions(max_new_tokens=6)).stream(LINES)]
+    texts = [outputs[0].text for outputs in Completer(model, GenerateOptions(max_new_tokens=6)).stream(LINES)]
     pipe = pipeline("text-generation", model=str(model))
-    for line, text in zip(LINES, found, strict=True):
+    for line, text in zip(LINES, texts, strict=True):
         if line:  # transformers drops the unknown token, which stands for text
             written = text[len(line) :].replace("<unk>", "")
             assert pipe(line, max_new_tokens=6, do_sample=False)[0]["generated_text"] == line + written
     loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
     start = torch.tensor([[tokenizer.eos_token_id]])  # what stands before every text in training
     written = loaded.generate(start, attention_mask=torch.ones_like(start), max_new_tokens=6, do_sample=False)
-    assert tokenizer.decode(written[0], skip_special_tokens=True) == found[1].replace("<unk>", "")
+    assert tokenizer.decode(written[0], skip_special_tokens=True) == texts[1].replace("<unk>", "")
 
 
 def test_scores_are_the_mean_log_probability_of_what_was_written(model: Path) -> None:
     completer = Completer(model, GenerateOptions(max_new_tokens=5))
-    (found,) = next(completer.stream(["the cat"]))
+    (output,) = next(completer.stream(["the cat"]))
     ids = completer.tokenizer("the cat")["input_ids"]
     with torch.no_grad():
         written = completer.model.generate(torch.tensor([ids]), max_new_tokens=5, do_sample=False)
         logs = completer.model(written).logits[0, len(ids) - 1 : -1].log_softmax(-1)
     expected = logs.gather(1, written[0, len(ids) :, None]).mean()
-    assert found.score == pytest.approx(float(expected), rel=1e-4)
+    assert output.score == pytest.approx(float(expected), rel=1e-4)
 
 
 @given(lines=st.lists(st.text(max_size=60), max_size=8), tokens=st.sampled_from([1, 50, 8192]))
@@ -82,9 +82,9 @@ def test_scores_are_the_mean_log_probability_of_what_was_written(model: Path) ->
 def test_whatever_is_given_each_line_gets_an_output(model: Path, lines: list[str], tokens: int) -> None:
     completer = COMPLETERS.setdefault(model, Completer(model))
     changed = completer.with_options(max_new_tokens=3, tokens_per_batch=tokens)
-    found = list(changed.stream(lines, LineIssues()))
-    assert len(found) == len(lines)
-    assert all(len(outputs) == 1 for outputs in found)
+    results = list(changed.stream(lines, LineIssues()))
+    assert len(results) == len(lines)
+    assert all(len(outputs) == 1 for outputs in results)
 
 
 COMPLETERS: dict[Path, Completer] = {}
@@ -95,7 +95,7 @@ def test_samples_follow_their_seed(model: Path) -> None:
 
     def texts(**changes: Any) -> list[str]:
         sampler = completer.with_options(max_new_tokens=8, sample=True, n_best=3, **changes)
-        return [found.text for outputs in sampler.stream(["the", ""]) for found in outputs]
+        return [output.text for outputs in sampler.stream(["the", ""]) for output in outputs]
 
     assert len(texts()) == 6
     assert len(set(texts())) > 2
@@ -130,10 +130,10 @@ def test_long_beginnings_are_read_from_their_end(model: Path) -> None:
     with pytest.raises(KitError, match="at most 31"):
         completer.with_options(max_new_tokens=32)
     long = "the cat sat " * 40
-    (found,) = next(completer.with_options(max_new_tokens=4).stream([long], issues))
-    assert found.text.startswith(long)
+    (output,) = next(completer.with_options(max_new_tokens=4).stream([long], issues))
+    assert output.text.startswith(long)
     assert issues.messages() == ["1 line had more than 28 tokens, only the end was read: line 1"]
     end = completer.tokenizer(long)["input_ids"][-28:]
     with torch.no_grad():
         expected = completer.model.generate(torch.tensor([end]), max_new_tokens=4, do_sample=False)[0, 28:]
-    assert found.text[len(long) :] == completer.tokenizer.decode(expected, skip_special_tokens=True)
+    assert output.text[len(long) :] == completer.tokenizer.decode(expected, skip_special_tokens=True)

@@ -80,23 +80,23 @@ def test_one_pass_gives_what_every_step_of_generate_saw(name: str, num_beams: in
     beams = seen.beam_indices[0].tolist() if num_beams > 1 else [0] * steps
     assert steps > 2
 
-    found = attention_weights(model, source, tokens[:-1])
+    maps = attention_weights(model, source, tokens[:-1])
     assert model.config._attn_implementation == implementation
     for step in range(steps):
         for layer, weights in enumerate(seen.cross_attentions[step]):
-            told = found["cross"][layer, :, step]
-            torch.testing.assert_close(told, weights[beams[step], :, -1], atol=1e-5, rtol=1e-4)
-    assert len(found["cross"]) == len(seen.cross_attentions[0])
+            actual = maps["cross"][layer, :, step]
+            torch.testing.assert_close(actual, weights[beams[step], :, -1], atol=1e-5, rtol=1e-4)
+    assert len(maps["cross"]) == len(seen.cross_attentions[0])
     if "rnn" in name:
-        assert list(found) == ["cross"]
+        assert list(maps) == ["cross"]
         return
     for step in range(steps):
         for layer, weights in enumerate(seen.decoder_attentions[step]):
-            told = found["decoder"][layer, :, step, : step + 1]
-            torch.testing.assert_close(told, weights[beams[step], :, -1], atol=1e-5, rtol=1e-4)
-    assert not found["decoder"].triu(1).any()
-    torch.testing.assert_close(found["encoder"], torch.cat([layer[:1] for layer in seen.encoder_attentions]))
-    for weights in found.values():
+            actual = maps["decoder"][layer, :, step, : step + 1]
+            torch.testing.assert_close(actual, weights[beams[step], :, -1], atol=1e-5, rtol=1e-4)
+    assert not maps["decoder"].triu(1).any()
+    torch.testing.assert_close(maps["encoder"], torch.cat([layer[:1] for layer in seen.encoder_attentions]))
+    for weights in maps.values():
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 
 
@@ -202,8 +202,8 @@ def test_the_command_draws_curves_and_attention_and_says_where(rnn: Path, kit_he
 
 
 def test_every_kind_of_a_transformer(transformer: Path, drawn: dict[Path, Figure], tmp_path: Path) -> None:
-    found = attention_by(transformer, SENTENCE)
-    source, output = characters(SENTENCE), tokens_along_output(found)
+    attention = attention_by(transformer, SENTENCE)
+    source, output = characters(SENTENCE), tokens_along_output(attention)
     pictures = plot(transformer, PlotOptions(sentence=SENTENCE, kind="all", layer="all", output=tmp_path))
     assert [path.name for path in pictures] == [
         "attention_all_layers.png", "encoder_attention_all_layers.png", "decoder_attention_all_layers.png",
@@ -212,15 +212,15 @@ def test_every_kind_of_a_transformer(transformer: Path, drawn: dict[Path, Figure
     for path, kind, side in zip(pictures, ("cross", "encoder", "decoder"), sides, strict=True):
         figure = drawn[path]
         assert tokens_along(figure) == side
-        np.testing.assert_array_equal(maps_of(figure), found.weights[kind].flatten(0, 1).numpy())
+        np.testing.assert_array_equal(maps_of(figure), attention.weights[kind].flatten(0, 1).numpy())
     encoder, decoder = drawn[pictures[1]].axes[0], drawn[pictures[2]].axes[0]
     assert (encoder.get_ylabel(), encoder.get_xlabel()) == ("source", "attends to source")
     assert (decoder.get_ylabel(), decoder.get_xlabel()) == ("output", "attends to output so far")
     assert np.ma.getmaskarray(decoder.images[0].get_array())[0, 1:].all()
 
 
-def tokens_along_output(found: Attention) -> list[str]:
-    return [SPECIAL_NAMES.get(token, token) for token in found.output]
+def tokens_along_output(attention: Attention) -> list[str]:
+    return [SPECIAL_NAMES.get(token, token) for token in attention.output]
 
 
 @pytest.mark.parametrize(
@@ -263,11 +263,11 @@ def test_a_given_target_is_read_instead_of_a_search(transformer: Path, drawn: di
     labels = translator.tokenizers.encode_target(["2021-04-03"])
     translator.model.set_attn_implementation("eager")
     with torch.inference_mode():
-        told = translator.model(
+        forward = translator.model(
             input_ids=torch.tensor(translator.tokenizers.encode_source([SENTENCE])), labels=torch.tensor(labels),
             output_attentions=True,
         )  # fmt: skip
-    np.testing.assert_allclose(maps_of(drawn[path]), told.decoder_attentions[-1][0].numpy(), atol=1e-6)
+    np.testing.assert_allclose(maps_of(drawn[path]), forward.decoder_attentions[-1][0].numpy(), atol=1e-6)
 
 
 def test_a_sequence_beyond_the_positions_is_cut_and_said_so(
@@ -277,8 +277,8 @@ def test_a_sequence_beyond_the_positions_is_cut_and_said_so(
     (path,) = plot(short, PlotOptions(sentence=SENTENCE))
     assert tokens_along(drawn[path])[1] == [*"3.␣Ap", "END"]
     assert "truncated after 6 tokens" in title_of(drawn[path])
-    found = attention_by(short, "3", "2021-04-03")
-    assert (len(found.output), found.truncated_at) == (6, 6)
+    attention = attention_by(short, "3", "2021-04-03")
+    assert (len(attention.output), attention.truncated_at) == (6, 6)
     assert attention_by(short, "3", "20").truncated_at is None
     assert len(attention_by(run_of("rnn"), "3 " * MAX_TOKENS).source) == MAX_TOKENS
 
@@ -342,9 +342,9 @@ def test_bytes_are_read_as_text() -> None:
     ],
 )
 def test_mistakes(transformer: Path, options: dict[str, object], message: str) -> None:
-    with pytest.raises(KitError) as told:
+    with pytest.raises(KitError) as error:
         plot(transformer, PlotOptions(**options))
-    assert message in str(told.value)
+    assert message in str(error.value)
     assert not (transformer / "plots").exists()
 
 
@@ -364,12 +364,12 @@ def test_what_an_rnn_does_not_have(rnn: Path, drawn: dict[Path, Figure]) -> None
 
 def test_a_model_without_attention(run_of: Callable[..., Path], tmp_path: Path) -> None:
     blind = run_of("rnn without attention")
-    said: list[str] = []
-    names = {path.name for path in plot(blind, PlotOptions(output=tmp_path / "pictures"), said.append)}
+    messages: list[str] = []
+    names = {path.name for path in plot(blind, PlotOptions(output=tmp_path / "pictures"), messages.append)}
     assert "loss.png" in names
     assert "attention.png" not in names
-    assert len(said) == 1
-    assert "has no attention" in said[0]
+    assert len(messages) == 1
+    assert "has no attention" in messages[0]
     with pytest.raises(KitError, match="has no attention"):
         plot(blind, PlotOptions(sentence=SENTENCE))
 

@@ -32,11 +32,11 @@ def test_rows_without_labels_get_the_predictions_of_training(kind: str, tmp_path
     done = kit_here("predict", run.folder, folder / "new.jsonl", "--output", folder / "out.jsonl")
     assert done.returncode == 0, done.stderr
     assert f"{len(rows)} rows: " in done.stderr
-    found = [json.loads(line) for line in (folder / "out.jsonl").read_text(encoding="utf-8").splitlines()]
-    assert [row["prediction"] for row in found] == [
+    predicted = [json.loads(line) for line in (folder / "out.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["prediction"] for row in predicted] == [
         pytest.approx(row["prediction"]) if kind == "numbers" else row["prediction"] for row in expected
     ]
-    for number, (row, right, source) in enumerate(zip(found, expected, rows, strict=True)):
+    for number, (row, right, source) in enumerate(zip(predicted, expected, rows, strict=True)):
         assert {name: row[name] for name in ("number", *source)} == {"number": number, **source}
         if "score" in right:
             assert row["score"] == pytest.approx(right["score"], abs=1e-6)
@@ -94,22 +94,22 @@ def test_rows_without_text_and_long_ones_are_told(run: Path, tmp_path: Path, kit
     assert "1 row had nothing to read, the prediction is empty: row 1" in done.stderr
     assert "1 rows were longer than the model reads, and were truncated" in done.stderr
     with (tmp_path / "odd.csv").open(encoding="utf-8", newline="") as file:
-        found = list(csv.DictReader(file))
-    assert [row["prediction"] for row in found[:2]] == ["", found[1]["prediction"]]
-    assert found[0] == {"word": "", "tags": '["a", "b"]', "prediction": "", "score": ""}
-    assert {row["prediction"] for row in found[3:]} == {"y"}
+        predicted = list(csv.DictReader(file))
+    assert [row["prediction"] for row in predicted[:2]] == ["", predicted[1]["prediction"]]
+    assert predicted[0] == {"word": "", "tags": '["a", "b"]', "prediction": "", "score": ""}
+    assert {row["prediction"] for row in predicted[3:]} == {"y"}
 
 
 def test_a_model_of_built_in_data_labels_files_of_any_layout(tmp_path: Path, kit_here: Any) -> None:
     run = trained(tmp_path, "classification").folder
-    told = map(json.loads, (run / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines())
-    rows = [row for row in told if row["label"] in ("de", "German")]
+    predictions = map(json.loads, (run / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines())
+    rows = [row for row in predictions if row["label"] in ("de", "German")]
     (tmp_path / "dates.csv").write_text("".join(f"1;{row['text']}\n" for row in rows), encoding="cp1252")
-    how = ("data.columns=[id,text]", "data.delimiter=;", "data.encoding=cp1252")
-    done = kit_here("predict", run, "dates.csv", *how)
+    layout = ("data.columns=[id,text]", "data.delimiter=;", "data.encoding=cp1252")
+    done = kit_here("predict", run, "dates.csv", *layout)
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["prediction"] for row in found] == [row["prediction"] for row in rows] != []
+    predicted = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["prediction"] for row in predicted] == [row["prediction"] for row in rows] != []
 
 
 def test_words_without_tags(tmp_path: Path, kit_here: Any) -> None:
@@ -121,9 +121,9 @@ def test_words_without_tags(tmp_path: Path, kit_here: Any) -> None:
     for name in ("bare.conll", "tagged.conll"):
         done = kit_here("predict", run, name)
         assert done.returncode == 0, done.stderr
-        found = [json.loads(line) for line in done.stdout.splitlines()]
-        assert [row["tokens"] for row in found] == [["Anna", "met", "Bo"], ["Bo"]]
-        assert found[0]["prediction"] == ["B-PER", "O", "B-PER"]
+        predicted = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["tokens"] for row in predicted] == [["Anna", "met", "Bo"], ["Bo"]]
+        assert predicted[0]["prediction"] == ["B-PER", "O", "B-PER"]
 
 
 def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
@@ -170,10 +170,10 @@ def test_plain_text_is_tagged_with_scores_in_one_scheme(tmp_path: Path, kit_here
     for name in ("in.txt", "cells.jsonl"):
         done = kit_here("predict", run, tmp_path / name)
         assert done.returncode == 0, done.stderr
-        found = [json.loads(line) for line in done.stdout.splitlines()]
-        assert [row["tokens"] for row in found] == [words[0], [], words[1]]
-        assert [len(row["prediction"]) for row in found] == [len(row["score"]) for row in found] == [5, 0, 4]
-        assert all(0 < score <= 1 for row in found for score in row["score"])
+        predicted = [json.loads(line) for line in done.stdout.splitlines()]
+        assert [row["tokens"] for row in predicted] == [words[0], [], words[1]]
+        assert [len(row["prediction"]) for row in predicted] == [len(row["score"]) for row in predicted] == [5, 0, 4]
+        assert all(0 < score <= 1 for row in predicted for score in row["score"])
     assert [row["text"] for row in map(json.loads, kit_here("predict", run, "in.txt").stdout.splitlines())] == texts
     tagged = [json.loads(line) for line in kit_here("predict", run, "tagged.jsonl").stdout.splitlines()]
     assert tagged[1]["tags"] == ["B-PER", "I-PER", "O", "B-PER"]

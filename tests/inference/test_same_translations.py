@@ -22,17 +22,17 @@ def translations(trained: Path) -> list[str]:
 def test_kit_pipeline(trained: Path, translations: list[str]) -> None:
     pipe = pipeline("translation", model=trained / "model")
     assert [pipe(sentence)[0]["translation_text"] for sentence in SENTENCES] == translations
-    assert [found["translation_text"] for found in pipe(SENTENCES, batch_size=3)] == translations
+    assert [record["translation_text"] for record in pipe(SENTENCES, batch_size=3)] == translations
 
 
 def test_pipeline_n_best_with_scores(trained: Path) -> None:
     translator = Translator(trained)
     expected = next(translator.translate(SENTENCES[:1], n_best=3))
     pipe = pipeline("translation", model=trained / "model")
-    found = pipe(SENTENCES[0], num_return_sequences=3, return_scores=True)
-    assert [record["translation_text"] for record in found] == [output.text for output in expected]
-    assert [record["score"] for record in found] == pytest.approx([output.score for output in expected], abs=1e-5)
-    assert [record["finished"] for record in found] == [output.finished for output in expected]
+    records = pipe(SENTENCES[0], num_return_sequences=3, return_scores=True)
+    assert [record["translation_text"] for record in records] == [output.text for output in expected]
+    assert [record["score"] for record in records] == pytest.approx([output.score for output in expected], abs=1e-5)
+    assert [record["finished"] for record in records] == [output.finished for output in expected]
     greedy = pipe(SENTENCES[0], num_beams=1, return_scores=True)[0]
     alone = next(translator.translate(SENTENCES[:1], num_beams=1))[0]
     assert greedy["score"] == pytest.approx(alone.score, abs=1e-5)

@@ -90,12 +90,12 @@ def ways(model: PreTrainedModel) -> Iterator[tuple[str, dict[str, Any]]]:
     """All that peft can adapt or train in full: modules of the classes that it knows, any module, any matrix."""
     some_linear = next(name for name, module in model.named_modules() if isinstance(module, nn.Linear))
     for name, module in model.named_modules():
-        own = dict(module.named_parameters(recurse=False))
+        parameters = dict(module.named_parameters(recurse=False))
         if isinstance(module, nn.Linear | nn.Embedding | nn.Conv2d):
             yield f"LoRA on {name}", {"target_modules": [name]}
-        if own and name != some_linear:
+        if parameters and name != some_linear:
             yield f"{name} in full", {"target_modules": [some_linear], "modules_to_save": [name]}
-        if matrices := [f"{name}.{parameter}" for parameter, value in own.items() if value.dim() == 2]:
+        if matrices := [f"{name}.{parameter}" for parameter, value in parameters.items() if value.dim() == 2]:
             yield f"LoRA on {', '.join(matrices)}", {"target_modules": [], "target_parameters": matrices}
 
 
@@ -117,7 +117,7 @@ def test_every_kind_of_module_can_be_adapted(name: str) -> None:
     model = built(name)
     batch = batch_for(model)
     plain = loss_of(model, batch, False)
-    for way, settings in ways(model):
+    for label, settings in ways(model):
         adapted = get_peft_model(copy.deepcopy(model), LoraConfig(r=2, init_lora_weights=False, **settings))
         with torch.no_grad():
             for part, parameter in adapted.named_parameters():
@@ -125,14 +125,14 @@ def test_every_kind_of_module_can_be_adapted(name: str) -> None:
                     parameter.add_(0.1)
         training = loss_of(adapted, batch, True)
         training.backward()
-        assert without_gradient(adapted) == [], way
+        assert without_gradient(adapted) == [], label
         evaluated = loss_of(adapted, batch, False)
-        assert abs(evaluated.item() - plain.item()) > 1e-9, way
+        assert abs(evaluated.item() - plain.item()) > 1e-9, label
         merged = adapted.merge_and_unload(safe_merge=True)
         assert type(merged) is type(model)
         # first the evaluation: training moves the statistics of a batch normalization
-        assert torch.allclose(loss_of(merged, batch, False), evaluated, rtol=1e-9), way
-        assert torch.allclose(loss_of(merged, batch, True), training, rtol=1e-9), way
+        assert torch.allclose(loss_of(merged, batch, False), evaluated, rtol=1e-9), label
+        assert torch.allclose(loss_of(merged, batch, True), training, rtol=1e-9), label
 
 
 def test_a_layer_that_is_trained_in_full_drops_its_recurrent_weights() -> None:

@@ -18,8 +18,8 @@ def score_by_hand(
 ) -> Tensor:
     """One score of one head, written as in the papers."""
     width = memory.key(state).shape[0] // asking.heads
-    own = slice(head * width, (head + 1) * width)
-    q, k = asking.query(query)[own], memory.key(state)[own]
+    head_slice = slice(head * width, (head + 1) * width)
+    q, k = asking.query(query)[head_slice], memory.key(state)[head_slice]
     if score == "additive":
         return asking.energy[head] @ torch.tanh(q + k)
     if score == "rbf":
@@ -40,14 +40,16 @@ def test_scores_and_contexts_are_those_of_the_formulas(score: str, heads: int) -
     mask = torch.tensor([[True, True, True], [True, True, False]])
     context, weights = asking(queries, *memory(states), mask)
     for b, h, t in itertools.product(range(2), range(heads), range(2)):
-        there = [m for m in range(3) if mask[b, m]]
-        scores = torch.stack([score_by_hand(score, asking, memory, h, queries[b, t], states[b, m]) for m in there])
+        visible = [m for m in range(3) if mask[b, m]]
+        scores = torch.stack([score_by_hand(score, asking, memory, h, queries[b, t], states[b, m]) for m in visible])
         expected = scores.softmax(0)
-        torch.testing.assert_close(weights[b, h, t, : len(there)], expected)
-        assert (weights[b, h, t, len(there) :] == 0).all()
-        own = slice(h * (4 // heads), (h + 1) * (4 // heads))
-        mixed = sum(weight * memory.value(states[b, m])[own] for weight, m in zip(expected, there, strict=True))
-        torch.testing.assert_close(context[b, t, own], mixed)
+        torch.testing.assert_close(weights[b, h, t, : len(visible)], expected)
+        assert (weights[b, h, t, len(visible) :] == 0).all()
+        head_slice = slice(h * (4 // heads), (h + 1) * (4 // heads))
+        mixed = sum(
+            weight * memory.value(states[b, m])[head_slice] for weight, m in zip(expected, visible, strict=True)
+        )
+        torch.testing.assert_close(context[b, t, head_slice], mixed)
 
 
 def test_keyed_attention_applies_sigmoid_layers() -> None:

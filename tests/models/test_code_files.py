@@ -103,10 +103,10 @@ def test_saving_is_that_of_recurrent_models() -> None:
 def test_a_saved_model_names_the_class_of_every_auto_class(model_type: str, tmp_path: Path) -> None:
     for model_class in classes_of(model_type):
         model_class(config_class(model_type)(hidden_size=8)).save_pretrained(tmp_path)
-        found = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["auto_map"]
+        auto_map = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))["auto_map"]
         bare = {f"modeling_{model_type}.{c.__name__}" for c in classes_of(model_type) if c._auto_class == "AutoModel"}
-        assert {found.get("AutoModel")} - {None} == bare
-        assert found[model_class._auto_class] == f"modeling_{model_type}.{model_class.__name__}"
+        assert {auto_map.get("AutoModel")} - {None} == bare
+        assert auto_map[model_class._auto_class] == f"modeling_{model_type}.{model_class.__name__}"
 
 
 @pytest.mark.parametrize("model_type", MODELS)

@@ -75,11 +75,11 @@ def test_a_model_trains_and_writes_in_bf16(model_type: str, choices: dict[str, A
     expected = result_of(model, batch)
     feedback = {"sampling_probability": 0.5} if model_type in RECURRENT and model_type != "rnn_lm" else {}
     with torch.autocast("cpu", torch.bfloat16):
-        found = result_of(model, batch)
+        actual = result_of(model, batch)
         written_by(model, batch)
         loss = model.train()(**batch, **feedback).loss
     assert loss.dtype == torch.float32
-    torch.testing.assert_close(found.float(), expected, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(actual.float(), expected, rtol=0.1, atol=0.1)
     loss.backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
 
@@ -137,17 +137,17 @@ def test_embeddings_can_be_given_instead_of_tokens(model_type: str, beams: int) 
     del embeds["input_ids"]
     assert torch.equal(result_of(model, embeds), result_of(model, batch))
     expected = written_by(model, batch, num_beams=beams)
-    found = written_by(model, embeds, num_beams=beams)
-    assert torch.equal(found, expected[:, -found.shape[1] :])
-    assert found.shape[1] >= 4
+    actual = written_by(model, embeds, num_beams=beams)
+    assert torch.equal(actual, expected[:, -actual.shape[1] :])
+    assert actual.shape[1] >= 4
 
 
 @pytest.mark.parametrize("shape", [None, (1, 1), (2, 12, 12), (2, 1, 12, 12)])
 def test_a_captioner_needs_an_image(shape: tuple[int, ...] | None) -> None:
     model = tiny_model("rnn_captioner")
-    given = {} if shape is None else {"pixel_values": torch.zeros(shape)}
+    inputs = {} if shape is None else {"pixel_values": torch.zeros(shape)}
     with pytest.raises(ValueError, match=r"needs pixel_values \(batch, 3, height, width\), got a tensor of shape"):
-        model.generate(**given, max_new_tokens=3)
+        model.generate(**inputs, max_new_tokens=3)
 
 
 # ---- caches ----------------------------------------------------------------------------------------------------------
@@ -181,9 +181,9 @@ def test_a_transformer_takes_a_cache_for_self_attention_alone() -> None:
 @pytest.mark.parametrize("beams", [1, 3])
 def test_a_static_cache_generates_the_same(model_type: str, choices: dict[str, Any], beams: int) -> None:
     model, batch = tiny_model(model_type, **choices), batch_of(model_type)
-    how = {"num_beams": beams, "max_new_tokens": 6}
-    expected = written_by(model, batch, **how)
-    assert torch.equal(written_by(model, batch, cache_implementation="static", **how), expected)
+    options = {"num_beams": beams, "max_new_tokens": 6}
+    expected = written_by(model, batch, **options)
+    assert torch.equal(written_by(model, batch, cache_implementation="static", **options), expected)
 
 
 @pytest.mark.parametrize("model_type", [model_type for model_type in WRITERS if model_type in RECURRENT])
@@ -207,8 +207,8 @@ def test_a_resized_vocabulary_keeps_its_weights(model_type: str, size: int) -> N
     assert model.get_input_embeddings() is resized
     actual = result_of(model, batch)
     assert actual.shape[-1] == size
-    kept = min(size, 12)
-    torch.testing.assert_close(actual[..., :kept], expected[..., :kept])
+    common = min(size, 12)
+    torch.testing.assert_close(actual[..., :common], expected[..., :common])
     assert written_by(model, batch).max() < size
 
 
@@ -230,8 +230,8 @@ def test_an_offloaded_model_computes_the_same(
     else:
         model.save_pretrained(tmp_path / "model")
         size = sum(parameter.nbytes for parameter in model.parameters())
-        where = {"device_map": "auto", "max_memory": {"cpu": size // 2}, "offload_folder": tmp_path}
-        model = type(model).from_pretrained(tmp_path / "model", **where).eval()
+        placement = {"device_map": "auto", "max_memory": {"cpu": size // 2}, "offload_folder": tmp_path}
+        model = type(model).from_pretrained(tmp_path / "model", **placement).eval()
     assert any(parameter.is_meta for parameter in model.parameters())
     torch.testing.assert_close(result_of(model, batch), expected)
     torch.testing.assert_close(written_by(model, batch), expected_writing)

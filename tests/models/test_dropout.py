@@ -20,9 +20,9 @@ def test_any_shape_is_kept_or_zero_and_follows_the_seed(shape: list[int], probab
     dropped = dropout(x)
     torch.manual_seed(seed)
     assert torch.equal(dropout(x), dropped)
-    kept = dropped != 0
+    survived = dropped != 0
     scale = 1 / (1 - probability) if probability < 1 else 0.0
-    torch.testing.assert_close(dropped[kept], x[kept] * scale, rtol=1e-2 if probability > 0.9 else 1e-4, atol=0)
+    torch.testing.assert_close(dropped[survived], x[survived] * scale, rtol=1e-2 if probability > 0.9 else 1e-4, atol=0)
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.15, 0.3, 0.5, 0.9])

@@ -92,8 +92,8 @@ def test_an_exported_part_computes_the_same_for_any_batch_and_length(model_type:
     shapes = AdditionalInputs()
     shapes.add((), inputs[1])
     program = export(module, (), inputs[0], dynamic_shapes=shapes).module()
-    for given in inputs:
-        actual, expected = leaves(program(**given)), leaves(module(**given))
+    for example in inputs:
+        actual, expected = leaves(program(**example)), leaves(module(**example))
         assert len(actual) == len(expected) > 0
         for tensor, other in zip(actual, expected, strict=True):
             torch.testing.assert_close(tensor, other, rtol=1e-4, atol=1e-5)

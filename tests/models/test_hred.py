@@ -40,7 +40,7 @@ def tiny(**choices: Any) -> HREDForConditionalGeneration:
     return model
 
 
-def said(lengths: tuple[tuple[int, ...], ...] = LENGTHS, vocabulary: int = 5) -> list[list[Tensor]]:
+def random_dialogues(lengths: tuple[tuple[int, ...], ...] = LENGTHS, vocabulary: int = 5) -> list[list[Tensor]]:
     """Dialogues of random tokens, with turns of these lengths."""
     chance = torch.Generator().manual_seed(2)
     return [[torch.randint(3, vocabulary, (n,), generator=chance) for n in turns] for turns in lengths]
@@ -50,14 +50,17 @@ def padded(
     spoken: list[list[Tensor]], turns: int = 0, tokens: int = 0, left: tuple[bool, bool] = (False, False)
 ) -> dict[str, Tensor]:
     """Dialogues in one batch, with room for so many more turns and tokens on one side, and any token in it."""
-    most, longest = max(map(len, spoken)) + turns, max(len(turn) for one in spoken for turn in one) + tokens
-    ids = torch.randint(5, (len(spoken), most, longest), generator=torch.Generator().manual_seed(3))
+    max_turns, longest = (
+        max(map(len, spoken)) + turns,
+        max(len(turn) for dialogue in spoken for turn in dialogue) + tokens,
+    )
+    ids = torch.randint(5, (len(spoken), max_turns, longest), generator=torch.Generator().manual_seed(3))
     mask = torch.zeros_like(ids)
     for row, dialogue in enumerate(spoken):
         for number, turn in enumerate(dialogue):
-            place = most - len(dialogue) + number if left[0] else number
-            where = slice(longest - len(turn), None) if left[1] else slice(len(turn))
-            ids[row, place, where], mask[row, place, where] = turn, 1
+            position = max_turns - len(dialogue) + number if left[0] else number
+            columns = slice(longest - len(turn), None) if left[1] else slice(len(turn))
+            ids[row, position, columns], mask[row, position, columns] = turn, 1
     return {"input_ids": ids, "attention_mask": mask}
 
 
@@ -67,7 +70,7 @@ def padded(
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
 def test_writing_is_right(choices: dict[str, Any]) -> None:
     include_utterances = choices["attention"] in ("none", "additive", "scaled_dot", "rbf")
-    model, source = tiny(**choices, include_utterances=include_utterances), padded(said())
+    model, source = tiny(**choices, include_utterances=include_utterances), padded(random_dialogues())
     few = {name: tensor[:2] for name, tensor in source.items()}
     assert_beam_search_finds_the_best(model, few)
     assert_cache_changes_nothing(model, source, TARGET)
@@ -91,11 +94,11 @@ OTHER_CHOICES: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("choices", OTHER_CHOICES, ids=lambda choices: "-".join(map(str, choices)))
 def test_padding_of_turns_and_tokens_changes_nothing(choices: dict[str, Any]) -> None:
-    model, spoken = tiny(**choices), said()
+    model, spoken = tiny(**choices), random_dialogues()
     alone = [
-        logits_of(model, {"input_ids": padded([one])["input_ids"], "decoder_input_ids": TARGET[row : row + 1]})
-        for row, one in enumerate(spoken)
-        if len({*map(len, one)}) == 1
+        logits_of(model, {"input_ids": padded([dialogue])["input_ids"], "decoder_input_ids": TARGET[row : row + 1]})
+        for row, dialogue in enumerate(spoken)
+        if len({*map(len, dialogue)}) == 1
     ]
     assert alone  # without any mask, where nothing is padded
     torch.testing.assert_close(
@@ -103,8 +106,8 @@ def test_padding_of_turns_and_tokens_changes_nothing(choices: dict[str, Any]) ->
     )
     expected = torch.cat(
         [
-            logits_of(model, {**padded([one]), "decoder_input_ids": TARGET[row : row + 1]})
-            for row, one in enumerate(spoken)
+            logits_of(model, {**padded([dialogue]), "decoder_input_ids": TARGET[row : row + 1]})
+            for row, dialogue in enumerate(spoken)
         ]
     )
     for turns, tokens, left in (
@@ -113,8 +116,8 @@ def test_padding_of_turns_and_tokens_changes_nothing(choices: dict[str, Any]) ->
         (1, 2, (True, True)),
         (1, 1, (True, False)),
     ):
-        found = logits_of(model, {**padded(spoken, turns, tokens, left), "decoder_input_ids": TARGET})
-        torch.testing.assert_close(found, expected)
+        actual = logits_of(model, {**padded(spoken, turns, tokens, left), "decoder_input_ids": TARGET})
+        torch.testing.assert_close(actual, expected)
 
 
 @given(
@@ -126,7 +129,7 @@ def test_padding_of_turns_and_tokens_changes_nothing(choices: dict[str, Any]) ->
 def test_any_dialogue_is_read_as_if_it_were_alone(
     lengths: list[tuple[int, ...]], extra: tuple[int, int], left: tuple[bool, bool]
 ) -> None:
-    encoder, spoken = tiny(context_layers=2).get_encoder(), said(tuple(lengths))
+    encoder, spoken = tiny(context_layers=2).get_encoder(), random_dialogues(tuple(lengths))
     with torch.no_grad():
         together = encoder(**padded(spoken, *extra, left))
         for row, dialogue in enumerate(spoken):
@@ -143,8 +146,8 @@ def test_an_empty_turn_between_two_others_is_no_turn() -> None:
     with_hole = torch.tensor([[[3, 4], [1, 1], [4, 3]]])
     mask = torch.tensor([[[1, 1], [0, 0], [1, 1]]])
     target = {"decoder_input_ids": TARGET[:1]}
-    found = logits_of(model, {"input_ids": with_hole, "attention_mask": mask, **target})
-    torch.testing.assert_close(found, logits_of(model, {"input_ids": with_hole[:, ::2], **target}))
+    actual = logits_of(model, {"input_ids": with_hole, "attention_mask": mask, **target})
+    torch.testing.assert_close(actual, logits_of(model, {"input_ids": with_hole[:, ::2], **target}))
     nothing = model(input_ids=with_hole, attention_mask=torch.zeros_like(mask), **target)
     assert nothing.logits.isfinite().all()
 
@@ -154,7 +157,7 @@ def test_a_turn_is_the_final_state_of_its_tokens_and_turns_are_read_in_order() -
     model = tiny(cell="gru")
     encoder = model.get_encoder()
     (layer,), (above,) = encoder.utterance_layers, encoder.context_layers
-    [turns] = said(((3, 2),))
+    [turns] = random_dialogues(((3, 2),))
     vectors = []
     for turn in turns:
         _, final = layer(encoder.embed_tokens(turn).unsqueeze(0))  # (directions, 1, utterance_hidden_size)
@@ -173,7 +176,9 @@ def test_a_turn_is_the_final_state_of_its_tokens_and_turns_are_read_in_order() -
 @torch.no_grad()
 def test_attention_is_over_the_turns() -> None:
     model = tiny(num_attention_heads=2)
-    (weights,) = model(**padded(said(), 1, 2), decoder_input_ids=TARGET, output_attentions=True).cross_attentions
+    (weights,) = model(
+        **padded(random_dialogues(), 1, 2), decoder_input_ids=TARGET, output_attentions=True
+    ).cross_attentions
     assert weights.shape == (3, 2, 4, 4)
     torch.testing.assert_close(weights.sum(-1), torch.ones(3, 2, 4).double())
     for row, lengths in enumerate(LENGTHS):
@@ -191,10 +196,10 @@ def test_word_vectors_can_be_given_and_everything_is_real_without_a_mask() -> No
     embeds = model.get_input_embeddings()(ids)
     assert torch.equal(logits_of(model, {"inputs_embeds": embeds, **target}), expected)
     for beams in (1, 2):
-        how = {"num_beams": beams, "max_new_tokens": 4}
-        written = model.generate(ids, attention_mask=torch.ones_like(ids), **how)
-        assert torch.equal(model.generate(ids, **how), written)
-        assert torch.equal(model.generate(inputs_embeds=embeds, **how), written)
+        options = {"num_beams": beams, "max_new_tokens": 4}
+        written = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        assert torch.equal(model.generate(ids, **options), written)
+        assert torch.equal(model.generate(inputs_embeds=embeds, **options), written)
 
 
 # ---- among transformers' models --------------------------------------------------------------------------------------
@@ -206,14 +211,14 @@ def test_save_and_load(choices: dict[str, Any], tmp_path: Path) -> None:
     register_models()
     model = tiny(**choices)
     model.save_pretrained(tmp_path)
-    given = {**padded(said()), "decoder_input_ids": TARGET}
+    inputs = {**padded(random_dialogues()), "decoder_input_ids": TARGET}
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="auto")
     assert isinstance(loaded, HREDForConditionalGeneration)
     assert {**AutoConfig.from_pretrained(tmp_path).to_dict(), "_name_or_path": ""} == model.config.to_dict()
-    assert torch.equal(logits_of(loaded, given), logits_of(model, given))
+    assert torch.equal(logits_of(loaded, inputs), logits_of(model, inputs))
     bare = AutoModel.from_pretrained(tmp_path, dtype="auto")
     assert isinstance(bare, HREDModel)
-    assert torch.equal(model.lm_head(bare(**given).last_hidden_state), logits_of(model, given))
+    assert torch.equal(model.lm_head(bare(**inputs).last_hidden_state), logits_of(model, inputs))
 
 
 @pytest.mark.parametrize(
@@ -221,12 +226,12 @@ def test_save_and_load(choices: dict[str, Any], tmp_path: Path) -> None:
 )
 def test_a_larger_vocabulary_keeps_what_was_learned(choices: dict[str, bool]) -> None:
     model = tiny(**choices)
-    given = {**padded(said()), "decoder_input_ids": TARGET}
-    before = logits_of(model, given)
+    inputs = {**padded(random_dialogues()), "decoder_input_ids": TARGET}
+    before = logits_of(model, inputs)
     model.resize_token_embeddings(9)
     assert model.config.vocab_size == model.config.decoder_vocab_size == 9
     assert model.lm_head.out_features == model.model.target_embeddings.num_embeddings == 9
-    torch.testing.assert_close(logits_of(model, given)[..., :5], before)
+    torch.testing.assert_close(logits_of(model, inputs)[..., :5], before)
 
 
 def dialogue_batch(number: int) -> tuple[dict[str, Tensor], int]:
@@ -234,9 +239,9 @@ def dialogue_batch(number: int) -> tuple[dict[str, Tensor], int]:
     rows = dialogues.generate({"train": number, "validation": 1, "test": 1})["train"].to_pylist()
     spoken = [[turn.split() for turn in row["turns"]] for row in rows]
     answers = [row["response"].split() for row in rows]
-    words = sorted({word for row in [*(turn for one in spoken for turn in one), *answers] for word in row})
+    words = sorted({word for row in [*(turn for dialogue in spoken for turn in dialogue), *answers] for word in row})
     numbers = {word: i for i, word in enumerate(words, start=3)}
-    batch = padded([[torch.tensor([numbers[word] for word in turn]) for turn in one] for one in spoken])
+    batch = padded([[torch.tensor([numbers[word] for word in turn]) for turn in dialogue] for dialogue in spoken])
     labels = torch.full((number, 1 + max(map(len, answers))), -100)
     for row, answer in zip(labels, answers, strict=True):
         row[: len(answer) + 1] = torch.tensor([*(numbers[word] for word in answer), 2])
@@ -259,16 +264,16 @@ def test_the_trainer_trains_and_generates(tmp_path: Path) -> None:
     torch.manual_seed(0)
     batch, vocabulary = dialogue_batch(6)
     model = HREDForConditionalGeneration(HREDConfig(vocab_size=vocabulary, hidden_size=16, dropout=0.1))
-    found = trained_by_trainer(model, batch, tmp_path, num_train_epochs=20, gradient_accumulation_steps=2)
-    assert found["after"] < found["before"] / 2
-    assert found["tokens"].shape[0] == 6
+    outcome = trained_by_trainer(model, batch, tmp_path, num_train_epochs=20, gradient_accumulation_steps=2)
+    assert outcome["after"] < outcome["before"] / 2
+    assert outcome["tokens"].shape[0] == 6
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("inputs", "message"),
     [
         ({"input_ids": torch.tensor([[3, 4]])}, r"must be \(batch, turns, tokens\), not of shape \(1, 2\)"),
         (
@@ -278,9 +283,9 @@ def test_the_trainer_trains_and_generates(tmp_path: Path) -> None:
         ({}, "exactly one of input_ids and inputs_embeds"),
     ],
 )
-def test_wrong_shapes_are_refused(given: dict[str, Tensor], message: str) -> None:
+def test_wrong_shapes_are_refused(inputs: dict[str, Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        tiny()(**given, decoder_input_ids=TARGET[:1])
+        tiny()(**inputs, decoder_input_ids=TARGET[:1])
 
 
 @pytest.mark.parametrize(

@@ -81,10 +81,10 @@ def test_padding_of_pixels_changes_nothing(choices: dict[str, Any], blocks: int)
     written = model.generate(**source, max_new_tokens=4, num_beams=2, eos_token_id=None)
     for row, (height, width) in enumerate(SOME_SIZES):
         alone = {"pixel_values": source["pixel_values"][row : row + 1, :, :height, :width]}
-        own = {**alone, "decoder_input_ids": TARGET[row : row + 1]}
-        torch.testing.assert_close(together[row : row + 1], logits_of(model, own))
-        found = model.generate(**alone, max_new_tokens=4, num_beams=2, eos_token_id=None)
-        assert torch.equal(found, written[row : row + 1])
+        single = {**alone, "decoder_input_ids": TARGET[row : row + 1]}
+        torch.testing.assert_close(together[row : row + 1], logits_of(model, single))
+        actual = model.generate(**alone, max_new_tokens=4, num_beams=2, eos_token_id=None)
+        assert torch.equal(actual, written[row : row + 1])
 
 
 @torch.no_grad()
@@ -113,12 +113,12 @@ def test_the_decoder_starts_from_the_mean_of_the_features() -> None:
 
 def test_places_go_from_corner_to_corner_of_the_real_image() -> None:
     mask = torch.tensor([[[1, 1, 1], [1, 1, 1]], [[1, 1, 0], [0, 0, 0]]]).bool()
-    found = position_coordinates(torch.zeros(2, 5, 2, 3), mask)
-    assert found.shape == (2, 2, 3, 2)
-    assert found[0, :, :, 0].tolist() == [[-1, -1, -1], [1, 1, 1]]
-    assert found[0, 0, :, 1].tolist() == [-1, 0, 1]
-    assert found[1, 0, :2].tolist() == [[-1, -1], [-1, 1]]
-    assert torch.equal(position_coordinates(torch.zeros(2, 5, 2, 3), None)[0], found[0])
+    coordinates = position_coordinates(torch.zeros(2, 5, 2, 3), mask)
+    assert coordinates.shape == (2, 2, 3, 2)
+    assert coordinates[0, :, :, 0].tolist() == [[-1, -1, -1], [1, 1, 1]]
+    assert coordinates[0, 0, :, 1].tolist() == [-1, 0, 1]
+    assert coordinates[1, 0, :2].tolist() == [[-1, -1], [-1, 1]]
+    assert torch.equal(position_coordinates(torch.zeros(2, 5, 2, 3), None)[0], coordinates[0])
 
 
 @torch.no_grad()
@@ -167,23 +167,23 @@ def test_model_and_image_processor_are_loaded_as_they_were_saved(tmp_path: Path)
     assert pixels.shape == (3, 3, 8, 8)
     assert pixels[0, :, 0, 0].tolist() == pytest.approx([1.0, -1.0, 127 / 127.5 - 1])
     assert torch.equal(pixels, processor(pictures, return_tensors="pt").pixel_values)
-    given = {"pixel_values": pixels, "decoder_input_ids": TARGET[:3]}
-    assert torch.equal(logits_of(loaded, given), logits_of(model, given))
+    inputs = {"pixel_values": pixels, "decoder_input_ids": TARGET[:3]}
+    assert torch.equal(logits_of(loaded, inputs), logits_of(model, inputs))
     bare = AutoModel.from_pretrained(tmp_path, dtype="auto")
     assert isinstance(bare, RNNCaptionerModel)
-    assert torch.equal(model.lm_head(bare(**given).last_hidden_state), logits_of(model, given))
+    assert torch.equal(model.lm_head(bare(**inputs).last_hidden_state), logits_of(model, inputs))
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_larger_vocabulary_keeps_what_was_learned(tied: bool) -> None:
     model = tiny(tie_word_embeddings=tied)
-    given = {**images((8, 8)), "decoder_input_ids": TARGET[:1]}
-    before = logits_of(model, given)
+    inputs = {**images((8, 8)), "decoder_input_ids": TARGET[:1]}
+    before = logits_of(model, inputs)
     model.resize_token_embeddings(9)
     assert model.config.vocab_size == model.config.decoder_vocab_size == 9
     assert model.lm_head.out_features == model.get_input_embeddings().num_embeddings == 9
     assert (model.lm_head.weight is model.get_input_embeddings().weight) == tied
-    torch.testing.assert_close(logits_of(model, given)[..., :5], before)
+    torch.testing.assert_close(logits_of(model, inputs)[..., :5], before)
 
 
 def test_first_values_are_sensible() -> None:
@@ -234,9 +234,9 @@ def test_scheduled_sampling_is_part_of_training() -> None:
 def test_the_trainer_trains_and_generates(tmp_path: Path) -> None:
     model = RNNCaptionerForConditionalGeneration(RNNCaptionerConfig(vocab_size=8, hidden_size=16, cnn_channels=[8]))
     batch = {"pixel_values": images(*[(8, 8)] * 6)["pixel_values"].float(), "labels": labels_of(6, 4, 8)}
-    found = trained_by_trainer(model, batch, tmp_path, num_train_epochs=8, gradient_accumulation_steps=2)
-    assert found["after"] < found["before"] / 2
-    assert found["tokens"].shape[0] == 6
+    outcome = trained_by_trainer(model, batch, tmp_path, num_train_epochs=8, gradient_accumulation_steps=2)
+    assert outcome["after"] < outcome["before"] / 2
+    assert outcome["tokens"].shape[0] == 6
 
 
 # ---- refusals --------------------------------------------------------------------------------------------------------

@@ -49,8 +49,8 @@ def series(batch: int = 3, past: int = 6, future: int = 4) -> dict[str, Tensor]:
     }
 
 
-def without_future(given: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: tensor for name, tensor in given.items() if not name.startswith(("future_values", "future_mask"))}
+def without_future(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor for name, tensor in inputs.items() if not name.startswith(("future_values", "future_mask"))}
 
 
 # ---- arithmetic ------------------------------------------------------------------------------------------------------
@@ -59,62 +59,62 @@ def without_future(given: dict[str, Tensor]) -> dict[str, Tensor]:
 @torch.no_grad()
 @pytest.mark.parametrize("change", [True, False])
 def test_predictions_are_those_of_cells_written_out(change: bool) -> None:
-    model, given = tiny(cell="gru", predict_change=change), series(batch=1)
+    model, inputs = tiny(cell="gru", predict_change=change), series(batch=1)
     values, context = model.normalization, model.context_normalization
-    past = torch.cat([values(given["past_values"]), context(given["past_context"])], dim=-1)
+    past = torch.cat([values(inputs["past_values"]), context(inputs["past_context"])], dim=-1)
     _, hidden = model.encoder.layers[0](past)
     hidden = torch.tanh(model.decoder.bridge.hidden(hidden))  # (1, 1, hidden)
-    seen, expected = values(given["past_values"][:, -1:]), []
+    seen, expected = values(inputs["past_values"][:, -1:]), []
     for t in range(4):
-        step = torch.cat([seen, context(given["future_context"][:, t : t + 1])], dim=-1)
+        step = torch.cat([seen, context(inputs["future_context"][:, t : t + 1])], dim=-1)
         output, hidden = model.decoder.layers[0](step, hidden)
         mean = model.head(output) + (seen if change else 0)
         expected.append(values.inverse(mean))
-        seen = values(given["future_values"][:, t : t + 1])
-    torch.testing.assert_close(model(**given).predictions, torch.cat(expected, dim=1))
+        seen = values(inputs["future_values"][:, t : t + 1])
+    torch.testing.assert_close(model(**inputs).predictions, torch.cat(expected, dim=1))
 
 
 @torch.no_grad()
 def test_loss_is_the_mean_over_what_counts_and_honours_the_number_of_items() -> None:
-    given = series()
+    inputs = series()
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
     for loss in ("squared", "gaussian"):
         model = tiny(loss=loss)
-        output = model(**given, future_mask=mask)
+        output = model(**inputs, future_mask=mask)
         total = 0.0
         for row, t, i in product(range(3), range(4), range(2)):
             if mask[row, t]:
                 unit = float(model.normalization.scale[i])
-                error = float(given["future_values"][row, t, i] - output.predictions[row, t, i]) / unit
+                error = float(inputs["future_values"][row, t, i] - output.predictions[row, t, i]) / unit
                 if loss == "squared":
                     total += error**2
                 else:
                     scale = float(output.scales[row, t, i]) / unit
                     total += error**2 / (2 * scale**2) + math.log(scale) + math.log(2 * math.pi) / 2
         assert float(output.loss) == pytest.approx(total / 14, rel=1e-9)
-        assert float(model(**given, future_mask=mask, num_items_in_batch=5).loss) == pytest.approx(total / 5, rel=1e-9)
+        assert float(model(**inputs, future_mask=mask, num_items_in_batch=5).loss) == pytest.approx(total / 5, rel=1e-9)
         assert (output.scales is None) == (loss == "squared")
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
 def test_rolling_out_is_teacher_forcing_with_its_own_predictions(choices: dict[str, Any]) -> None:
-    model, given = tiny(**choices), without_future(series())
-    rolled = model.predict(**given)
-    again = model(**given, future_values=rolled.predictions)
+    model, inputs = tiny(**choices), without_future(series())
+    rolled = model.predict(**inputs)
+    again = model(**inputs, future_values=rolled.predictions)
     torch.testing.assert_close(again.predictions, rolled.predictions)
-    torch.testing.assert_close(model(**given).predictions, rolled.predictions)
-    shorter = {**given, "future_context": given["future_context"][:, :2]}
+    torch.testing.assert_close(model(**inputs).predictions, rolled.predictions)
+    shorter = {**inputs, "future_context": inputs["future_context"][:, :2]}
     torch.testing.assert_close(model.predict(**shorter).predictions, rolled.predictions[:, :2])
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
 def test_fused_layers_are_a_loop_over_cells(choices: dict[str, Any]) -> None:
-    model, given = tiny(**choices), series()
-    fused = model(**given).predictions
+    model, inputs = tiny(**choices), series()
+    fused = model(**inputs).predictions
     model.decoder.stepwise = True
-    torch.testing.assert_close(model(**given).predictions, fused)
+    torch.testing.assert_close(model(**inputs).predictions, fused)
 
 
 # ---- padding and gaps ------------------------------------------------------------------------------------------------
@@ -124,22 +124,22 @@ def test_fused_layers_are_a_loop_over_cells(choices: dict[str, Any]) -> None:
 @pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
 def test_padding_of_time_changes_nothing(choices: dict[str, Any], left: bool) -> None:
-    model, given = tiny(**choices), series()
+    model, inputs = tiny(**choices), series()
     lengths, futures = (6, 3, 1), (4, 2, 3)
-    batch = {name: torch.full((3, 8, tensor.shape[-1]), math.nan).double() for name, tensor in given.items()}
+    batch = {name: torch.full((3, 8, tensor.shape[-1]), math.nan).double() for name, tensor in inputs.items()}
     past_mask, future_mask = torch.zeros(3, 8), torch.zeros(3, 8)
     for row, (length, future) in enumerate(zip(lengths, futures, strict=True)):
-        place = slice(8 - length, None) if left else slice(length)
-        past_mask[row, place], future_mask[row, :future] = 1, 1
+        steps = slice(8 - length, None) if left else slice(length)
+        past_mask[row, steps], future_mask[row, :future] = 1, 1
         for name in ("values", "context"):
-            batch[f"past_{name}"][row, place] = given[f"past_{name}"][row, :length]
-            batch[f"future_{name}"][row, :future] = given[f"future_{name}"][row, :future]
+            batch[f"past_{name}"][row, steps] = inputs[f"past_{name}"][row, :length]
+            batch[f"future_{name}"][row, :future] = inputs[f"future_{name}"][row, :future]
     together = model(**batch, past_mask=past_mask, future_mask=future_mask)
     total = 0.0
     for row, (length, future) in enumerate(zip(lengths, futures, strict=True)):
         alone = {
             name: tensor[row : row + 1, : length if name.startswith("past") else future]
-            for name, tensor in given.items()
+            for name, tensor in inputs.items()
         }
         output = model(**alone)
         torch.testing.assert_close(together.predictions[row, :future], output.predictions[0])
@@ -155,28 +155,28 @@ def test_padding_of_time_changes_nothing(choices: dict[str, Any], left: bool) ->
 
 @torch.no_grad()
 def test_a_gap_in_the_future_is_bridged_by_predictions_and_one_in_the_past_is_left_out() -> None:
-    model, given = tiny(), series()
+    model, inputs = tiny(), series()
     mask = torch.tensor([[1, 0, 0, 1]]).expand(3, -1)
-    broken = {**given, "future_values": given["future_values"].masked_fill(mask.unsqueeze(-1) == 0, math.nan)}
-    found = model(**broken, future_mask=mask)
-    bridged = given["future_values"].clone()
+    broken = {**inputs, "future_values": inputs["future_values"].masked_fill(mask.unsqueeze(-1) == 0, math.nan)}
+    actual = model(**broken, future_mask=mask)
+    bridged = inputs["future_values"].clone()
     for t in (1, 2):
-        bridged[:, t] = model(**{**given, "future_values": bridged}).predictions[:, t]
-    torch.testing.assert_close(found.predictions, model(**{**given, "future_values": bridged}).predictions)
-    assert found.loss.isfinite()
+        bridged[:, t] = model(**{**inputs, "future_values": bridged}).predictions[:, t]
+    torch.testing.assert_close(actual.predictions, model(**{**inputs, "future_values": bridged}).predictions)
+    assert actual.loss.isfinite()
 
-    kept = torch.tensor([[1, 1, 0, 1, 0, 1]]).expand(3, -1)
-    fewer = {**given, **{name: given[name][:, kept[0] == 1] for name in ("past_values", "past_context")}}
-    torch.testing.assert_close(model(**given, past_mask=kept).predictions, model(**fewer).predictions)
+    observed = torch.tensor([[1, 1, 0, 1, 0, 1]]).expand(3, -1)
+    fewer = {**inputs, **{name: inputs[name][:, observed[0] == 1] for name in ("past_values", "past_context")}}
+    torch.testing.assert_close(model(**inputs, past_mask=observed).predictions, model(**fewer).predictions)
 
 
 @torch.no_grad()
 def test_attention_is_over_the_real_past() -> None:
-    model, given = tiny(attention="scaled_dot", num_attention_heads=2, context_to=["input"]), series()
+    model, inputs = tiny(attention="scaled_dot", num_attention_heads=2, context_to=["input"]), series()
     mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 0, 0], [0, 0, 1, 1, 1, 1]])
     for output in (
-        model(**given, past_mask=mask, output_attentions=True),
-        model.predict(**without_future(given), past_mask=mask, output_attentions=True),
+        model(**inputs, past_mask=mask, output_attentions=True),
+        model.predict(**without_future(inputs), past_mask=mask, output_attentions=True),
     ):
         (weights,) = output.cross_attentions
         assert weights.shape == (3, 2, 4, 6)
@@ -190,7 +190,7 @@ def test_attention_is_over_the_real_past() -> None:
 @torch.no_grad()
 def test_normalization_comes_from_real_steps_and_is_saved(tmp_path: Path) -> None:
     register_models()
-    model, given = tiny(), series()
+    model, inputs = tiny(), series()
     values, mask = torch.randn(4, 5, 2).double(), torch.tensor([[1] * 5, [1] * 3 + [0] * 2, [1] * 5, [0] * 5])
     values[..., 1] = 7.0  # never changes
     values[mask == 0] = math.nan
@@ -207,7 +207,7 @@ def test_normalization_comes_from_real_steps_and_is_saved(tmp_path: Path) -> Non
     assert {**AutoConfig.from_pretrained(tmp_path).to_dict(), "_name_or_path": ""} == model.config.to_dict()
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
     assert torch.equal(
-        loaded.predict(**without_future(given)).predictions, model.predict(**without_future(given)).predictions
+        loaded.predict(**without_future(inputs)).predictions, model.predict(**without_future(inputs)).predictions
     )
     new = RNNForecasterForPrediction.from_pretrained(None, config=model.config, state_dict={})
     assert new.normalization.scale.tolist() == [1.0, 1.0]
@@ -218,10 +218,10 @@ def test_normalization_comes_from_real_steps_and_is_saved(tmp_path: Path) -> Non
 def test_units_do_not_matter() -> None:
     """The same data in other units, with the normalization of those units, gives the same predictions and loss."""
     for loss in ("squared", "gaussian"):
-        model, given = tiny(loss=loss), series()
-        before = model(**given)
+        model, inputs = tiny(loss=loss), series()
+        before = model(**inputs)
         factor, shift = torch.tensor([1000.0, 0.1]).double(), torch.tensor([-5.0, 40.0]).double()
-        other = {name: tensor * factor + shift if "values" in name else tensor for name, tensor in given.items()}
+        other = {name: tensor * factor + shift if "values" in name else tensor for name, tensor in inputs.items()}
         model.normalization.mean.mul_(factor).add_(shift)
         model.normalization.scale.mul_(factor)
         after = model(**other)
@@ -240,11 +240,11 @@ def test_every_parameter_has_a_gradient(choices: dict[str, Any]) -> None:
 
 
 def test_full_sampling_is_rolling_out_and_its_gradient_flows_back() -> None:
-    model, given = tiny(scheduled_sampling=1.0), series()
-    rolled = model.predict(**without_future(given)).predictions
-    assert not torch.allclose(model(**given).predictions, rolled)  # evaluation is teacher forcing
+    model, inputs = tiny(scheduled_sampling=1.0), series()
+    rolled = model.predict(**without_future(inputs)).predictions
+    assert not torch.allclose(model(**inputs).predictions, rolled)  # evaluation is teacher forcing
     model.train()
-    output = model(**given)
+    output = model(**inputs)
     torch.testing.assert_close(output.predictions, rolled)
     last = output.predictions[:, -1].sum()
     (gradient,) = torch.autograd.grad(last, [model.head.bias], retain_graph=True)
@@ -252,35 +252,35 @@ def test_full_sampling_is_rolling_out_and_its_gradient_flows_back() -> None:
 
 
 def test_sampling_noise_and_dropout_are_of_training_only() -> None:
-    given, plain = series(), tiny()
+    inputs, plain = series(), tiny()
     for choices in ({"scheduled_sampling": 0.5}, {"input_noise": 0.3}, {"dropout": 0.5}):
         model = tiny(**choices)
         with torch.no_grad():
-            assert torch.equal(model(**given).loss, plain(**given).loss)
+            assert torch.equal(model(**inputs).loss, plain(**inputs).loss)
             model.train()
             losses = []
             for seed in (1, 1, 2):
                 torch.manual_seed(seed)
-                losses.append(float(model(**given).loss))
+                losses.append(float(model(**inputs).loss))
         assert losses[0] == losses[1] != losses[2]
 
 
 @torch.no_grad()
 def test_drawn_trajectories_follow_the_predicted_gaussian() -> None:
     model = tiny(loss="gaussian")
-    one = {name: tensor[:1].expand(4000, -1, -1) for name, tensor in without_future(series()).items()}
+    repeated = {name: tensor[:1].expand(4000, -1, -1) for name, tensor in without_future(series()).items()}
     torch.manual_seed(0)
-    drawn = model.predict(**one, sample=True)
-    first, scale = model.predict(**one).predictions[0, 0], drawn.scales[0, 0]
+    drawn = model.predict(**repeated, sample=True)
+    first, scale = model.predict(**repeated).predictions[0, 0], drawn.scales[0, 0]
     torch.testing.assert_close(drawn.predictions[:, 0].mean(0), first, atol=0.1 * float(scale.max()), rtol=0)
     torch.testing.assert_close(drawn.predictions[:, 0].std(0), scale, rtol=0.1, atol=0)
     assert (drawn.predictions[:, -1].std(0) > 0).all()
-    again = model(**one, future_values=drawn.predictions)  # each step goes on from what was drawn
+    again = model(**repeated, future_values=drawn.predictions)  # each step goes on from what was drawn
     torch.testing.assert_close(again.scales, drawn.scales)
     torch.manual_seed(0)
-    assert torch.equal(model.predict(**one, sample=True).predictions, drawn.predictions)
+    assert torch.equal(model.predict(**repeated, sample=True).predictions, drawn.predictions)
     with pytest.raises(ValueError, match="train with loss=gaussian"):
-        tiny().predict(**one, sample=True)
+        tiny().predict(**repeated, sample=True)
 
 
 def swings(number: int) -> dict[str, Tensor]:

@@ -35,8 +35,8 @@ def padded(rows: list[torch.Tensor], left: bool) -> dict[str, torch.Tensor]:
     longest = max(map(len, rows))
     ids, mask = torch.full((len(rows), longest), 1), torch.zeros(len(rows), longest, dtype=torch.long)
     for i, row in enumerate(rows):
-        place = slice(longest - len(row), None) if left else slice(len(row))
-        ids[i, place], mask[i, place] = row, 1
+        columns = slice(longest - len(row), None) if left else slice(len(row))
+        ids[i, columns], mask[i, columns] = row, 1
     return {"input_ids": ids, "attention_mask": mask}
 
 
@@ -72,8 +72,8 @@ def test_padding_on_either_side_changes_nothing(cell: str, left: bool) -> None:
     model, rows = model_of(cell=cell), texts(2, 3, 9, 1, 6)
     batch = padded(rows, left)
     logits = model(**batch).logits
-    for row, own, mask in zip(rows, logits, batch["attention_mask"].bool(), strict=True):
-        assert torch.allclose(own[mask], model(row[None]).logits[0], atol=1e-5)
+    for row, row_logits, mask in zip(rows, logits, batch["attention_mask"].bool(), strict=True):
+        assert torch.allclose(row_logits[mask], model(row[None]).logits[0], atol=1e-5)
 
 
 @given(cell=st.sampled_from(CELLS), cuts=st.lists(st.integers(1, 5), min_size=1, max_size=4), left=st.booleans())
@@ -83,8 +83,8 @@ def test_a_text_read_in_parts_gives_the_same_logits(cell: str, cuts: list[int], 
     rows = texts(3, time, max(1, time - 2))
     batch = padded(rows, left)
     whole, cache, parts, start = model(**batch).logits, RecurrentCache(), [], 0
-    for cut in cuts:
-        seen = start + cut
+    for length in cuts:
+        seen = start + length
         step = {"input_ids": batch["input_ids"][:, start:seen], "attention_mask": batch["attention_mask"][:, :seen]}
         parts.append(model(**step, past_key_values=cache, use_cache=True).logits)
         start = seen
@@ -99,11 +99,11 @@ def test_left_padded_batches_are_written_as_one_by_one(cell: str, beams: int) ->
     arguments: dict[str, Any] = {"max_new_tokens": 9, "num_beams": beams, "do_sample": False}
     batch = padded(rows, left=True)
     together = model.generate(**batch, **arguments)[:, batch["input_ids"].shape[1] :]
-    for row, own in zip(rows, together, strict=True):
+    for row, written in zip(rows, together, strict=True):
         mask = torch.ones(1, len(row), dtype=torch.long)
         alone = model.generate(row[None], attention_mask=mask, **arguments)[0, len(row) :]
-        assert own[: len(alone)].tolist() == alone.tolist()
-        assert set(own[len(alone) :].tolist()) <= {1}
+        assert written[: len(alone)].tolist() == alone.tolist()
+        assert set(written[len(alone) :].tolist()) <= {1}
     without_cache = model.generate(**batch, **arguments, use_cache=False)[:, batch["input_ids"].shape[1] :]
     assert without_cache.tolist() == together.tolist()
 
@@ -125,8 +125,8 @@ def test_wide_beam_search_finds_the_best_of_all_texts() -> None:
         early_stopping="never", return_dict_in_generate=True, output_scores=True,
     )  # fmt: skip
     assert float(output.sequences_scores[0]) == pytest.approx(best[0], abs=1e-4)
-    found = [token for token in output.sequences[0, 1:].tolist() if token != 1]
-    assert tuple(found) == tuple(token for token in best[1] if token != 1)
+    actual = [token for token in output.sequences[0, 1:].tolist() if token != 1]
+    assert tuple(actual) == tuple(token for token in best[1] if token != 1)
 
 
 def test_sampling_from_start_follows_the_model() -> None:
@@ -157,10 +157,10 @@ def test_each_dropout_works_in_training_only(kind: str) -> None:
 
 def test_locked_dropout_leaves_out_the_same_units_at_every_position() -> None:
     model = model_of(input_dropout=0.5, dropout=0.0, layer_dropout=0.0).train()
-    kept = model.model.input_dropout(torch.ones(3, 7, 50))
-    assert torch.equal(kept, kept[:, :1].expand_as(kept))
-    assert 0 < int((kept[0, 0] == 0).sum()) < 50
-    assert not torch.equal(kept[0], kept[1])
+    dropped = model.model.input_dropout(torch.ones(3, 7, 50))
+    assert torch.equal(dropped, dropped[:, :1].expand_as(dropped))
+    assert 0 < int((dropped[0, 0] == 0).sum()) < 50
+    assert not torch.equal(dropped[0], dropped[1])
 
 
 @torch.no_grad()

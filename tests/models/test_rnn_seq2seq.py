@@ -18,13 +18,13 @@ from kit.verify.seq2seq import PROOFS
 from kit.verify.subject import logits_of
 
 CELLS = ("rnn", "lstm", "gru")
-SOME_DESTINATIONS = [list(some) for n in range(1, 5) for some in itertools.combinations(CONTEXT_DESTINATIONS, n)]
+DESTINATIONS = [list(some) for n in range(1, 5) for some in itertools.combinations(CONTEXT_DESTINATIONS, n)]
 
 
 def every_combination() -> Iterator[dict[str, Any]]:
     for cell in CELLS:
         yield {"cell": cell, "attention": "none", "context_to": []}
-        for destinations in SOME_DESTINATIONS:
+        for destinations in DESTINATIONS:
             yield {"cell": cell, "attention": "fixed", "context_to": destinations}
             for score in SCORES:
                 yield from combinations_with(cell, score, destinations)
@@ -114,8 +114,8 @@ def prove(choices: dict[str, Any]) -> None:
     assert_holds(forward.cached_logits(subject))
     assert_holds(forward.fused_layers(subject))
     source = {name: tensor[:2] for name, tensor in subject.source().items()}
-    given = {"input_ids": source["input_ids"], "decoder_input_ids": subject.decoder_input_ids[:2]}
-    torch.testing.assert_close(logits_of(model, given), logits_by_hand(model, *given.values()))
+    inputs = {"input_ids": source["input_ids"], "decoder_input_ids": subject.decoder_input_ids[:2]}
+    torch.testing.assert_close(logits_of(model, inputs), logits_by_hand(model, *inputs.values()))
     outcome = generation.compare_with_every_hypothesis(model, source, max_new_tokens=3, length_penalty=1.0)
     assert outcome.passed, outcome.figure
 
@@ -142,7 +142,7 @@ def toy_score() -> Iterator[str]:
 
 
 def test_a_registered_score_is_proved_like_the_others(toy_score: str) -> None:
-    for destinations in SOME_DESTINATIONS:
+    for destinations in DESTINATIONS:
         for choices in combinations_with("gru", toy_score, destinations):
             prove(choices)
     assert_holds(

@@ -40,8 +40,8 @@ def source(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: inputs[name] for name in ("input_ids", "attention_mask")}
 
 
-def generate(model: PreTrainedModel, source: dict[str, Any], **how: Any) -> Any:
-    return model.generate(**source, **{"max_new_tokens": 6, "do_sample": False, **how})
+def generate(model: PreTrainedModel, source: dict[str, Any], **options: Any) -> Any:
+    return model.generate(**source, **{"max_new_tokens": 6, "do_sample": False, **options})
 
 
 def test_the_source_can_be_given_in_several_ways(
@@ -61,9 +61,9 @@ def test_the_source_can_be_given_in_several_ways(
 def test_sampling_repeats_with_its_seed_and_gives_the_number_asked_for(
     model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]
 ) -> None:
-    def sample(seed: int, **how: Any) -> Tensor:
+    def sample(seed: int, **options: Any) -> Tensor:
         torch.manual_seed(seed)
-        return generate(model, source, do_sample=True, top_k=0, **how)
+        return generate(model, source, do_sample=True, top_k=0, **options)
 
     assert torch.equal(sample(1, num_return_sequences=3), sample(1, num_return_sequences=3))
     assert sample(1, num_return_sequences=3).shape[0] == 12
@@ -72,12 +72,12 @@ def test_sampling_repeats_with_its_seed_and_gives_the_number_asked_for(
 
 
 def test_sampled_tokens_follow_the_distribution(model: RNNSeq2SeqForConditionalGeneration) -> None:
-    one = {"input_ids": torch.tensor([[3, 4, 5, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
+    inputs = {"input_ids": torch.tensor([[3, 4, 5, 2]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
     torch.manual_seed(0)
-    drawn = generate(model, one, do_sample=True, top_k=0, num_return_sequences=4000, max_new_tokens=1)[:, 1]
-    expected = logits_of(model, {**one, "decoder_input_ids": torch.tensor([[0]])})[0, -1].softmax(-1)
-    found = torch.bincount(drawn, minlength=12) / len(drawn)
-    torch.testing.assert_close(found.double(), expected, atol=0.04, rtol=0)
+    drawn = generate(model, inputs, do_sample=True, top_k=0, num_return_sequences=4000, max_new_tokens=1)[:, 1]
+    expected = logits_of(model, {**inputs, "decoder_input_ids": torch.tensor([[0]])})[0, -1].softmax(-1)
+    frequencies = torch.bincount(drawn, minlength=12) / len(drawn)
+    torch.testing.assert_close(frequencies.double(), expected, atol=0.04, rtol=0)
 
 
 def test_the_best_come_first(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:
@@ -92,14 +92,14 @@ def test_the_best_come_first(model: RNNSeq2SeqForConditionalGeneration, source: 
 def test_each_end_marker_ends_a_hypothesis(source: dict[str, Tensor], ends: list[int]) -> None:
     model = tiny()
     model.generation_config.eos_token_id = ends
-    found = [
+    results = [
         hypothesis
         for beams in (1, 4)
         for hypotheses in search(model, source, GenerationSettings(beams, 8, num_return_sequences=beams))
         for hypothesis in hypotheses
     ]
-    assert any(hypothesis.finished for hypothesis in found)
-    for hypothesis in found:
+    assert any(hypothesis.finished for hypothesis in results)
+    for hypothesis in results:
         assert not set(hypothesis.tokens[:-1]) & set(ends)
         assert hypothesis.finished == (hypothesis.tokens[-1] in ends)
         assert hypothesis.finished or len(hypothesis.tokens) == 8
@@ -112,10 +112,10 @@ def test_attention_of_a_hypothesis_is_that_of_teacher_forcing(
     settings = GenerationSettings(beams, 6, num_return_sequences=beams)
     for row, hypotheses in enumerate(search(model, source, settings, attention=True)):
         for hypothesis in hypotheses:
-            own = {name: tensor[row : row + 1] for name, tensor in source.items()}
+            row_source = {name: tensor[row : row + 1] for name, tensor in source.items()}
             target = torch.tensor([[0, *hypothesis.tokens[:-1]]])
             with torch.no_grad():
-                output = model(**own, decoder_input_ids=target, output_attentions=True)
+                output = model(**row_source, decoder_input_ids=target, output_attentions=True)
             assert hypothesis.attention is not None
             torch.testing.assert_close(hypothesis.attention, output.cross_attentions[0][0])
 
@@ -123,9 +123,9 @@ def test_attention_of_a_hypothesis_is_that_of_teacher_forcing(
 def test_everything_asked_for_is_in_the_output(
     model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]
 ) -> None:
-    wanted = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_dict_in_generate")
+    flags = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_dict_in_generate")
     for beams in (1, 3):
-        output = generate(model, source, num_beams=beams, min_new_tokens=6, **dict.fromkeys(wanted, True))
+        output = generate(model, source, num_beams=beams, min_new_tokens=6, **dict.fromkeys(flags, True))
         rows, read = len(source["input_ids"]) * beams, source["input_ids"].shape[1]
         assert len(output.scores) == len(output.logits) == len(output.cross_attentions) == 6
         assert {tuple(step.shape) for step in output.scores} == {(rows, 12)}
@@ -160,12 +160,12 @@ def test_left_padded_beginnings_give_what_each_gives_alone(query: str, source: d
     for beams in (1, 3):
         together = generate(model, {**source, **begun}, num_beams=beams, eos_token_id=None)
         for row in range(4):
-            own = {name: tensor[row : row + 1] for name, tensor in source.items()}
+            row_source = {name: tensor[row : row + 1] for name, tensor in source.items()}
             beginning = tokens[row : row + 1, row:]
             torch.testing.assert_close(
-                logits[row : row + 1, row:], logits_of(model, {**own, "decoder_input_ids": beginning})
+                logits[row : row + 1, row:], logits_of(model, {**row_source, "decoder_input_ids": beginning})
             )
-            alone = generate(model, {**own, "decoder_input_ids": beginning}, num_beams=beams, eos_token_id=None)
+            alone = generate(model, {**row_source, "decoder_input_ids": beginning}, num_beams=beams, eos_token_id=None)
             assert torch.equal(together[row : row + 1, 4:], alone[:, 4 - row :])
 
 
@@ -182,8 +182,10 @@ def test_padding_leaves_the_cached_state_alone_in_pieces_too(side: str, source: 
         piece = {"decoder_input_ids": tokens[:, t : t + 1], "decoder_attention_mask": mask[:, : t + 1]}
         cache = model(**source, **piece, past_key_values=cache, use_cache=True).past_key_values
     for row in range(4):
-        own = {name: tensor[row : row + 1] for name, tensor in source.items()}
-        alone = model(**own, decoder_input_ids=tokens[row : row + 1, mask[row] == 1], use_cache=True).past_key_values
+        row_source = {name: tensor[row : row + 1] for name, tensor in source.items()}
+        alone = model(
+            **row_source, decoder_input_ids=tokens[row : row + 1, mask[row] == 1], use_cache=True
+        ).past_key_values
         for name, state in alone.state.items():
             torch.testing.assert_close(cache.state[name][row : row + 1], state)
 
@@ -193,20 +195,20 @@ def test_generation_goes_on_from_a_cache(source: dict[str, Tensor], with_mask: b
     model = tiny()
     whole = generate(model, source, eos_token_id=None)
     begun = generate(model, source, eos_token_id=None, max_new_tokens=3, return_dict_in_generate=True)
-    given = {"decoder_input_ids": begun.sequences, "past_key_values": begun.past_key_values}
+    continuation = {"decoder_input_ids": begun.sequences, "past_key_values": begun.past_key_values}
     if with_mask:
-        given["decoder_attention_mask"] = torch.ones_like(begun.sequences)
-    assert torch.equal(generate(model, {**source, **given}, eos_token_id=None, max_new_tokens=3), whole)
+        continuation["decoder_attention_mask"] = torch.ones_like(begun.sequences)
+    assert torch.equal(generate(model, {**source, **continuation}, eos_token_id=None, max_new_tokens=3), whole)
 
 
 def test_generation_goes_on_from_the_new_token_alone(source: dict[str, Tensor]) -> None:
     model = tiny()
     whole = generate(model, source, eos_token_id=None)
     begun = generate(model, source, eos_token_id=None, max_new_tokens=3, return_dict_in_generate=True)
-    given = {"decoder_input_ids": begun.sequences[:, -1:], "past_key_values": begun.past_key_values}
-    given["decoder_attention_mask"] = torch.ones_like(begun.sequences)
+    continuation = {"decoder_input_ids": begun.sequences[:, -1:], "past_key_values": begun.past_key_values}
+    continuation["decoder_attention_mask"] = torch.ones_like(begun.sequences)
     with torch.no_grad():
-        logits = model(**source, **given).logits
+        logits = model(**source, **continuation).logits
     assert torch.equal(logits[:, -1].argmax(-1), whole[:, 4])
 
 
@@ -231,17 +233,17 @@ def test_the_cache_follows_the_rows_of_the_batch(
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("options", "message"),
     [
         ({"cache_implementation": "static"}, "a recurrent decoder has a state"),
         ({"prompt_lookup_num_tokens": 2}, "not supported with stateful models"),
     ],
 )
 def test_what_a_state_cannot_do_is_refused(
-    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor], how: dict[str, Any], message: str
+    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        generate(model, source, **how)
+        generate(model, source, **options)
 
 
 def test_assisted_decoding_is_refused(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:

@@ -83,8 +83,8 @@ def test_tied_and_shared_weights_are_one_tensor_after_loading_too(choices: dict[
     model.save_pretrained(tmp_path)
     loaded, report = RNNSeq2SeqForConditionalGeneration.from_pretrained(tmp_path, output_loading_info=True)
     assert not any(report[what] for what in ("missing_keys", "unexpected_keys", "mismatched_keys"))
-    for one in (model, loaded):
-        source, target, output = one.get_input_embeddings(), one.model.target_embeddings, one.lm_head
+    for candidate in (model, loaded):
+        source, target, output = candidate.get_input_embeddings(), candidate.model.target_embeddings, candidate.lm_head
         assert (target is source) == choices.get("share_encoder_decoder_embeddings", False)
         assert (output.weight is target.weight) == choices.get("tie_word_embeddings", False)
     names = {name for name, _ in model.named_parameters()}
@@ -171,10 +171,10 @@ def test_half_precision_runs_and_is_close(cell: str, tmp_path: Path) -> None:
     assert {parameter.dtype for parameter in half.parameters()} == {torch.bfloat16}
     batch = subject_of(full).batch
     with torch.no_grad():
-        expected, found = full(**batch), half(**batch)
-    assert found.logits.dtype == torch.bfloat16
-    assert found.loss.dtype == torch.float32
-    torch.testing.assert_close(found.logits.float(), expected.logits, atol=0.05, rtol=0.05)
+        expected, actual = full(**batch), half(**batch)
+    assert actual.logits.dtype == torch.bfloat16
+    assert actual.loss.dtype == torch.float32
+    torch.testing.assert_close(actual.logits.float(), expected.logits, atol=0.05, rtol=0.05)
     source = {name: batch[name] for name in ("input_ids", "attention_mask")}
     for beams in (1, 3):
         assert half.generate(**source, max_new_tokens=4, num_beams=beams).shape[0] == 4
@@ -189,17 +189,17 @@ def test_half_precision_runs_and_is_close(cell: str, tmp_path: Path) -> None:
 def test_embeddings_can_be_given_instead_of_tokens(
     model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
 ) -> None:
-    given = {
+    embeds = {
         "inputs_embeds": model.get_input_embeddings()(inputs["input_ids"]),
         "attention_mask": inputs["attention_mask"],
         "decoder_inputs_embeds": model.model.target_embeddings(inputs["decoder_input_ids"]),
     }
-    assert torch.equal(logits_of(model, given), logits_of(model, inputs))
+    assert torch.equal(logits_of(model, embeds), logits_of(model, inputs))
     for missing in ("inputs_embeds", "decoder_inputs_embeds"):
         with pytest.raises(ValueError, match="exactly one of"):
-            model(**{name: tensor for name, tensor in given.items() if name != missing})
+            model(**{name: tensor for name, tensor in embeds.items() if name != missing})
     with pytest.raises(ValueError, match="exactly one of"):
-        model(**given, input_ids=inputs["input_ids"])
+        model(**embeds, input_ids=inputs["input_ids"])
 
 
 @torch.no_grad()
@@ -242,8 +242,8 @@ def test_a_model_without_attention_has_no_attention_weights() -> None:
 @torch.no_grad()
 def test_output_as_a_tuple_holds_the_same(model: RNNSeq2SeqForConditionalGeneration) -> None:
     batch = subject_of(model).batch
-    how = {"output_hidden_states": True, "output_attentions": True}
-    named, plain = model(**batch, **how), model(**batch, **how, return_dict=False)
+    options = {"output_hidden_states": True, "output_attentions": True}
+    named, plain = model(**batch, **options), model(**batch, **options, return_dict=False)
     assert isinstance(plain, tuple)
     assert len(plain) == len(named.to_tuple())
     assert torch.equal(plain[0], named.loss)
@@ -270,9 +270,9 @@ def test_encoder_outputs_of_another_kind_are_refused(
     model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
 ) -> None:
     target = {"decoder_input_ids": inputs["decoder_input_ids"], "attention_mask": inputs["attention_mask"]}
-    own = model.get_encoder()(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
-    assert torch.equal(logits_of(model, {**target, "encoder_outputs": own}), logits_of(model, inputs))
-    for foreign in ((own.last_hidden_state,), BaseModelOutput(own.last_hidden_state)):
+    encoded = model.get_encoder()(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"])
+    assert torch.equal(logits_of(model, {**target, "encoder_outputs": encoded}), logits_of(model, inputs))
+    for foreign in ((encoded.last_hidden_state,), BaseModelOutput(encoded.last_hidden_state)):
         with pytest.raises(ValueError, match="what this model's encoder returns"):
             model(**target, encoder_outputs=foreign)
 
@@ -303,8 +303,8 @@ def test_one_vocabulary_is_resized_on_both_sides(choices: dict[str, bool], size:
     assert model.config.vocab_size == model.config.decoder_vocab_size == size
     assert (model.lm_head.weight is model.model.target_embeddings.weight) == choices.get("tie_word_embeddings", False)
     after = logits_of(model, inputs)
-    kept = min(size, 12)
-    torch.testing.assert_close(after[..., :kept], before[..., :kept])
+    common = min(size, 12)
+    torch.testing.assert_close(after[..., :common], before[..., :common])
     model.save_pretrained(tmp_path)
     loaded = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, dtype="auto")
     torch.testing.assert_close(logits_of(loaded, inputs), after)

@@ -57,8 +57,8 @@ def exact_match_after(steps: int, **choices: Any) -> float:
         torch.nn.utils.clip_grad_norm_(objective.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-    found = search(model.eval(), batch_of(list(unseen)), GenerationSettings(max_new_tokens=LENGTHS.stop + 1))
-    right = sum(best.tokens == [*reversed(sequence), END] for (best, *_), sequence in zip(found, unseen, strict=True))
+    results = search(model.eval(), batch_of(list(unseen)), GenerationSettings(max_new_tokens=LENGTHS.stop + 1))
+    right = sum(best.tokens == [*reversed(sequence), END] for (best, *_), sequence in zip(results, unseen, strict=True))
     return right / len(unseen)
 
 

@@ -68,9 +68,9 @@ def test_outputs_are_marians_on_two_hundred_sentences(num_beams: int) -> None:
     del source["decoder_input_ids"]
     settings = GenerationSettings(num_beams=num_beams, max_new_tokens=12)
     mine, theirs = search(model, source, settings), search(as_marian(model), source, settings)
-    for found, expected in zip(mine, theirs, strict=True):
-        assert found[0].tokens == expected[0].tokens or abs(found[0].score - expected[0].score) < 1e-4
-        assert found[0].score == pytest.approx(expected[0].score, abs=1e-4)
+    for actual, expected in zip(mine, theirs, strict=True):
+        assert actual[0].tokens == expected[0].tokens or abs(actual[0].score - expected[0].score) < 1e-4
+        assert actual[0].score == pytest.approx(expected[0].score, abs=1e-4)
 
 
 def test_logits_are_those_of_torch() -> None:
@@ -139,29 +139,29 @@ def test_eager_attention_is_sdpa_and_tells_its_weights() -> None:
     model, batch = built(), padded_batch()
     fast = model(**batch).logits
     model.set_attn_implementation("eager")
-    told = model(**batch, output_attentions=True, output_hidden_states=True)
-    assert torch.allclose(told.logits, fast, atol=1e-5)
-    assert [len(part) for part in (told.encoder_attentions, told.decoder_attentions, told.cross_attentions)] == [
+    eager = model(**batch, output_attentions=True, output_hidden_states=True)
+    assert torch.allclose(eager.logits, fast, atol=1e-5)
+    assert [len(part) for part in (eager.encoder_attentions, eager.decoder_attentions, eager.cross_attentions)] == [
         2,
         2,
         2,
     ]
-    assert told.cross_attentions[0].shape == (5, 4, 7, 9)
-    assert torch.allclose(told.cross_attentions[0].sum(-1), torch.ones(5, 4, 7), atol=1e-5)
+    assert eager.cross_attentions[0].shape == (5, 4, 7, 9)
+    assert torch.allclose(eager.cross_attentions[0].sum(-1), torch.ones(5, 4, 7), atol=1e-5)
     hidden = (batch["attention_mask"] == 0)[:, None, None].expand(5, 4, 7, 9)
-    assert told.cross_attentions[1][hidden].abs().max() == 0
-    assert torch.triu(told.decoder_attentions[0], diagonal=1).abs().max() == 0
-    assert [len(part) for part in (told.encoder_hidden_states, told.decoder_hidden_states)] == [3, 3]
+    assert eager.cross_attentions[1][hidden].abs().max() == 0
+    assert torch.triu(eager.decoder_attentions[0], diagonal=1).abs().max() == 0
+    assert [len(part) for part in (eager.encoder_hidden_states, eager.decoder_hidden_states)] == [3, 3]
 
 
 def test_search_draws_from_eager_attention_and_puts_the_fast_one_back() -> None:
     model, batch = built(), padded_batch()
     settings = GenerationSettings(num_beams=3, max_new_tokens=6)
-    told = search(model, batch, settings, attention=True)
-    assert [best[0].tokens for best in told] == [best[0].tokens for best in search(model, batch, settings)]
-    weights = told[0][0].attention
+    results = search(model, batch, settings, attention=True)
+    assert [best[0].tokens for best in results] == [best[0].tokens for best in search(model, batch, settings)]
+    weights = results[0][0].attention
     assert weights is not None
-    assert weights.shape == (4, len(told[0][0].tokens), 9)
+    assert weights.shape == (4, len(results[0][0].tokens), 9)
     assert model.config._attn_implementation == "sdpa"
 
 

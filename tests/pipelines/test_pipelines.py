@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import torch
 from conftest import RunKit
 from datasets import Dataset
 from support.pretrained_models import FAMILIES, LETTERS, mbart
+from support.standalone import run_without_kit
 from tokenizers import processors
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, GenerationConfig
 from transformers import pipeline as stock_pipeline
@@ -23,15 +22,8 @@ from kit import Translator, pipeline, register
 KEYS = {"translation": "translation", "summarization": "summary", "text2text-generation": "generated"}
 DATES = ["3. April 2021", "May 5, 2030", "x", "samedi 12 juin 1999"]
 NUMBERS = ["one two", "three", "seven six five"]
-WITHOUT_KIT = """
-import json, sys
-
-class NoKit:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "kit":
-            raise ModuleNotFoundError("there is no kit here")
-
-sys.meta_path.insert(0, NoKit())
+PROGRAM = """
+import json
 from transformers import pipeline
 
 found = []
@@ -47,25 +39,13 @@ except ValueError as error:
     assert "trust_remote_code=True" in str(error)
 else:
     raise AssertionError("a pipeline of the folder ran without trust")
-assert "kit" not in sys.modules
 print(json.dumps(found))
 """
 
 
 def without_kit(folder: Path, here: Path, calls: list[tuple[str, list[str], dict[str, Any]]]) -> list[Any]:
-    """What pipelines of a folder say in a process that has no kit, and after they were saved there."""
-    (here / "alone.py").write_text(WITHOUT_KIT, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, here / "alone.py", folder, json.dumps(calls)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        cwd=here,
-        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(here / "hf"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    """The outputs of a folder's pipelines in a process without kit, as loaded and after they were saved there."""
+    return json.loads(run_without_kit(PROGRAM, here, folder, json.dumps(calls)).splitlines()[-1])
 
 
 @pytest.mark.parametrize("task", KEYS)
@@ -95,9 +75,11 @@ def test_two_vocabularies_travel_with_the_folder(trained: Path, tmp_path: Path) 
     """Each task in a process without kit, from the folder of a run and from what a pipeline saves."""
     expected = pipeline("summarization", model=trained)(DATES, return_scores=True)
     calls = [(task, DATES, {"return_scores": True}) for task in KEYS]
-    for task, found in zip(KEYS, without_kit(trained / "model", tmp_path, calls), strict=True):
-        assert [record[0][f"{KEYS[task]}_text"] for record in found] == [record["summary_text"] for record in expected]
-        assert [record[0]["score"] for record in found] == pytest.approx([record["score"] for record in expected])
+    for task, results in zip(KEYS, without_kit(trained / "model", tmp_path, calls), strict=True):
+        assert [record[0][f"{KEYS[task]}_text"] for record in results] == [
+            record["summary_text"] for record in expected
+        ]
+        assert [record[0]["score"] for record in results] == pytest.approx([record["score"] for record in expected])
     pipeline("translation", model=trained).save_pretrained(tmp_path / "mine")
     names = {path.name for path in (tmp_path / "mine").iterdir()}
     assert {"text_to_text.py", "target_tokenizer.json", "config.json"} <= names
@@ -157,15 +139,15 @@ def test_every_direction_is_a_task(multilingual: Path, tmp_path: Path) -> None:
     model = AutoModelForSeq2SeqLM.from_pretrained(multilingual / "model")
     del model.config.custom_pipelines  # a model object that kit registered needs no code from its folder
     stock = {"model": model, "tokenizer": AutoTokenizer.from_pretrained(multilingual / "model")}
-    told = pipeline("translation", model=multilingual)
+    pipe = pipeline("translation", model=multilingual)
     for language, texts in expected.items():
         records = [{"translation_text": text} for text in texts]
         task = f"translation_en_to_{language}"
         assert pipeline(task, model=multilingual)(NUMBERS) == records
         assert stock_pipeline(task, **stock)(NUMBERS) == records
-        assert told(NUMBERS, src_lang="en", tgt_lang=language, batch_size=3) == records
+        assert pipe(NUMBERS, src_lang="en", tgt_lang=language, batch_size=3) == records
         assert pipeline("translation", model=multilingual, tgt_lang=language)(NUMBERS) == records
-    found = without_kit(
+    results = without_kit(
         multilingual / "model",
         tmp_path,
         [
@@ -177,7 +159,7 @@ def test_every_direction_is_a_task(multilingual: Path, tmp_path: Path) -> None:
     )
     for texts, records, key in zip(
         (expected["fr"], expected["de"], expected["fr"], expected["de"]),
-        found,
+        results,
         ("translation", "summary", "generated", "translation"),
         strict=True,
     ):
@@ -193,8 +175,8 @@ def test_the_code_of_the_card_runs(multilingual: Path, trained: Path, capsys: py
         for block in blocks[::2]:
             capsys.readouterr()
             exec(block.replace('"model"', repr(str(run / "model"))), {})
-            said = capsys.readouterr().out.splitlines()[-1]
-            assert json.loads(predictions[0])["prediction"] in said
+            printed = capsys.readouterr().out.splitlines()[-1]
+            assert json.loads(predictions[0])["prediction"] in printed
 
 
 def test_languages_are_never_guessed(multilingual: Path, trained: Path) -> None:
@@ -202,11 +184,11 @@ def test_languages_are_never_guessed(multilingual: Path, trained: Path) -> None:
         pipeline("translation", model=multilingual)("eins")
     with pytest.raises(ValueError, match="not es"):
         pipeline("translation_de_to_es", model=multilingual)("eins")
-    one = pipeline("translation", model=trained)
+    pipe = pipeline("translation", model=trained)
     with pytest.raises(ValueError, match="single direction"):
-        one("x", tgt_lang="en")
+        pipe("x", tgt_lang="en")
     with pytest.warns(UserWarning, match="in the direction that the model was trained for"):
-        assert pipeline("translation_de_to_en", model=trained)(DATES) == one(DATES)
+        assert pipeline("translation_de_to_en", model=trained)(DATES) == pipe(DATES)
     with pytest.raises(KeyError, match="translation_nowhere"):
         pipeline("translation_nowhere", model=trained)
 
@@ -285,11 +267,11 @@ def test_what_a_model_says_about_tasks(tmp_path: Path) -> None:
     plain = pipeline("text2text-generation", model=folder, max_new_tokens=8)
     for task, prefix, tokens in (("summarization", "sum: ", 5), ("translation_en_to_de", "to de: ", 4)):
         pipe = pipeline(task, model=folder)
-        found = pipe("a dog", return_tensors=True)[0][f"{pipe.return_name}_token_ids"]
-        assert len(found) == tokens
+        token_ids = pipe("a dog", return_tensors=True)[0][f"{pipe.return_name}_token_ids"]
+        assert len(token_ids) == tokens
         beams = 1 if task == "summarization" else 4
         same = plain(prefix + "a dog", return_tensors=True, num_beams=beams, max_length=tokens + 1, max_new_tokens=None)
-        assert torch.equal(found, same[0]["generated_token_ids"])
+        assert torch.equal(token_ids, same[0]["generated_token_ids"])
     tokenizer = AutoTokenizer.from_pretrained(folder)
     tokenizer.init_kwargs["source_prefix"] = "turn: "
     tokenizer.save_pretrained(folder)

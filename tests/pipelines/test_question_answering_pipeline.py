@@ -3,8 +3,6 @@
 import copy
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +13,7 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.standalone import run_without_kit
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForQuestionAnswering,
@@ -114,7 +113,9 @@ KIND = st.sampled_from(list(TOKENIZERS))
 
 @given(st.sampled_from(sorted(TEXTS)), KIND, st.integers(18, 60), st.integers(0, 20), st.data())
 @settings(max_examples=300, deadline=None)
-def test_no_answer_that_fits_is_lost(language: str, kind: str, most: int, stride: int, data: st.DataObject) -> None:
+def test_no_answer_that_fits_is_lost(
+    language: str, kind: str, max_seq_len: int, stride: int, data: st.DataObject
+) -> None:
     tokenizer, context = TOKENIZERS[kind], TEXTS[language]
     start = data.draw(st.integers(0, len(context) - 1))
     end = data.draw(st.integers(start + 1, min(len(context), start + 30)))
@@ -123,27 +124,27 @@ def test_no_answer_that_fits_is_lost(language: str, kind: str, most: int, stride
         "context": context,
         "answers": {"text": [context[start:end]], "answer_start": [start]},
     }
-    found = label_question(row, tokenizer, most, stride, max_question_len=6)
+    labeled = label_question(row, tokenizer, max_seq_len, stride, max_question_len=6)
     (whole,) = question_windows(tokenizer, row["question"], context, 10**6, 0, 6)
-    (place,) = answer_spans([whole], start, end)
-    room = most - sum(offset is None for offset in found.windows[0].offsets)
-    if place is None:
-        assert found.lost  # of a space there are no tokens
+    (span,) = answer_spans([whole], start, end)
+    room = max_seq_len - sum(offset is None for offset in labeled.windows[0].offsets)
+    if span is None:
+        assert labeled.lost  # of a space there are no tokens
         return
-    tokens = place[1] - place[0] + 1
+    tokens = span[1] - span[0] + 1
     if tokens <= min(stride, room // 2) + 1:
-        assert not found.lost
-    for window, first, last in zip(found.windows, found.starts, found.ends, strict=True):
-        assert len(window.inputs["input_ids"]) <= most
+        assert not labeled.lost
+    for window, first, last in zip(labeled.windows, labeled.starts, labeled.ends, strict=True):
+        assert len(window.inputs["input_ids"]) <= max_seq_len
         if (first, last) != (window.null, window.null):
             # The same characters as in the whole text; of those that have several tokens, a window's end may cut some.
             begin, stop = window.offsets[first], window.offsets[last]
-            assert begin[0] == whole.offsets[place[0]][0]
-            assert stop[1] == whole.offsets[place[1]][1]
-            ids = whole.inputs["input_ids"][place[0] : place[1] + 1]
+            assert begin[0] == whole.offsets[span[0]][0]
+            assert stop[1] == whole.offsets[span[1]][1]
+            ids = whole.inputs["input_ids"][span[0] : span[1] + 1]
             if kind != "bytes":
                 assert window.inputs["input_ids"][first : last + 1] == ids
-    covered = {offset for window in found.windows for offset in window.offsets}
+    covered = {offset for window in labeled.windows for offset in window.offsets}
     assert covered == set(whole.offsets)
 
 
@@ -151,13 +152,13 @@ def test_windows_by_hand() -> None:
     tokenizer = TOKENIZERS["wordpiece"]
     context = "1 2 3 4 5 6 7 8 9"
     row = {"question": "4 ?", "context": context, "answers": {"text": ["", "5 6"], "answer_start": [0, 8]}}
-    found = label_question(row, tokenizer, max_seq_len=9, doc_stride=2)  # four beside the question and three marks
-    shown = [[context[slice(*offset)] for offset in window.offsets if offset] for window in found.windows]
+    labeled = label_question(row, tokenizer, max_seq_len=9, doc_stride=2)  # four beside the question and three marks
+    shown = [[context[slice(*offset)] for offset in window.offsets if offset] for window in labeled.windows]
     assert shown == [list("1234"), list("3456"), list("5678"), list("789")]
-    null = found.windows[0].null
+    null = labeled.windows[0].null
     assert null == 0
-    assert list(zip(found.starts, found.ends, strict=True)) == [(0, 0), (6, 7), (4, 5), (0, 0)]
-    assert found.windows[0].inputs["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1, 1, 1]
+    assert list(zip(labeled.starts, labeled.ends, strict=True)) == [(0, 0), (6, 7), (4, 5), (0, 0)]
+    assert labeled.windows[0].inputs["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1, 1, 1]
     assert label_question(row | {"answers": {"text": [], "answer_start": []}}, tokenizer).lost is False
     long = row | {"answers": {"text": [context], "answer_start": [0]}}
     assert label_question(long, tokenizer, max_seq_len=9, doc_stride=2).lost
@@ -181,16 +182,16 @@ def by_hand(
     context: str, windows: list[Window], starts: list[torch.Tensor], ends: list[torch.Tensor], longest: int
 ) -> dict[tuple[int, int], float]:
     """The best logits of every part of the text, one after the other."""
-    found: dict[tuple[int, int], float] = {}
+    best: dict[tuple[int, int], float] = {}
     for window, start, end in zip(windows, starts, ends, strict=True):
         for first, begin in enumerate(window.offsets):
             for last, stop in enumerate(window.offsets):
                 if begin and stop and first <= last < first + longest and context[begin[0] : stop[1]].strip():
                     text = context[begin[0] : stop[1]]
                     left = begin[0] + len(text) - len(text.lstrip())
-                    place = left, left + len(text.strip())
-                    found[place] = max(found.get(place, -math.inf), float(start[first] + end[last]))
-    return found
+                    span = left, left + len(text.strip())
+                    best[span] = max(best.get(span, -math.inf), float(start[first] + end[last]))
+    return best
 
 
 @given(KIND, st.sampled_from(sorted(TEXTS)), st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
@@ -205,23 +206,23 @@ def test_the_best_answers_are_those_of_trying_all(
         [torch.randn(len(window.offsets), generator=chance, dtype=torch.float64) for window in windows] for _ in "se"
     )
     expected = by_hand(context, windows, starts, ends, longest)
-    found = find_answers(context, windows, starts, ends, top_k, longest, align_to_words=False)
-    ranked = sorted(expected, key=lambda place: -expected[place])[:top_k]
-    assert [(answer["start"], answer["end"]) for answer in found.best] == ranked
+    answers = find_answers(context, windows, starts, ends, top_k, longest, align_to_words=False)
+    ranked = sorted(expected, key=lambda span: -expected[span])[:top_k]
+    assert [(answer["start"], answer["end"]) for answer in answers.best] == ranked
     nulls = [float(start[0] + end[0]) for start, end in zip(starts, ends, strict=True)]
-    assert found.null_score == pytest.approx(min(nulls) - expected[ranked[0]])
+    assert answers.null_score == pytest.approx(min(nulls) - expected[ranked[0]])
     # probabilities within a window that holds the answer, or the lowest logits of no answer
     totals = [sum(float(side[_candidates(window)].logsumexp(0)) for side in sides)
               for window, *sides in zip(windows, starts, ends, strict=True)]  # fmt: skip
     logits = [by_hand(context, [window], [start], [end], longest) for window, start, end in
               zip(windows, starts, ends, strict=True)]  # fmt: skip
-    for answer in found.best:
+    for answer in answers.best:
         span = answer["start"], answer["end"]
         scores = [math.exp(expected[span] - total) for total, of_window in zip(totals, logits, strict=True)
                   if of_window.get(span) == expected[span]]  # fmt: skip
         assert any(answer["score"] == pytest.approx(score) for score in scores)
-    assert found.null_probability == pytest.approx(math.exp(min(nulls) - totals[nulls.index(min(nulls))]))
-    assert found.null_rank == sum(expected[span] >= min(nulls) for span in ranked)
+    assert answers.null_probability == pytest.approx(math.exp(min(nulls) - totals[nulls.index(min(nulls))]))
+    assert answers.null_rank == sum(expected[span] >= min(nulls) for span in ranked)
 
 
 @given(KIND, st.sampled_from(sorted(TEXTS)), st.data())
@@ -234,24 +235,24 @@ def test_a_model_that_is_sure_gives_the_answer_it_was_trained_on(kind: str, lang
     first = data.draw(st.integers(0, len(offsets) - 1))
     start, end = offsets[first][0], offsets[min(first + data.draw(st.integers(0, 5)), len(offsets) - 1)][1]
     row = {"question": "2 ?", "context": context, "answers": {"text": [context[start:end]], "answer_start": [start]}}
-    found = label_question(row, tokenizer, max_seq_len=30, doc_stride=8)
-    assert not found.lost
+    labeled = label_question(row, tokenizer, max_seq_len=30, doc_stride=8)
+    assert not labeled.lost
     sides = []
-    for labels in (found.starts, found.ends):
-        logits = [torch.zeros(len(window.offsets)) for window in found.windows]
+    for labels in (labeled.starts, labeled.ends):
+        logits = [torch.zeros(len(window.offsets)) for window in labeled.windows]
         for side, label in zip(logits, labels, strict=True):
             side[label] = 9.0
         sides.append(logits)
-    answers = find_answers(context, found.windows, *sides, align_to_words=False)
+    answers = find_answers(context, labeled.windows, *sides, align_to_words=False)
     # A token of bytes may reach into the next character.
-    (place,) = answer_spans([whole], start, end)
-    assert place is not None
-    start, end = whole.offsets[place[0]][0], whole.offsets[place[1]][1]  # type: ignore[index]
+    (span,) = answer_spans([whole], start, end)
+    assert span is not None
+    start, end = whole.offsets[span[0]][0], whole.offsets[span[1]][1]  # type: ignore[index]
     text = context[start:end]
     if text.strip():
         assert answers.best[0]["answer"] == text.strip()
         assert answers.best[0]["start"] == start + len(text) - len(text.lstrip())
-        assert answers.null_score < 0 or len(found.windows) == 1
+        assert answers.null_score < 0 or len(labeled.windows) == 1
 
 
 def test_scores_do_not_shrink_with_the_length_of_the_text() -> None:
@@ -289,10 +290,10 @@ def test_scores_are_those_of_transformers_4(pipe: QuestionAnsweringPipeline) -> 
     outer = (start[:, None] * end).triu().tril(14)
     outer[0] = 0  # [CLS] is no part of an answer
     first, last = divmod(int(outer.argmax()), len(start))
-    found = pipe(question="when ?", context=context, align_to_words=False)
-    assert found["score"] == pytest.approx(float(outer.max()), rel=1e-5)
-    assert found["start"] == batch.token_to_chars(0, first).start
-    assert found["end"] == batch.token_to_chars(0, last).end
+    answer = pipe(question="when ?", context=context, align_to_words=False)
+    assert answer["score"] == pytest.approx(float(outer.max()), rel=1e-5)
+    assert answer["start"] == batch.token_to_chars(0, first).start
+    assert answer["end"] == batch.token_to_chars(0, last).end
     none = pipe(question="when ?", context=context, handle_impossible_answer=True, null_threshold=-1e9)
     assert none == {"score": pytest.approx(float(start[0] * end[0]), rel=1e-5), "start": 0, "end": 0, "answer": ""}
 
@@ -377,17 +378,17 @@ def test_shapes_of_calls(pipe: QuestionAnsweringPipeline) -> None:
     assert pipe(**columns) == pipe(Dataset.from_dict(columns)) == each
     assert pipe(rows[:1]) == each[:1]
     assert pipe([]) == []
-    one = pipe(question=["0 ?", "1 ?"], context=rows[0]["context"])
-    assert one == [each[0], pipe(question="1 ?", context=rows[0]["context"])]
+    broadcast = pipe(question=["0 ?", "1 ?"], context=rows[0]["context"])
+    assert broadcast == [each[0], pipe(question="1 ?", context=rows[0]["context"])]
 
     def stream() -> Iterator[dict[str, str]]:
         yield from rows
 
     assert list(pipe(stream())) == each
     for size in (2, 3, 64):
-        for found, expected in zip(pipe(rows, batch_size=size, top_k=2), pipe(rows, top_k=2), strict=True):
-            assert [answer["answer"] for answer in found] == [answer["answer"] for answer in expected]
-            assert [answer["score"] for answer in found] == pytest.approx(
+        for actual, expected in zip(pipe(rows, batch_size=size, top_k=2), pipe(rows, top_k=2), strict=True):
+            assert [answer["answer"] for answer in actual] == [answer["answer"] for answer in expected]
+            assert [answer["score"] for answer in actual] == pytest.approx(
                 [answer["score"] for answer in expected], rel=1e-4
             )
     lists = pipe(rows, top_k=2)
@@ -396,7 +397,7 @@ def test_shapes_of_calls(pipe: QuestionAnsweringPipeline) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         ({"question": "a"}, "takes question= with context="),
         ({"question": "a", "context": ["b"]}, "takes question= with context="),
@@ -408,8 +409,8 @@ def test_shapes_of_calls(pipe: QuestionAnsweringPipeline) -> None:
         ({"question": "a", "context": "b", "max_answer_len": 0}, "max_answer_len must be at least 1"),
     ],
 )
-def test_mistakes_are_named(pipe: QuestionAnsweringPipeline, arguments: dict[str, Any], said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_mistakes_are_named(pipe: QuestionAnsweringPipeline, arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         pipe(**arguments)
 
 
@@ -444,15 +445,8 @@ def test_positions_behind_the_padding_token() -> None:
 
 # ---- folders ---------------------------------------------------------------------------------------------------------
 
-WITHOUT_KIT = """
-import json, sys
-
-class NoKit:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "kit":
-            raise ModuleNotFoundError("there is no kit here")
-
-sys.meta_path.insert(0, NoKit())
+PROGRAM = """
+import json
 from transformers import pipeline
 
 pipe = pipeline("question-answering", model=sys.argv[1], trust_remote_code=True)
@@ -460,7 +454,6 @@ rows = json.loads(sys.argv[2])
 found = pipe(rows, top_k=2)
 pipe.save_pretrained("again")
 assert pipeline("question-answering", model="again", trust_remote_code=True)(rows, top_k=2) == found
-assert "kit" not in sys.modules
 print(json.dumps(found))
 """
 
@@ -480,15 +473,5 @@ def test_a_folder_answers_without_kit(tmp_path: Path) -> None:
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
     assert stock_pipeline("question-answering", model=loaded, tokenizer=tokenizer)(rows, top_k=2) == expected
 
-    (tmp_path / "alone.py").write_text(WITHOUT_KIT, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "alone.py", tmp_path / "model", json.dumps(rows)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        cwd=tmp_path,
-        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == expected
+    printed = run_without_kit(PROGRAM, tmp_path, tmp_path / "model", json.dumps(rows))
+    assert json.loads(printed.splitlines()[-1]) == expected

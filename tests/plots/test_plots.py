@@ -71,17 +71,17 @@ def test_layers_and_heads_form_a_grid_with_named_rows_and_columns() -> None:
     values = weights(3, 4, 2, 5)
     figure = attention_figure(values, list("abcde"), ["y", "z"], "all of them")
     maps = [axes for axes in figure.axes if axes.images]
-    places = [(axes.get_position().x0, axes.get_position().y0) for axes in maps]
+    corners = [(axes.get_position().x0, axes.get_position().y0) for axes in maps]
     for number, axes in enumerate(maps):
         layer, head = divmod(number, 4)
         np.testing.assert_array_equal(axes.images[0].get_array(), values[layer, head])
         assert axes.get_title() == (f"head {head + 1}" if layer == 0 else "")
         assert [text.get_text() for text in axes.get_yticklabels()] == (["y", "z"] if head == 0 else [])
-        assert places[number][0] == places[head][0]
-        assert places[number][1] == places[4 * layer][1]
+        assert corners[number][0] == corners[head][0]
+        assert corners[number][1] == corners[4 * layer][1]
     assert notes(figure) == ["layer 1", "layer 2", "layer 3", "all of them"]
     middles = [text.get_position()[1] for text in figure.texts[:3]]
-    for middle, (_, bottom) in zip(middles, places[::4], strict=True):
+    for middle, (_, bottom) in zip(middles, corners[::4], strict=True):
         assert bottom < middle < bottom + maps[0].get_position().height
 
 

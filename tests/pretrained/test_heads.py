@@ -90,9 +90,9 @@ def test_each_label_keeps_its_logits(tmp_path: Path, kind: str, labels: list[str
     )
     pretrained = save(tmp_path / "pretrained", ["x", "y", "z"], model_class)
     task, data = ("tagging", {}) if kind == "tagging" else ("classification", {})
-    given = [[label] for label in labels] if kind == MULTI else labels
+    targets = [[label] for label in labels] if kind == MULTI else labels
     data = {"problem_type": MULTI} if kind == MULTI else data
-    built = fine_tune(tmp_path, pretrained, given, task, label_names=labels, **data).built
+    built = fine_tune(tmp_path, pretrained, targets, task, label_names=labels, **data).built
     if task == "classification":  # tags are sorted
         assert list(built.notes) == [note]
         assert list(built.model.config.id2label.values()) == labels
@@ -123,22 +123,22 @@ def test_labels_without_names_are_not_those_of_the_data(tmp_path: Path, count: i
 def test_the_head_of_a_regression_is_kept_by_regressions_only(tmp_path: Path) -> None:
     number = save(tmp_path / "number", ["LABEL_0"], problem_type="regression")
     named = save(tmp_path / "named", ["x", "y"])
-    one = save(tmp_path / "one", ["toxic"], problem_type=MULTI)
+    classifier = save(tmp_path / "one", ["toxic"], problem_type=MULTI)
     regression = {"problem_type": "regression"}
     weight = AutoModelForSequenceClassification.from_pretrained(number).classifier.weight
     cases: list[tuple[Path, list[Any], dict[str, Any], str]] = [
         (number, [0.5, 2.5], regression, "head: kept from model.pretrained"),
         (named, [0.5, 2.5], regression, "head: new, because model.pretrained predicts labels"),
-        (one, [0.5, 2.5], regression, "head: new, because model.pretrained predicts labels"),
+        (classifier, [0.5, 2.5], regression, "head: new, because model.pretrained predicts labels"),
         (number, ["x", "y"], {}, "head: new, because model.pretrained predicts a number"),
         (number, [["toxic"]], {"problem_type": MULTI}, "head: new, because model.pretrained predicts a number"),
-        (one, [["toxic"]], {"problem_type": MULTI}, "head: kept: toxic"),
+        (classifier, [["toxic"]], {"problem_type": MULTI}, "head: kept: toxic"),
     ]
     for pretrained, labels, data, note in cases:
         built = fine_tune(tmp_path, pretrained, labels, **data).built
         assert list(built.notes) == [note]
-        kept = torch.isin(built.model.classifier.weight, weight).all()
-        assert bool(kept) == (pretrained == number and note.startswith("head: kept"))
+        copied = torch.isin(built.model.classifier.weight, weight).all()
+        assert bool(copied) == (pretrained == number and note.startswith("head: kept"))
 
 
 def test_a_head_of_another_kind_is_new(tmp_path: Path) -> None:
@@ -167,11 +167,11 @@ def test_an_adapter_saves_a_head_whose_rows_moved(tmp_path: Path, kit_here: RunK
     pretrained = save(tmp_path / "pretrained", ["x", "y", "z"], RobertaForSequenceClassification)
     rows = [{"text": text, "label": label} for text, label in zip(TEXTS * 4, ["z", "x", "w"] * 5, strict=False)]
     path = write_rows(tmp_path / "data", train=rows, validation=rows)
-    how: dict[str, Any] = {"max_steps": 1, "learning_rate": 1e-30}  # which changes nothing
+    steps: dict[str, Any] = {"max_steps": 1, "learning_rate": 1e-30}  # which changes nothing
     run = train(
         recipe(
             tmp_path, "classification", {"path": str(path)}, model={"pretrained": str(pretrained)},
-            peft={"method": "lora"}, train=how, eval={"metrics": ["accuracy"]},
+            peft={"method": "lora"}, train=steps, eval={"metrics": ["accuracy"]},
         ),
         tmp_path / "run",
     )  # fmt: skip

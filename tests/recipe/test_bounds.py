@@ -87,7 +87,9 @@ def test_what_was_estimated_leaves_no_trace(make_recipe: Callable[..., Recipe]) 
     torch.manual_seed(prepared.recipe.train.seed)
     expected = type(prepared.model)(prepared.model.config)
     again = build_model(prepared.task, prepared.state).model
-    assert all(one.equal(other) for one, other in zip(expected.parameters(), again.parameters(), strict=True))
+    assert all(
+        parameter.equal(other) for parameter, other in zip(expected.parameters(), again.parameters(), strict=True)
+    )
 
 
 @pytest.mark.parametrize(

@@ -160,8 +160,8 @@ def test_each_recipe_is_one_line_of_the_terminal(kit_here, monkeypatch, columns)
 def test_filters_narrow_the_list(kit_here):
     rows = json.loads(kit_here("recipes", "--json").stdout)
     assert {row["name"] for row in rows} == set(shipped.shipped_recipes())
-    some = json.loads(kit_here("recipes", "--task", "translation", "--offline", "--minutes", "5", "--json").stdout)
-    assert some == [
+    matching = json.loads(kit_here("recipes", "--task", "translation", "--offline", "--minutes", "5", "--json").stdout)
+    assert matching == [
         row
         for row in rows
         if row["task"] == "translation"
@@ -169,7 +169,7 @@ def test_filters_narrow_the_list(kit_here):
         and row["measured"]
         and row["measured"].get("minutes", 99) <= 5
     ]
-    assert "translation/dates_rnn" in {row["name"] for row in some}
+    assert "translation/dates_rnn" in {row["name"] for row in matching}
     failed = kit_here("recipes", "--task", "translate")
     assert failed.returncode == 2
     assert 'Did you mean "translation"' in failed.stderr

@@ -26,35 +26,38 @@ def run(recipe: Path, output: Path, *overrides: str) -> Path:
 def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path) -> None:
     same = ["train.dtype=float64", "model.dropout=0", "train.max_steps=30", "eval.steps=0", "eval.metrics=[]"]
     same += ["eval.metric_for_best_model=loss", "train.label_smoothing_factor=0.1"]
-    one = run(tiny_recipe, tmp_path / "one", *same)
-    four = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
-    assert losses(four) == pytest.approx(losses(one), rel=1e-9)
-    assert relative_distance(one, four) < 1e-9
-    assert weights(one)["lm_head.weight"].dtype == torch.float64
+    whole = run(tiny_recipe, tmp_path / "one", *same)
+    accumulated = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
+    assert losses(accumulated) == pytest.approx(losses(whole), rel=1e-9)
+    assert relative_distance(whole, accumulated) < 1e-9
+    assert weights(whole)["lm_head.weight"].dtype == torch.float64
 
 
 @pytest.mark.soak
 def test_one_part_or_four_is_equal_in_float32_for_fifty_steps(tiny_recipe: Path, tmp_path: Path) -> None:
     same = ["model.dropout=0", "train.max_steps=50", "eval.steps=0", "train.normalize_by=sequences"]
-    one = run(tiny_recipe, tmp_path / "one", *same)
-    four = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
-    assert losses(four) == pytest.approx(losses(one), rel=1e-5)
+    whole = run(tiny_recipe, tmp_path / "one", *same)
+    accumulated = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
+    assert losses(accumulated) == pytest.approx(losses(whole), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_two_processes_give_the_result_of_one_with_dropout(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
     same = ["train.micro_batches=2", "train.max_steps=20", "eval.steps=10", "train.save_steps=10"]
-    one = run(tiny_recipe, tmp_path / "one", *same)
+    single = run(tiny_recipe, tmp_path / "one", *same)
     done = kit("train", tiny_recipe, *same, "--output", "two", "--processes", "2")
     assert done.returncode == 0, done.stderr
-    two = tmp_path / "two"
-    assert json.loads((two / "results.json").read_text())["train"]["processes"] == 2
-    assert losses(two) == pytest.approx(losses(one), rel=1e-5)
-    figures = [json.loads((folder / "results.json").read_text())["test"] for folder in (one, two)]
+    parallel = tmp_path / "two"
+    assert json.loads((parallel / "results.json").read_text())["train"]["processes"] == 2
+    assert losses(parallel) == pytest.approx(losses(single), rel=1e-5)
+    figures = [json.loads((folder / "results.json").read_text())["test"] for folder in (single, parallel)]
     assert figures[0]["exact_match"] == figures[1]["exact_match"]
     assert figures[0]["loss"] == pytest.approx(figures[1]["loss"], rel=1e-4)
     # every example was predicted once, in the order of the data
-    rows = [(folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines() for folder in (one, two)]
+    rows = [
+        (folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
+        for folder in (single, parallel)
+    ]
     sources = [[json.loads(line)["source"] for line in lines] for lines in rows]
     assert sources[0] == sources[1]
 

@@ -26,9 +26,9 @@ SHORT = ["train.max_steps=8", "train.save_steps=1", "train.save_total_limit=99",
 
 
 def whole_checkpoints(run: Path) -> list[int]:
-    found = Checkpoints(run / "checkpoints", 1).all()
-    assert [checkpoint.integrity_error() for checkpoint in found] == [None] * len(found)
-    return [checkpoint.step for checkpoint in found]
+    checkpoints = Checkpoints(run / "checkpoints", 1).all()
+    assert [checkpoint.integrity_error() for checkpoint in checkpoints] == [None] * len(checkpoints)
+    return [checkpoint.step for checkpoint in checkpoints]
 
 
 def assert_same(run: Path, other: Path) -> None:
@@ -49,20 +49,20 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
     """A file system of its own: `small_disk("size=300k")` mounts it or changes it. Skipped without the right to."""
-    place = tmp_path / "disk"
-    place.mkdir()
+    disk = tmp_path / "disk"
+    disk.mkdir()
     if not shutil.which("mount") or os.geteuid():
         pytest.skip("only root can mount a file system")
 
     def mount(options: str) -> Path:
-        again = ["-o", f"remount,{options}"] if place.is_mount() else ["-t", "tmpfs", "-o", options]
-        if subprocess.run(["mount", *again, "tmpfs", str(place)], check=False, capture_output=True).returncode:
+        again = ["-o", f"remount,{options}"] if disk.is_mount() else ["-t", "tmpfs", "-o", options]
+        if subprocess.run(["mount", *again, "tmpfs", str(disk)], check=False, capture_output=True).returncode:
             pytest.skip("this system lets nobody mount a file system")
-        return place
+        return disk
 
     yield mount
-    if place.is_mount():
-        subprocess.run(["umount", "-l", str(place)], check=True)
+    if disk.is_mount():
+        subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 def test_a_full_disk_leaves_what_was_complete(
@@ -99,11 +99,11 @@ def test_a_limit_on_files_is_a_full_disk(tiny_recipe: Path, tmp_path: Path, kit_
 def test_a_folder_that_cannot_be_written_to(
     tiny_recipe: Path, small_disk: Callable[..., Path], kit_here: RunKit
 ) -> None:
-    place = small_disk("size=20m")
-    assert kit_here("train", tiny_recipe, *SHORT, "--output", place / "run").returncode == 0
-    (place / "run" / "results.json").unlink()
+    disk = small_disk("size=20m")
+    assert kit_here("train", tiny_recipe, *SHORT, "--output", disk / "run").returncode == 0
+    (disk / "run" / "results.json").unlink()
     small_disk("ro")
-    for output, more in ((place / "new", []), (place / "run", ["--resume"])):
+    for output, more in ((disk / "new", []), (disk / "run", ["--resume"])):
         refused = kit_here("train", tiny_recipe, *SHORT, "--output", output, *more)
         assert refused.returncode == 2, refused.stderr
         assert refused.stderr.count("kit: cannot write") == 1
@@ -115,7 +115,7 @@ def test_a_folder_that_cannot_be_written_to(
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    ("damage", "message"),
     [
         (lambda newest: flip(newest / "optimizer.safetensors"), "optimizer.safetensors does not match its checksum"),
         (lambda newest: flip(newest / "state.json"), "state.json does not match its checksum"),
@@ -127,14 +127,14 @@ def test_a_folder_that_cannot_be_written_to(
     ],
 )
 def test_damage_to_a_checkpoint_is_found(
-    finished: Path, tmp_path: Path, damage: Callable[[Path], object], said: str
+    finished: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
     damage(tmp_path / "checkpoints" / "step-8")
     (newest, wrong), (before, fine), *_ = Checkpoints(tmp_path / "checkpoints", 1).newest_first()
     assert (newest.step, before.step) == (8, 7)
     assert wrong is not None
-    assert said in wrong
+    assert message in wrong
     assert fine is None
 
 
@@ -163,7 +163,7 @@ def test_a_run_killed_before_its_recipe_was_written_goes_on(tmp_path: Path, tiny
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"kit_format": 7, "kit_version": "9.1"}, r"written by kit 9.1 in format 7; kit .* reads"),
         ({"kit_format": 0, "kit_version": "0.0.1"}, r"written by kit 0.0.1 in format 0"),
@@ -171,7 +171,7 @@ def test_a_run_killed_before_its_recipe_was_written_goes_on(tmp_path: Path, tiny
     ],
 )
 def test_a_run_of_another_version_is_named_and_not_touched(
-    finished: Path, tmp_path: Path, tiny_recipe: Path, change: dict[str, object], said: str
+    finished: Path, tmp_path: Path, tiny_recipe: Path, change: dict[str, object], message: str
 ) -> None:
     from kit import RunError
     from kit.system.files import file_sha256
@@ -186,7 +186,7 @@ def test_a_run_of_another_version_is_named_and_not_touched(
     sums = json.loads((newest / "checksums.json").read_text(encoding="utf-8"))
     sums["state.json"] = file_sha256(newest / "state.json")
     (newest / "checksums.json").write_text(json.dumps(sums), encoding="utf-8")
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         train(load_recipe(tiny_recipe, SHORT), run, resume=True)
     assert (newest / "state.json").is_file()
 
@@ -287,7 +287,7 @@ LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connec
 
 
 @pytest.mark.parametrize(
-    ("codes", "told", "said", "code"),
+    ("codes", "failures", "message", "code"),
     [
         ({0: 2, 1: 2}, {1: MESSAGE, 0: MESSAGE}, "kit: a.tsv is empty\n", 2),
         ({0: 1, 1: 2}, {0: LOST, 1: MESSAGE}, "kit: a.tsv is empty\n", 2),
@@ -304,14 +304,14 @@ LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connec
     ],
 )
 def test_what_went_wrong_first_is_told_once(
-    codes: dict[int, int], told: dict[int, dict], said: str, code: int, capsys: pytest.CaptureFixture[str]
+    codes: dict[int, int], failures: dict[int, dict], message: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kit.training.launch import show_failure
 
-    assert show_failure(codes, told) == code
+    assert show_failure(codes, failures) == code
     shown = capsys.readouterr().err
-    assert shown.startswith(said)
-    assert shown.count("kit: ") == bool(said)
+    assert shown.startswith(message)
+    assert shown.count("kit: ") == bool(message)
 
 
 @pytest.mark.soak
@@ -322,12 +322,12 @@ def test_a_process_that_dies_ends_the_run(tiny_recipe: Path, tmp_path: Path) -> 
     group = workers(process)
     assert len(group) == 2
     group[1].kill()
-    _, said = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGKILL
-    assert "processes: 2, on cpu by gloo" in said
-    assert "kit: process 1 was ended by SIGKILL" in said
-    assert f"resume with: kit train {run} --resume" in said
-    assert "Traceback" not in said
+    assert "processes: 2, on cpu by gloo" in stderr
+    assert "kit: process 1 was ended by SIGKILL" in stderr
+    assert f"resume with: kit train {run} --resume" in stderr
+    assert "Traceback" not in stderr
     psutil.wait_procs(group, timeout=30)
     assert not any(member.is_running() for member in group)
     assert whole_checkpoints(run)
@@ -342,13 +342,13 @@ def test_a_signal_to_the_launcher_saves_and_says_how_to_go_on(
     process = start(tiny_recipe, run)
     group = workers(process)
     process.send_signal(number)
-    _, said = process.communicate(timeout=120)
+    _, stderr = process.communicate(timeout=120)
     assert process.returncode == 128 + number
-    assert said.count(f"resume with: kit train {run} --resume") == 1
-    assert "Traceback" not in said
+    assert stderr.count(f"resume with: kit train {run} --resume") == 1
+    assert "Traceback" not in stderr
     psutil.wait_procs(group, timeout=30)
     assert not any(member.is_running() for member in group)
-    assert str(whole_checkpoints(run)[-1]) in said
+    assert str(whole_checkpoints(run)[-1]) in stderr
 
 
 @pytest.mark.soak

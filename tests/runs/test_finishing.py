@@ -38,10 +38,10 @@ def test_a_failure_after_training_keeps_the_model(
     command = ("train", tiny_recipe, *SHORT, "--output", run, "--resume")
     evaluate = finish.run_final_evaluation
 
-    def no_test(prepared: Any, loop: Any, split: str, *others: Any) -> Any:
+    def no_test(prepared: Any, loop: Any, split: str, *rest: Any) -> Any:
         if split == "test":
             raise OSError(28, "No space left on device", "test.jsonl")
-        return evaluate(prepared, loop, split, *others)
+        return evaluate(prepared, loop, split, *rest)
 
     stages: list[tuple[str, Callable[..., Any], str, int]] = [
         ("run_final_evaluation", no_test, "the evaluation on test failed", 2),
@@ -99,8 +99,8 @@ def test_figures_that_are_not_finite_are_null(
     """A perplexity can be too large for a float; a loss on validation must be a number."""
     evaluate = finish.run_final_evaluation
 
-    def huge(prepared: Any, loop: Any, split: str, *others: Any) -> Any:
-        evaluation = evaluate(prepared, loop, split, *others)
+    def huge(prepared: Any, loop: Any, split: str, *rest: Any) -> Any:
+        evaluation = evaluate(prepared, loop, split, *rest)
         evaluation.figures["perplexity"] = float("inf")
         return evaluation
 

@@ -70,12 +70,12 @@ def test_losses_are_what_they_were(
     assert done.returncode == 0, done.stderr
 
     assert checked[-2:] == ["loop", "finish"]
-    found = losses(tmp_path / "run")
+    actual = losses(tmp_path / "run")
     expected = json.loads(EXPECTED.read_text(encoding="utf-8")) if EXPECTED.exists() else {}
     if os.environ.get("KIT_RECORD_LOSSES"):
-        rows = {**expected, task: [round(loss, 6) for loss in found]}
+        rows = {**expected, task: [round(loss, 6) for loss in actual]}
         lines = (f"  {json.dumps(name)}: {json.dumps(rows[name])}" for name in sorted(rows))
         EXPECTED.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
         pytest.skip("recorded")
-    assert len(found) == STEPS
-    assert found == pytest.approx(expected[task], rel=TOLERANCE)
+    assert len(actual) == STEPS
+    assert actual == pytest.approx(expected[task], rel=TOLERANCE)

@@ -29,18 +29,20 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "path": str(folder / "rows.jsonl"), "validation_size": 5, "test_size": 10, "drop_duplicates": True,
         "max_examples": 20,
     }  # fmt: skip
-    made = recipe(folder, "classification", data, eval={"metrics": ["accuracy"], "metric_for_best_model": "accuracy"})
-    return train(made, folder / "run").folder
+    fine_tuning = recipe(
+        folder, "classification", data, eval={"metrics": ["accuracy"], "metric_for_best_model": "accuracy"}
+    )
+    return train(fine_tuning, folder / "run").folder
 
 
 def test_all_rows_of_a_file_are_evaluated(run: Path) -> None:
     """Nothing is held out of other data, and the filters for training data do not apply to it."""
-    told: list[str] = []
+    lines: list[str] = []
     path = f"data.path={run.parent / 'other.jsonl'}"
-    evaluation = evaluate(run, "train", [path], told.append)
+    evaluation = evaluate(run, "train", [path], lines.append)
     assert evaluation.figures["examples"] == len(evaluation.rows) == 41
     assert [row["text"] for row in evaluation.rows] == [row["text"] for row in [*OTHERS, OTHERS[0]]]
-    assert told == [f"evaluated: {run.parent / 'other.jsonl'}, train, 41 rows", "train: 1 left out (no label)"]
+    assert lines == [f"evaluated: {run.parent / 'other.jsonl'}, train, 41 rows", "train: 1 left out (no label)"]
     assert evaluate(run, overrides=[path]).rows == evaluation.rows
     renamed = [f"data.path={run.parent / 'renamed.jsonl'}", "data.text=review"]
     assert evaluate(run, "train", renamed).figures["examples"] == 40

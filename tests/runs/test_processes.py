@@ -24,12 +24,12 @@ def test_one_process_and_two_are_equal_in_float64(kind: str, parts: int, tmp_pat
     """One process that computes a step at once, and two that compute it in one or two parts each; by the command line,
     for longer and with each number of parts, `make soak` does it."""
     path, same = write_recipe(tmp_path, kind), [*EXACT, *NO_DROPOUT[kind]]
-    one, two = train(load_recipe(path, same), tmp_path / "one").folder, tmp_path / "two"
-    in_processes(2, train, load_recipe(path, [*same, f"train.micro_batches={parts}"]), two)
-    assert results(two)["train"]["processes"] == 2
-    assert len(losses(one)) == 12
-    assert losses(two) == pytest.approx(losses(one), rel=1e-9)
-    assert_same_weights(one, two, 1e-9)
+    single, parallel = train(load_recipe(path, same), tmp_path / "one").folder, tmp_path / "two"
+    in_processes(2, train, load_recipe(path, [*same, f"train.micro_batches={parts}"]), parallel)
+    assert results(parallel)["train"]["processes"] == 2
+    assert len(losses(single)) == 12
+    assert losses(parallel) == pytest.approx(losses(single), rel=1e-9)
+    assert_same_weights(single, parallel, 1e-9)
 
 
 def test_masks_are_those_of_the_parts_whoever_computes_them(tmp_path: Path) -> None:
@@ -37,10 +37,10 @@ def test_masks_are_those_of_the_parts_whoever_computes_them(tmp_path: Path) -> N
     here in three, of which one process has two and the other one."""
     path = write_recipe(tmp_path, "masked_lm")
     recipe = load_recipe(path, [*EXACT, "train.micro_batches=3", "train.max_steps=6"])
-    one, two = train(recipe, tmp_path / "one").folder, tmp_path / "two"
-    in_processes(2, train, recipe, two)
-    assert losses(two) == pytest.approx(losses(one), rel=1e-9)
-    assert_same_weights(one, two, 1e-9)
+    single, parallel = train(recipe, tmp_path / "one").folder, tmp_path / "two"
+    in_processes(2, train, recipe, parallel)
+    assert losses(parallel) == pytest.approx(losses(single), rel=1e-9)
+    assert_same_weights(single, parallel, 1e-9)
 
 
 def test_processes_that_do_not_know_of_each_other_are_noticed(

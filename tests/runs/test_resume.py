@@ -47,11 +47,11 @@ def test_kill_and_resume_is_bit_identical(tiny_recipe: Path, tmp_path: Path) -> 
         return lambda: log.exists() and len(log.read_text(encoding="utf-8").splitlines()) >= lines
 
     def after(seconds: float) -> Callable[[], bool]:
-        asked: list[float] = []  # from the first question on, which comes when the process has been started
+        times: list[float] = []  # from the first question on, which comes when the process has been started
 
         def ready() -> bool:
-            asked.append(time.monotonic())
-            return asked[-1] - asked[0] > seconds
+            times.append(time.monotonic())
+            return times[-1] - times[0] > seconds
 
         return ready
 
@@ -87,10 +87,10 @@ def test_a_signal_saves_and_says_how_to_go_on(tiny_recipe: Path, tmp_path: Path,
         assert process.poll() is None, process.stderr.read() if process.stderr else ""
         time.sleep(0.05)
     os.kill(process.pid, number)
-    _, said = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert f"kit train {output} --resume" in said
-    assert "Traceback" not in said
+    assert f"kit train {output} --resume" in stderr
+    assert "Traceback" not in stderr
     assert len(list(output.glob("checkpoints/step-*"))) == 1
 
 

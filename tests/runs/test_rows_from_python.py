@@ -84,9 +84,9 @@ def test_a_run_resumes_with_the_same_rows_only(run: Path, tmp_path: Path) -> Non
 
 
 def test_the_command_line_names_other_data_for_such_a_run(run: Path, files: Path, kit_here: Callable[..., Any]) -> None:
-    ended = kit_here("eval", run)
-    assert ended.returncode == 2
-    assert "a run does not store them. Name data to use instead, such as data.path=FILE" in ended.stderr
+    refused = kit_here("eval", run)
+    assert refused.returncode == 2
+    assert "a run does not store them. Name data to use instead, such as data.path=FILE" in refused.stderr
     assert kit_here("eval", run, f"data.path={files}").returncode == 0
 
 

@@ -79,15 +79,15 @@ def test_killed_and_resumed_three_times_is_bit_identical(stream_recipe: Path, tm
 @pytest.mark.soak
 def test_two_processes_give_the_result_of_one(stream_recipe: Path, tmp_path: Path) -> None:
     recipe = load_recipe(stream_recipe, ["train.micro_batches=2", "train.max_steps=40", "eval.steps=0"])
-    one = train(recipe, tmp_path / "one")
+    single = train(recipe, tmp_path / "one")
     in_processes(2, train, recipe, tmp_path / "two")
-    two = json.loads((tmp_path / "two" / "results.json").read_text())
-    assert two["train"]["processes"] == 2
-    assert two["data"] == one.results["data"]
-    assert losses(tmp_path / "two") == pytest.approx(losses(one.folder), rel=1e-5)
+    results = json.loads((tmp_path / "two" / "results.json").read_text())
+    assert results["train"]["processes"] == 2
+    assert results["data"] == single.results["data"]
+    assert losses(tmp_path / "two") == pytest.approx(losses(single.folder), rel=1e-5)
     states = [
         json.loads((run / "checkpoints" / "step-40" / "state.json").read_text())["plan"]
-        for run in (one.folder, tmp_path / "two")
+        for run in (single.folder, tmp_path / "two")
     ]
     assert states[0] == states[1]
 
@@ -148,9 +148,9 @@ def test_a_batch_too_small_for_the_longest_text_is_rejected_at_once(stream_recip
 
 def test_the_recipe_for_many_gpus_streams_a_folder_with_the_layout_of_the_hub(tmp_path: Path) -> None:
     for split, count in {"train": 3, "validation": 1, "test": 1}.items():
-        for place in range(count):
-            texts = [{"de": f"Satz {place} {n}", "en": f"sentence {place} {n}"} for n in range(40)]
-            file = tmp_path / f"{split}-{place:05d}-of-{count:05d}.parquet"
+        for shard in range(count):
+            texts = [{"de": f"Satz {shard} {n}", "en": f"sentence {shard} {n}"} for n in range(40)]
+            file = tmp_path / f"{split}-{shard:05d}-of-{count:05d}.parquet"
             pq.write_table(pa.table({"translation": texts}), file)
     small = ["model.hidden_size=8", "model.intermediate_size=8", "model.num_attention_heads=2"]
     prepared = prepare(load_recipe("wmt", [f"data.path={tmp_path}", "data.name=null", *small]))

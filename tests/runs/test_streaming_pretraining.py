@@ -60,9 +60,9 @@ for name, kill_at in (("unbroken", None), ("broken", 5), ("broken", 15), ("broke
 
 def steps_of(run: Path) -> list[list[dict[str, list[list[int]]]]]:
     """What each step of the run was given; steps that a kill has undone count as they were done again."""
-    found = dict(json.loads(line) for line in (run / "seen.jsonl").read_text().splitlines())
-    assert sorted(found) == list(range(len(found)))
-    return [found[step] for step in sorted(found)]
+    steps = dict(json.loads(line) for line in (run / "seen.jsonl").read_text().splitlines())
+    assert sorted(steps) == list(range(len(steps)))
+    return [steps[step] for step in sorted(steps)]
 
 
 @pytest.mark.soak
@@ -70,9 +70,9 @@ def steps_of(run: Path) -> list[list[dict[str, list[list[int]]]]]:
 def test_a_stream_killed_three_times_is_the_unbroken_one(task: str, tmp_path: Path) -> None:
     corpus, first = tmp_path / "corpus", 0
     corpus.mkdir()
-    for place, size in enumerate(SHARDS):
+    for shard, size in enumerate(SHARDS):
         rows = [json.dumps({"text": f"doc{n} " + "and so on " * (n % 4)}) for n in range(first, first + size)]
-        name = f"train-{place:05d}-of-{len(SHARDS):05d}.jsonl"
+        name = f"train-{shard:05d}-of-{len(SHARDS):05d}.jsonl"
         (corpus / name).write_text("".join(f"{row}\n" for row in rows) or "\n", encoding="utf-8")
         first += size
     (corpus / "validation.jsonl").write_text('{"text": "and so on and so on"}\n')
@@ -103,12 +103,12 @@ def test_a_stream_killed_three_times_is_the_unbroken_one(task: str, tmp_path: Pa
 
 def documents_in(step: list[dict[str, list[list[int]]]], task: str, documents: dict[int, int]) -> list[int]:
     """The documents that a step reads, by the one word of each that no other has."""
-    found = []
+    numbers = []
     for batch in step:
         for tokens, labels in zip(batch["input_ids"], batch["labels"], strict=True):
             if task == "causal_lm":
                 words = labels
             else:  # where something is to be predicted, its label tells what stood there
                 words = [token if label < 0 else label for token, label in zip(tokens, labels, strict=True)]
-            found += [documents[word] for word in words if word in documents]
-    return found
+            numbers += [documents[word] for word in words if word in documents]
+    return numbers

@@ -79,9 +79,9 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     assert "hidden_size: 16" in recipe
 
 
-@pytest.mark.parametrize("what", ["weights", "tokens"])
+@pytest.mark.parametrize("part", ["weights", "tokens"])
 def test_a_folder_that_computes_something_else_is_rejected(
-    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
     """For speed, the probe runs in this process; the test above starts a real one."""
     from safetensors.torch import load_file, save_file
@@ -92,7 +92,7 @@ def test_a_folder_that_computes_something_else_is_rejected(
 
     changed = tmp_path / "changed"
     shutil.copytree(trained / "model", changed)
-    if what == "weights":
+    if part == "weights":
         tensors = load_file(changed / "model.safetensors")
         name = max(tensors, key=lambda name: tensors[name].numel())
         tensors[name] += 0.01
@@ -107,7 +107,7 @@ def test_a_folder_that_computes_something_else_is_rejected(
 
     monkeypatch.setattr(kit.sharing.proof, "run_standalone", run_here)
     assert "computes what the run does" in kit.sharing.proof.check_run(trained / "model", trained, trained / "model")
-    with pytest.raises(HubError, match=f"the model computes other {'logits' if what == 'weights' else 'tokens'}"):
+    with pytest.raises(HubError, match=f"the model computes other {'logits' if part == 'weights' else 'tokens'}"):
         kit.sharing.proof.check_run(changed, trained, trained / "model")
 
 

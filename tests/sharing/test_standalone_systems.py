@@ -1,10 +1,9 @@
 """Captioner, dialogue model, forecaster and feature extractors, loaded from their folders without kit."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import torch
+from support.standalone import run_without_kit
 
 from kit.data.text.tokenizer import train_tokenizer
 from kit.models import (
@@ -23,17 +22,10 @@ from kit.recipe.model import TokenizerSection
 from kit.tasks.captioning.images import image_processor_of
 from kit.verify.generation import perturb_parameters
 
-ALONE = """
+PROGRAM = """
 import builtins
-import sys
 from contextlib import suppress
 
-class BlockKit:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "kit":
-            raise ModuleNotFoundError("there is no kit here")
-
-sys.meta_path.insert(0, BlockKit())
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoImageProcessor, AutoModel, AutoModelForImageTextToText, AutoModelForSeq2SeqLM
@@ -63,7 +55,6 @@ assert asked == []
 with suppress(ValueError):
     AutoTokenizer.from_pretrained("transformer")
 assert len(asked) == 1
-assert "kit" not in sys.modules
 save_file({name: tensor.contiguous() for name, tensor in found.items()}, "found.safetensors")
 """
 
@@ -74,9 +65,9 @@ def test_each_folder_works_without_kit(tmp_path: Path) -> None:
     torch.manual_seed(0)
     sizes = {"vocab_size": 9, "hidden_size": 4}
     captioner = RNNCaptionerForConditionalGeneration(RNNCaptionerConfig(**sizes, cnn_channels=[4], image_size=8)).eval()
-    talker = HREDForConditionalGeneration(HREDConfig(**sizes)).eval()
+    dialogue = HREDForConditionalGeneration(HREDConfig(**sizes)).eval()
     forecaster = RNNForecasterForPrediction(RNNForecasterConfig(value_size=2, hidden_size=4)).eval()
-    for name, model in (("captioner", captioner), ("hred", talker), ("forecaster", forecaster)):
+    for name, model in (("captioner", captioner), ("hred", dialogue), ("forecaster", forecaster)):
         perturb_parameters(model)
         model.save_pretrained(tmp_path / name)
     tokenizer = train_tokenizer(TokenizerSection(train="word", min_frequency=1), ["one two three"], "causal")
@@ -94,24 +85,14 @@ def test_each_folder_works_without_kit(tmp_path: Path) -> None:
         "past": torch.randn(2, 5, 2),
     }
     save_file(inputs, tmp_path / "inputs.safetensors")
-    (tmp_path / "alone.py").write_text(ALONE, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "alone.py"],
-        cwd=tmp_path,
-        env={"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf"), "PATH": "/usr/bin:/bin", "OMP_NUM_THREADS": "1"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = load_file(tmp_path / "found.safetensors")
-    how = {"num_beams": 2, "max_new_tokens": 4}
-    assert torch.equal(found["captions"], captioner.generate(pixel_values=inputs["pixels"], **how))
+    run_without_kit(PROGRAM, tmp_path)
+    outputs = load_file(tmp_path / "found.safetensors")
+    options = {"num_beams": 2, "max_new_tokens": 4}
+    assert torch.equal(outputs["captions"], captioner.generate(pixel_values=inputs["pixels"], **options))
     mask = torch.ones_like(inputs["turns"])
-    assert torch.equal(found["answers"], talker.generate(inputs["turns"], attention_mask=mask, **how))
-    torch.testing.assert_close(found["predictions"], forecaster.predict(inputs["past"], horizon=3).predictions)
+    assert torch.equal(outputs["answers"], dialogue.generate(inputs["turns"], attention_mask=mask, **options))
+    torch.testing.assert_close(outputs["predictions"], forecaster.predict(inputs["past"], horizon=3).predictions)
     tokens = tokenizer("one two three", return_tensors="pt")
     with torch.no_grad():
-        torch.testing.assert_close(found["lm"], lm.model(**tokens).last_hidden_state)
-        torch.testing.assert_close(found["transformer"], transformer.get_encoder()(**tokens).last_hidden_state)
+        torch.testing.assert_close(outputs["lm"], lm.model(**tokens).last_hidden_state)
+        torch.testing.assert_close(outputs["transformer"], transformer.get_encoder()(**tokens).last_hidden_state)

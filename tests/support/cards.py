@@ -95,15 +95,15 @@ def run_code(code: str, name: str) -> dict[str, Any]:
 
 def tables(tokens: list[Token]) -> list[list[list[str]]]:
     """Every table as rows of the text that a reader sees in each cell."""
-    found: list[list[list[str]]] = []
-    for place, token in enumerate(tokens):
+    parsed: list[list[list[str]]] = []
+    for index, token in enumerate(tokens):
         if token.type == "table_open":
-            found.append([])
+            parsed.append([])
         elif token.type == "tr_open":
-            found[-1].append([])
+            parsed[-1].append([])
         elif token.type in ("th_open", "td_open"):
-            found[-1][-1].append("".join(child.content for child in tokens[place + 1].children or ()))
-    return found
+            parsed[-1][-1].append("".join(child.content for child in tokens[index + 1].children or ()))
+    return parsed
 
 
 def inline(tokens: list[Token]) -> list[Token]:

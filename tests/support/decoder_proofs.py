@@ -57,26 +57,28 @@ def assert_cache_changes_nothing(model: PreTrainedModel, source: Batch, target: 
             cache = output.past_key_values
         torch.testing.assert_close(torch.cat(steps, dim=1), whole)
         for beams in (1, 3):
-            how = {"num_beams": beams, "max_new_tokens": 5, "do_sample": False}
-            with_cache = model.generate(**source, **how)
-            assert torch.equal(model.generate(**source, **how, use_cache=False), with_cache)
+            options = {"num_beams": beams, "max_new_tokens": 5, "do_sample": False}
+            with_cache = model.generate(**source, **options)
+            assert torch.equal(model.generate(**source, **options, use_cache=False), with_cache)
             again = copy.deepcopy(encoded)
-            assert torch.equal(model.generate(encoder_outputs=again, **how), with_cache)
+            assert torch.equal(model.generate(encoder_outputs=again, **options), with_cache)
 
 
 def assert_searches_agree(model: PreTrainedModel, source: Batch) -> None:
     """kit's own search, transformers', and scores of teacher forcing."""
     for beams in (1, 4):
         settings = GenerationSettings(beams, max_new_tokens=5, num_return_sequences=beams, early_stopping="never")
-        own = [hypothesis for found in search(model, source, settings) for hypothesis in found]
-        theirs = [hypothesis for found in search(model, source, settings, attention=True) for hypothesis in found]
-        assert [h.tokens for h in own] == [h.tokens for h in theirs]
-        for number, (hypothesis, other) in enumerate(zip(own, theirs, strict=True)):
-            one = {name: tensor[number // beams : number // beams + 1] for name, tensor in source.items()}
+        plain = [hypothesis for hypotheses in search(model, source, settings) for hypothesis in hypotheses]
+        with_attention = [
+            hypothesis for hypotheses in search(model, source, settings, attention=True) for hypothesis in hypotheses
+        ]
+        assert [h.tokens for h in plain] == [h.tokens for h in with_attention]
+        for number, (hypothesis, other) in enumerate(zip(plain, with_attention, strict=True)):
+            row_source = {name: tensor[number // beams : number // beams + 1] for name, tensor in source.items()}
             tokens = torch.tensor([hypothesis.tokens])
             target = torch.cat([torch.zeros(1, 1, dtype=torch.long), tokens[:, :-1]], dim=1)
             with torch.no_grad():
-                output = model(**one, decoder_input_ids=target, output_attentions=True)
+                output = model(**row_source, decoder_input_ids=target, output_attentions=True)
             score = output.logits.log_softmax(-1).gather(-1, tokens.unsqueeze(-1)).mean()
             assert abs(hypothesis.score - float(score)) < 1e-4
             assert abs(other.score - float(score)) < 1e-4
@@ -124,8 +126,8 @@ def trained_by_trainer(model: PreTrainedModel, batch: Batch, folder: Path, **set
     """What Seq2SeqTrainer, with generation, says of a model before and after a few steps on a batch."""
     rows = [{name: tensor[i] for name, tensor in batch.items()} for i in range(len(batch["labels"]))]
 
-    def collate(some: list[Batch]) -> Batch:
-        return {name: torch.stack([row[name] for row in some]) for name in some[0]}
+    def collate(examples: list[Batch]) -> Batch:
+        return {name: torch.stack([row[name] for row in examples]) for name in examples[0]}
 
     arguments = Seq2SeqTrainingArguments(
         output_dir=str(folder),
@@ -143,5 +145,5 @@ def trained_by_trainer(model: PreTrainedModel, batch: Batch, folder: Path, **set
     trainer = Seq2SeqTrainer(model=model, args=arguments, train_dataset=rows, eval_dataset=rows, data_collator=collate)
     before = trainer.evaluate()
     trainer.train()
-    found = trainer.predict(rows)
-    return {"before": before["eval_loss"], "after": found.metrics["test_loss"], "tokens": found.predictions}
+    predicted = trainer.predict(rows)
+    return {"before": before["eval_loss"], "after": predicted.metrics["test_loss"], "tokens": predicted.predictions}

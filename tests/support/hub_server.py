@@ -191,9 +191,9 @@ class _Handler(BaseHTTPRequestHandler):
             return self.answer({"error": self.fault.message}, self.fault.status, self.fault.headers)
         try:
             for methods, pattern, name in self.routes:
-                found = re.fullmatch(pattern, unquote(address.path))
-                if found and self.command in methods.split("|"):
-                    return getattr(self, f"do_{name}")(hub, *found.groups())
+                match = re.fullmatch(pattern, unquote(address.path))
+                if match and self.command in methods.split("|"):
+                    return getattr(self, f"do_{name}")(hub, *match.groups())
             raise Refusal(404, f"no such address: {request}")
         except Refusal as refusal:
             headers = {"X-Error-Message": refusal.message}
@@ -242,10 +242,10 @@ class _Handler(BaseHTTPRequestHandler):
     # ---- who may do what ---------------------------------------------------------------------------------------------
 
     def token(self) -> str | None:
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
-        if given and given not in (TOKEN, READER):
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ").strip()
+        if token and token not in (TOKEN, READER):
             raise Refusal(401, "Invalid credentials in Authorization header")
-        return given or None
+        return token or None
 
     def writing(self) -> None:
         token = self.token()
@@ -276,12 +276,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_create(self, hub: HubServer) -> None:
         self.writing()
-        asked = json.loads(self.body)
-        name = f"{asked.get('organization') or 'tester'}/{asked['name']}"
-        kind = asked.get("type", "model")
+        request = json.loads(self.body)
+        name = f"{request.get('organization') or 'tester'}/{request['name']}"
+        kind = request.get("type", "model")
         if (kind, name) in hub.repos:
             raise Refusal(409, "You already created this repo")
-        private = asked.get("private", False) or asked.get("visibility") == "private"
+        private = request.get("private", False) or request.get("visibility") == "private"
         attributes = Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)
         hub.repos[kind, name] = Repo(private, [_commit("initial commit", {".gitattributes": attributes}, 0)])
         self.answer({"url": f"{hub.address}/{name}", "name": name})
@@ -289,9 +289,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_validate(self, hub: HubServer) -> None:
         import yaml
 
-        found = re.match(r"---\n(.*?)\n---", json.loads(self.body)["content"], re.DOTALL)
-        data = yaml.safe_load(found[1]) if found else None
-        if found and not isinstance(data, dict):
+        match = re.match(r"---\n(.*?)\n---", json.loads(self.body)["content"], re.DOTALL)
+        data = yaml.safe_load(match[1]) if match else None
+        if match and not isinstance(data, dict):
             return self.answer({"errors": [{"message": "metadata is no mapping"}], "warnings": []}, 400)
         if data and data.get("license") == "none of the known":
             return self.answer({"errors": [{"message": '"license" must be one of the list'}], "warnings": []}, 400)
@@ -300,23 +300,23 @@ class _Handler(BaseHTTPRequestHandler):
     def do_preupload(self, hub: HubServer, kinds: str, name: str, revision: str) -> None:
         self.writing()
         files = self.commit_at(hub, KINDS[kinds], name, revision).files
-        told = []
+        answers = []
         for file in json.loads(self.body)["files"]:
             sample = base64.b64decode(file["sample"])
             large = file["path"].endswith(LARGE) or b"\0" in sample or file["size"] > 10_000_000
             known = files.get(file["path"])
             oid = (known.sha256 if known.is_large else known.git) if known else None
             mode = "lfs" if large else "regular"
-            told.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
-        self.answer({"files": told})
+            answers.append({"path": file["path"], "uploadMode": mode, "shouldIgnore": False, "oid": oid})
+        self.answer({"files": answers})
 
     def do_batch(self, hub: HubServer, datasets: str | None, name: str) -> None:
         self.writing()
         self.repo(hub, "dataset" if datasets else "model", name)
-        told: list[dict[str, Any]] = []
-        for wanted in json.loads(self.body)["objects"]:
-            oid, size = wanted["oid"], wanted["size"]
-            told.append({"oid": oid, "size": size})
+        answers: list[dict[str, Any]] = []
+        for requested in json.loads(self.body)["objects"]:
+            oid, size = requested["oid"], requested["size"]
+            answers.append({"oid": oid, "size": size})
             if oid in hub.objects:
                 continue
             upload: dict[str, Any] = {"href": f"{hub.storage}/storage/{oid}?X-Amz-Signature=verysecret"}
@@ -327,8 +327,8 @@ class _Handler(BaseHTTPRequestHandler):
                     "href": f"{hub.address}/storage/complete/{oid}",
                     "header": {"chunk_size": str(hub.part_size), **parts},
                 }
-            told[-1]["actions"] = {"upload": upload, "verify": {"href": f"{hub.address}/storage/verify"}}
-        self.answer({"transfer": "basic", "objects": told})
+            answers[-1]["actions"] = {"upload": upload, "verify": {"href": f"{hub.address}/storage/verify"}}
+        self.answer({"transfer": "basic", "objects": answers})
 
     def store(self, hub: HubServer, oid: str, content: bytes) -> None:
         if hashlib.sha256(content).hexdigest() != oid:
@@ -352,8 +352,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_verify(self, hub: HubServer) -> None:
         self.writing()
-        asked = json.loads(self.body)
-        if len(hub.objects.get(asked["oid"], b"")) != asked["size"]:
+        request = json.loads(self.body)
+        if len(hub.objects.get(request["oid"], b"")) != request["size"]:
             raise Refusal(404, "the object is not there")
         self.answer({})
 
@@ -393,16 +393,16 @@ class _Handler(BaseHTTPRequestHandler):
         self.answer({"branches": [branch], "tags": [], "converts": []})
 
     def entry(self, path: str, blob: Blob) -> dict[str, Any]:
-        told: dict[str, Any] = {"type": "file", "path": path, "size": len(blob.content), "oid": blob.git}
+        fields: dict[str, Any] = {"type": "file", "path": path, "size": len(blob.content), "oid": blob.git}
         if blob.is_large:
-            told["lfs"] = {"oid": blob.sha256, "size": len(blob.content), "pointerSize": 130}
-        return told
+            fields["lfs"] = {"oid": blob.sha256, "size": len(blob.content), "pointerSize": 130}
+        return fields
 
     def do_tree(self, hub: HubServer, kinds: str, name: str, revision: str, under: str | None = None) -> None:
         files = self.commit_at(hub, KINDS[kinds], name, revision).files
         start = f"{under}/" if under else ""
         whole = self.query.get("recursive", [""])[0].lower() in ("true", "1")
-        told = []
+        entries = []
         folders = set()
         for path, blob in sorted(files.items()):
             rest = path.removeprefix(start)
@@ -411,17 +411,17 @@ class _Handler(BaseHTTPRequestHandler):
             if "/" in rest:
                 folders.add(start + rest.split("/")[0])
             if whole or "/" not in rest:
-                told.append(self.entry(path, blob))
-        if under and not told and not folders:
+                entries.append(self.entry(path, blob))
+        if under and not entries and not folders:
             raise Refusal(404, f"{under} does not exist", "EntryNotFound")
         directories = [{"type": "directory", "path": path, "size": 0, "oid": "0" * 40} for path in sorted(folders)]
-        self.answer([*directories, *told])
+        self.answer([*directories, *entries])
 
     def do_paths_info(self, hub: HubServer, kinds: str, name: str, revision: str) -> None:
         files = self.commit_at(hub, KINDS[kinds], name, revision).files
         text = self.body.decode()
-        asked = json.loads(text)["paths"] if text.startswith("{") else parse_qs(text).get("paths", [])
-        self.answer([self.entry(path, files[path]) for path in asked if path in files])
+        paths = json.loads(text)["paths"] if text.startswith("{") else parse_qs(text).get("paths", [])
+        self.answer([self.entry(path, files[path]) for path in paths if path in files])
 
     def do_resolve(self, hub: HubServer, datasets: str | None, name: str, revision: str, path: str) -> None:
         commit = self.commit_at(hub, "dataset" if datasets else "model", name, revision)
@@ -443,10 +443,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_range(hub.objects[oid], {"ETag": f'"{oid}"', "Accept-Ranges": "bytes"})
 
     def send_range(self, content: bytes, headers: dict[str, str]) -> None:
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if not asked:
+        match = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if not match:
             return self.send(content, headers=headers)
-        start, end = int(asked[1]), int(asked[2] or len(content) - 1)
+        start, end = int(match[1]), int(match[2] or len(content) - 1)
         if start >= len(content):
             return self.send(b"", 416, {"Content-Range": f"bytes */{len(content)}"})
         part = content[start : end + 1]

@@ -85,14 +85,14 @@ def source_of(batch: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor for name, tensor in batch.items() if name not in ("labels", "future_values")}
 
 
-def result_of(model: PreTrainedModel, batch: dict[str, Tensor], **how: Any) -> Tensor:
+def result_of(model: PreTrainedModel, batch: dict[str, Tensor], **options: Any) -> Tensor:
     """Logits or predictions of a forward pass."""
-    output = model(**batch, **how)
+    output = model(**batch, **options)
     return output.predictions if model.main_input_name == "past_values" else output.logits
 
 
-def written_by(model: PreTrainedModel, batch: dict[str, Tensor], **how: Any) -> Tensor:
+def written_by(model: PreTrainedModel, batch: dict[str, Tensor], **options: Any) -> Tensor:
     """The tokens that a model generates, or its forecast."""
     if model.main_input_name == "past_values":
         return model.predict(**source_of(batch)).predictions
-    return model.generate(**source_of(batch), **{"max_new_tokens": 4, "eos_token_id": None, **how})
+    return model.generate(**source_of(batch), **{"max_new_tokens": 4, "eos_token_id": None, **options})

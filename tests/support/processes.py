@@ -99,8 +99,14 @@ def forget_accelerator() -> None:
 
 
 def _child(rank: int, number: int, port: int, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    places = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": number, "LOCAL_WORLD_SIZE": number, "MASTER_PORT": port}
-    os.environ |= {name: str(value) for name, value in places.items()}
+    variables = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": number,
+        "LOCAL_WORLD_SIZE": number,
+        "MASTER_PORT": port,
+    }
+    os.environ |= {name: str(value) for name, value in variables.items()}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "ACCELERATE_USE_CPU": "true", "KIT_PROCESSES": str(number)}
     forget_accelerator()
     try:

@@ -18,9 +18,9 @@ def write_corpus(folder: Path, splits: tuple[str, ...] = ("validation", "test"))
     corpus = folder / "corpus"
     corpus.mkdir()
     first = 0
-    for place, size in enumerate(SHARDS):
+    for shard, size in enumerate(SHARDS):
         lines = "".join(json.dumps(pair(number)) + "\n" for number in range(first, first + size))
-        (corpus / f"train-{place:05d}-of-{len(SHARDS):05d}.jsonl").write_text(lines or "\n", encoding="utf-8")
+        (corpus / f"train-{shard:05d}-of-{len(SHARDS):05d}.jsonl").write_text(lines or "\n", encoding="utf-8")
         first += size
     for split in splits:
         (corpus / f"{split}.jsonl").write_text("".join(json.dumps(pair(n)) + "\n" for n in range(500, 510)))

@@ -222,9 +222,9 @@ def test_scratch_folders_of_the_dead_are_removed(tmp_path: Path, monkeypatch: py
     with scratch_folder("kit-push-") as folder:
         fill(folder)
         (folder / "model").mkdir()
-        kept = keep_scratch(folder / "model", "kit-push-")
+        scratch = keep_scratch(folder / "model", "kit-push-")
         with scratch_folder("kit-push-"):
             assert (folder / "half.txt").is_file()  # its owner lives
-    assert [path.name for path in tmp_path.iterdir()] == [kept.parent.name]
+    assert [path.name for path in tmp_path.iterdir()] == [scratch.parent.name]
     with scratch_folder("kit-push-"):
-        assert kept.is_dir()  # nobody's, so it stays
+        assert scratch.is_dir()  # nobody's, so it stays

@@ -43,10 +43,12 @@ def test_cuts_are_as_frequent_as_the_librarys_own(tokenizers: Tokenizers) -> Non
     finally:
         backend.model.dropout = None
     assert len(ours) > 3
-    for cut in ours.keys() | library.keys():
-        share = (ours[cut] + library[cut]) / (2 * draws)
+    for segmentation in ours.keys() | library.keys():
+        share = (ours[segmentation] + library[segmentation]) / (2 * draws)
         # five standard errors of the difference of two shares
-        assert abs(ours[cut] - library[cut]) / draws <= 5 * (2 * share * (1 - share) / draws) ** 0.5, cut
+        assert (
+            abs(ours[segmentation] - library[segmentation]) / draws <= 5 * (2 * share * (1 - share) / draws) ** 0.5
+        ), segmentation
 
 
 @given(seed=st.integers(0, 2**32), dropout=st.floats(0.05, 0.95))

@@ -94,8 +94,8 @@ def test_each_epoch_sees_every_caption_with_its_own_picture(folder: Path) -> Non
     assert isinstance(examples, CaptionedImages)
     rows = prepared.splits.datasets["train"]
     expected = sorted(
-        (tuple(examples.images.pixels(np.array([place])).flatten().tolist()), caption)
-        for place, captions in enumerate(rows["caption"])
+        (tuple(examples.images.pixels(np.array([index])).flatten().tolist()), caption)
+        for index, captions in enumerate(rows["caption"])
         for caption in captions
     )
     make = prepared.make_batch
@@ -116,8 +116,8 @@ def test_a_run_that_was_broken_off_ends_as_one_that_was_not(run: Path, folder: P
         (tmp_path / "run" / part).parent.mkdir(parents=True, exist_ok=True)
         copy(run / part, tmp_path / "run" / part)
     train(load_recipe(run / "recipe.yaml"), tmp_path / "run", resume=True)
-    found, expected = (load_file(place / "model" / "model.safetensors") for place in (tmp_path / "run", run))
-    assert all(torch.equal(found[name], expected[name]) for name in expected)
+    actual, expected = (load_file(folder / "model" / "model.safetensors") for folder in (tmp_path / "run", run))
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
     assert rows_of(tmp_path / "run") == rows_of(run)
 
 
@@ -188,8 +188,10 @@ def test_heat_maps_are_what_each_step_of_the_search_saw(run: Path, folder: Path)
     assert hypothesis.attention is not None
     assert seen.weights.shape == (2, len(hypothesis.tokens), 4, 4)
     torch.testing.assert_close(seen.weights.flatten(2), hypothesis.attention.float())
-    given = caption_attention(captioner.model, captioner.tokenizers, captioner.reader, folder / "3.png", "a red circle")
-    assert len(given.tokens) == 4
+    forced = caption_attention(
+        captioner.model, captioner.tokenizers, captioner.reader, folder / "3.png", "a red circle"
+    )
+    assert len(forced.tokens) == 4
 
 
 def test_plots_of_a_captioner(kit_here, run: Path, folder: Path, tmp_path: Path) -> None:
@@ -229,9 +231,9 @@ def test_the_proofs_hold_and_the_data_can_be_looked_at(kit_here, run: Path, fold
 def test_without_attention_there_is_nothing_to_draw_and_grey_pictures_are_read(folder: Path, tmp_path: Path) -> None:
     choices = ["model.attention=none", "model.context_to=[]", "model.num_attention_heads=1", "model.num_channels=1"]
     quick = ["train.max_steps=1", "eval.steps=0", "eval.num_beams=1", "data.max_length=8"]
-    found = train(load_recipe(folder / "recipe.yaml", [*choices, *quick]), tmp_path / "run")
+    run = train(load_recipe(folder / "recipe.yaml", [*choices, *quick]), tmp_path / "run")
     assert not list((tmp_path / "run" / "plots").glob("attention*"))
-    assert found.results["data"]["left_out"]["max_length"] > 0
+    assert run.results["data"]["left_out"]["max_length"] > 0
     (output,) = next(iter(Captioner(tmp_path / "run").stream([folder / "1.png"])))
     assert isinstance(output.text, str)
     with pytest.raises(DataError, match=r"line 2 named no image .*gone\.png"):
@@ -241,12 +243,12 @@ def test_without_attention_there_is_nothing_to_draw_and_grey_pictures_are_read(f
 def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: Path) -> None:
     resnet = "{model_type: resnet, embedding_size: 4, hidden_sizes: [4, 6], depths: [1, 1], layer_type: basic}"
     quick = [f"model.backbone_config={resnet}", "train.max_steps=2", "eval.steps=0"]
-    found = train(load_recipe(folder / "recipe.yaml", quick), tmp_path / "run")
-    paths = [folder / row["source"] for row in rows_of(found.folder)]
-    outputs = [best.text for (best,) in Captioner(found.folder).stream(paths)]
-    assert outputs == [row["prediction"] for row in rows_of(found.folder)]
+    run = train(load_recipe(folder / "recipe.yaml", quick), tmp_path / "run")
+    paths = [folder / row["source"] for row in rows_of(run.folder)]
+    outputs = [best.text for (best,) in Captioner(run.folder).stream(paths)]
+    assert outputs == [row["prediction"] for row in rows_of(run.folder)]
     # its statistics, which batches of another size would change, are kept with the weights
-    assert any(name.endswith("running_mean") for name in load_file(found.folder / "model" / "model.safetensors"))
+    assert any(name.endswith("running_mean") for name in load_file(run.folder / "model" / "model.safetensors"))
     with pytest.raises(RecipeError, match=r"train\.micro_batches: the backbone normalizes over the images"):
         prepare(load_recipe(folder / "recipe.yaml", [*quick, "train.micro_batches=2"]))
 
@@ -278,10 +280,10 @@ def test_baselines_share_the_images(folder: Path, run: Path, capsys: pytest.Capt
 
     lines = (folder / "metadata.jsonl").read_text().splitlines()
     captions = {line["file_name"]: line["captions"] for line in map(json.loads, lines)}
-    held = {row["source"] for split in ("test", "validation") for row in rows_of(run, split)}
+    held_out = {row["source"] for split in ("test", "validation") for row in rows_of(run, split)}
     answers = []
     for row in rows_of(run):
-        known = [name for name in captions if name not in held]
+        known = [name for name in captions if name not in held_out]
         best = min(known, key=lambda name: float(((pixels(name) - pixels(row["source"])) ** 2).sum()))
         answers.append(captions[best][0])
     expected = compute_metrics(["chrf"], answers, [row["target"] for row in rows_of(run)])["chrf"]

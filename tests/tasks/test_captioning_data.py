@@ -73,9 +73,9 @@ def test_a_picture_is_held_out_with_all_its_captions(
         write_table(folder, [{"file_name": f"{number}.png", "text": text} for number, text in captions])
     data = CaptioningData(path=str(folder), validation_share=0.25, test_size=1, seed=seed)
     splits = load_splits(data).datasets
-    found = [row for rows in splits.values() for row in rows]
-    assert {row["file"]: row["caption"] for row in found} == of_each  # each picture once, with all it has, in order
-    assert len(found) == len(of_each)
+    all_rows = [row for rows in splits.values() for row in rows]
+    assert {row["file"]: row["caption"] for row in all_rows} == of_each  # each picture once, with all it has, in order
+    assert len(all_rows) == len(of_each)
     assert len(splits["validation"]) == max(1, round(0.25 * len(of_each)))
     assert len(splits["test"]) == 1
 
@@ -98,11 +98,11 @@ def test_rows_without_captions_are_counted_and_other_columns_stay(folder: Path) 
     rows[0]["about"], rows[1]["about"], rows[2]["about"] = [], None, ["", "  ", "z"]
     write_table(folder, rows)
     splits = load_splits(CaptioningData(path=str(folder), caption="about", validation_size=1))
-    told = splits.report.splits["train"]
-    assert (told.read, told.dropped["no caption"]) == (6, 2)
-    found = {row["file"]: row for rows in splits.datasets.values() for row in rows}
-    assert found["2.png"]["caption"] == ["z"]
-    assert found["3.png"]["kind"] == "odd"
+    counts = splits.report.splits["train"]
+    assert (counts.read, counts.dropped["no caption"]) == (6, 2)
+    by_file = {row["file"]: row for rows in splits.datasets.values() for row in rows}
+    assert by_file["2.png"]["caption"] == ["z"]
+    assert by_file["3.png"]["kind"] == "odd"
 
 
 def test_splits_in_folders_and_pictures_in_tables_give_the_same(tmp_path: Path) -> None:
@@ -119,20 +119,20 @@ def test_splits_in_folders_and_pictures_in_tables_give_the_same(tmp_path: Path) 
         table = pa.table({"image": cells, "caption": [[f"number {number}"] for number in numbers]})
         (tmp_path / "table").mkdir(exist_ok=True)
         pq.write_table(table, tmp_path / "table" / f"{split}-00000-of-00001.parquet")
-    reader, found = PixelReader(CONFIG), {}
-    for place in ("folder", "table"):
-        data = CaptioningData(path=str(tmp_path / place))
+    reader, loaded = PixelReader(CONFIG), {}
+    for layout in ("folder", "table"):
+        data = CaptioningData(path=str(tmp_path / layout))
         splits = load_splits(data).datasets
         assert [len(rows) for rows in splits.values()] == [6, 2, 2]
-        found[place] = {
+        loaded[layout] = {
             split: (list(rows["image"]), list(rows["caption"]), Images(rows, root_of(data), reader))
             for split, rows in splits.items()
         }
-    for split, (digests, captions, pictures) in found["folder"].items():
-        assert (digests, captions) == found["table"][split][:2]
-        assert torch.equal(pictures.pixels(np.arange(2)), found["table"][split][2].pixels(np.arange(2)))
-    assert found["folder"]["test"][2].files == ["test/img/8.png", "test/img/9.png"]
-    assert found["table"]["test"][2].files == ["test 1", "test 2"]
+    for split, (digests, captions, pictures) in loaded["folder"].items():
+        assert (digests, captions) == loaded["table"][split][:2]
+        assert torch.equal(pictures.pixels(np.arange(2)), loaded["table"][split][2].pixels(np.arange(2)))
+    assert loaded["folder"]["test"][2].files == ["test/img/8.png", "test/img/9.png"]
+    assert loaded["table"]["test"][2].files == ["test 1", "test 2"]
 
 
 def test_pixels_are_those_of_the_image_processor_kept_or_not(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
@@ -141,24 +141,24 @@ def test_pixels_are_those_of_the_image_processor_kept_or_not(folder: Path, tmp_p
     rows = load_splits(data).datasets["train"]
     image_processor_of(CONFIG).save_pretrained(tmp_path)
     stock = AutoImageProcessor.from_pretrained(tmp_path)
-    kept = Images(rows, folder, PixelReader(CONFIG))
+    cached = Images(rows, folder, PixelReader(CONFIG))
     monkeypatch.setattr(images, "MAX_CACHED_BYTES", 0)
-    not_kept = Images(rows, folder, PixelReader(CONFIG))
-    some = np.array([3, 0, 3, 7])
-    expected = stock([Image.open(folder / rows["file"][place]) for place in some], return_tensors="pt").pixel_values
-    for pictures in (kept, not_kept):
-        torch.testing.assert_close(pictures.pixels(some), expected, rtol=0, atol=1e-6)
-    assert torch.equal(kept.pixels(some), not_kept.pixels(some))
-    assert kept._cache is not None
-    assert not_kept._cache is None
+    uncached = Images(rows, folder, PixelReader(CONFIG))
+    indices = np.array([3, 0, 3, 7])
+    expected = stock([Image.open(folder / rows["file"][index]) for index in indices], return_tensors="pt").pixel_values
+    for pictures in (cached, uncached):
+        torch.testing.assert_close(pictures.pixels(indices), expected, rtol=0, atol=1e-6)
+    assert torch.equal(cached.pixels(indices), uncached.pixels(indices))
+    assert cached._cache is not None
+    assert uncached._cache is None
 
 
 # ---- how a picture is read -------------------------------------------------------------------------------------------
 
 
-def saved(image: Image.Image, kind: str = "PNG", **how: Any) -> bytes:
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     file = io.BytesIO()
-    image.save(file, kind, **how)
+    image.save(file, kind, **options)
     return file.getvalue()
 
 

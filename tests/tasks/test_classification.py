@@ -59,9 +59,9 @@ def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun)
     assert plain(again.figures) == pytest.approx(plain(run.results["test"]))
     assert again.figures["labels"] == run.results["test"]["labels"]
     use = pipeline("text-classification", str(run.folder / "model"))
-    for row, found in zip(rows, use([row["text"] for row in rows]), strict=True):
-        assert found["label"] == row["prediction"]
-        assert found["score"] == pytest.approx(row["score"], abs=1e-5)
+    for row, predicted in zip(rows, use([row["text"] for row in rows]), strict=True):
+        assert predicted["label"] == row["prediction"]
+        assert predicted["score"] == pytest.approx(row["score"], abs=1e-5)
 
 
 def test_a_run_leaves_label_names_pictures_and_a_card(run: FinishedRun) -> None:
@@ -84,8 +84,8 @@ def test_pairs_go_through_the_stock_pipeline(tmp_path: Path) -> None:
     rows = rows_of(done.folder)
     use = pipeline("text-classification", str(done.folder / "model"))
     for row in rows:
-        found = use({"text": row["text"], "text_pair": row["text_pair"]})
-        assert (found["label"], found["score"]) == (row["prediction"], pytest.approx(row["score"], abs=1e-5))
+        predicted = use({"text": row["text"], "text_pair": row["text_pair"]})
+        assert (predicted["label"], predicted["score"]) == (row["prediction"], pytest.approx(row["score"], abs=1e-5))
 
 
 def test_several_labels_and_numbers_go_through_the_stock_pipeline(tmp_path: Path) -> None:
@@ -100,9 +100,9 @@ def test_several_labels_and_numbers_go_through_the_stock_pipeline(tmp_path: Path
     use = pipeline("text-classification", str(done.folder / "model"), top_k=None)
     for row in rows_of(done.folder, "validation")[:3]:
         limits = dict(zip(use.model.config.id2label.values(), use.model.config.label_thresholds, strict=True))
-        found = {one["label"] for one in use([row["text"]])[0] if one["score"] > limits[one["label"]]}
-        assert sorted(found) == row["prediction"]
-    numbers = [{"text": "a" * place, "label": place / 4} for place in range(1, 20)]
+        predicted = {label["label"] for label in use([row["text"]])[0] if label["score"] > limits[label["label"]]}
+        assert sorted(predicted) == row["prediction"]
+    numbers = [{"text": "a" * length, "label": length / 4} for length in range(1, 20)]
     path = write_rows(tmp_path / "numbers", train=numbers, validation=numbers)
     data = {"path": str(path), "problem_type": "regression"}
     done = train(
@@ -126,8 +126,8 @@ def test_labels_may_be_missing_from_validation_but_not_from_train(tmp_path: Path
 
 def test_names_of_equal_numbers_have_the_same_order_in_every_process(tmp_path: Path) -> None:
     rows = [{"text": "aa", "label": name} for name in ("10", "0001", "01", "00001", "1", "001", "9")]
-    found = prepared(tmp_path, rows, rows)
-    assert found.model.config.id2label == dict(enumerate(["00001", "0001", "001", "01", "1", "9", "10"]))
+    ready = prepared(tmp_path, rows, rows)
+    assert ready.model.config.id2label == dict(enumerate(["00001", "0001", "001", "01", "1", "9", "10"]))
 
 
 def test_one_class_only_is_refused(tmp_path: Path) -> None:
@@ -192,9 +192,9 @@ def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, data: dict[s
 
 def test_long_texts_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {"text": "a" * 500, "label": "x"}]
-    cut = prepared(tmp_path / "a", rows=rows, validation=rows, max_length=20)
-    assert cut.encoded["train"].examples.lengths.max() == 20
-    assert sum("1 examples truncated" in line for line in cut.summary()) == 2
+    truncated = prepared(tmp_path / "a", rows=rows, validation=rows, max_length=20)
+    assert truncated.encoded["train"].examples.lengths.max() == 20
+    assert sum("1 examples truncated" in line for line in truncated.summary()) == 2
     out = prepared(tmp_path / "b", rows=rows, validation=rows, max_length=20, truncation="do_not_truncate")
     assert (len(out.encoded["train"].examples), len(out.encoded["validation"].examples)) == (len(ROWS), len(rows))
     assert any("1 examples left out by data.max_length" in line for line in out.summary())
@@ -283,13 +283,13 @@ def test_the_other_texts_of_a_batch_do_not_matter(tmp_path: Path, model: dict[st
     assert ready.tokenizers.source.padding_side == "right"
     tokenizer = tmp_path / "tokenizer"
     ready.tokenizers.source.save_pretrained(tokenizer)
-    told = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
-    (tokenizer / "tokenizer_config.json").write_text(json.dumps(told | {"padding_side": "left"}), encoding="utf-8")
-    own = recipe(
+    settings = json.loads((tokenizer / "tokenizer_config.json").read_text(encoding="utf-8"))
+    (tokenizer / "tokenizer_config.json").write_text(json.dumps(settings | {"padding_side": "left"}), encoding="utf-8")
+    padded_left = recipe(
         tmp_path, "classification", {"path": str(path)}, model=model, train={"max_steps": 60},
         tokenizer={"pretrained": str(tokenizer)},
     )  # fmt: skip
-    run = train(own, tmp_path / "run").folder
+    run = train(padded_left, tmp_path / "run").folder
     alone, together = (
         [row["score"] for row in evaluate(run, "validation", overrides=[f"eval.tokens_per_batch={tokens}"]).rows]
         for tokens in (1, 1000)
@@ -297,7 +297,7 @@ def test_the_other_texts_of_a_batch_do_not_matter(tmp_path: Path, model: dict[st
     assert together == pytest.approx(alone, abs=1e-5)
     use, texts = pipeline("text-classification", str(run / "model")), [row["text"] for row in rows]
     size = 5 if model["type"] == "gpt2" else 1  # the stock pipeline cannot take batches of an XLNet's output apart
-    assert [found["score"] for found in use(texts, batch_size=size)] == pytest.approx(alone, abs=1e-5)
+    assert [predicted["score"] for predicted in use(texts, batch_size=size)] == pytest.approx(alone, abs=1e-5)
 
 
 @pytest.mark.parametrize("summary_type", ["last", "mean"])
@@ -331,11 +331,11 @@ def test_a_pretrained_model_is_fine_tuned_and_goes_on(tmp_path: Path) -> None:
     rows = [{"text": text, "label": int(text in good)} for text in good + bad] * 2
     path = write_rows(tmp_path / "data", train=rows, validation=rows)
     data = {"path": str(path), "label_names": ["negative", "positive"]}
-    how = {"max_steps": 4, "batch_size": 12, "learning_rate": 2e-4}
+    steps = {"max_steps": 4, "batch_size": 12, "learning_rate": 2e-4}
     settings = {"metrics": ["accuracy"]}
     first = train(
         recipe(
-            tmp_path / "a", "classification", data, model={"pretrained": str(minilm.get_model_path())}, train=how,
+            tmp_path / "a", "classification", data, model={"pretrained": str(minilm.get_model_path())}, train=steps,
             eval=settings,
         ),
         tmp_path / "a" / "run",
@@ -349,7 +349,7 @@ def test_a_pretrained_model_is_fine_tuned_and_goes_on(tmp_path: Path) -> None:
         "label_names": data["label_names"],
     }
     model = {"pretrained": str(first.folder)}
-    ready = prepare(recipe(tmp_path / "b", "classification", again, model=model, train=how, eval=settings))
+    ready = prepare(recipe(tmp_path / "b", "classification", again, model=model, train=steps, eval=settings))
     assert ready.model.config.id2label == {0: "positive", 1: "negative"}
     weights = AutoModelForSequenceClassification.from_pretrained(first.folder / "model").classifier.weight
     assert np.array_equal(ready.model.classifier.weight.detach(), weights.detach().flip(0))
@@ -375,10 +375,10 @@ def test_thresholds_of_labels_are_chosen_on_validation_and_saved(tmp_path: Path,
     assert evaluate(run.folder, "validation").figures["f1_macro"] == run.results["validation"]["f1_macro"]
     write_rows(tmp_path, new=[{"text": row["text"]} for row in tuned.rows[:6]])
     done = kit_here("predict", run.folder, tmp_path / "new.jsonl", "--top-k", 2)
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [row["prediction"] for row in found] == [row["prediction"] for row in tuned.rows[:6]]
-    assert [[label["label"] for label in row["top_labels"]] for row in found] == [["x", "rare"]] * 6
-    assert all(row["top_labels"][0]["score"] >= row["top_labels"][1]["score"] for row in found)
+    predicted = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [row["prediction"] for row in predicted] == [row["prediction"] for row in tuned.rows[:6]]
+    assert [[label["label"] for label in row["top_labels"]] for row in predicted] == [["x", "rare"]] * 6
+    assert all(row["top_labels"][0]["score"] >= row["top_labels"][1]["score"] for row in predicted)
     none = kit_here("predict", run.folder, tmp_path / "new.jsonl", "eval.label_threshold=0.99")
     assert all(json.loads(line)["prediction"] == [] for line in none.stdout.splitlines())
     with pytest.raises(RecipeError, match=r"eval.label_threshold: it has no effect"):

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.recipes import make_recipe
+from support.standalone import run_without_kit
 
 from kit import pipeline, train
 from kit.diagnostics.dry_run import inspect_recipe
@@ -51,9 +50,9 @@ def recipe(folder: Path, model: str = "hred", data: dict[str, Any] | None = None
 
 
 @pytest.fixture(scope="module")
-def talker(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def dialogue_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run of the hierarchical model, trained for a moment."""
-    folder = tmp_path_factory.mktemp("talker")
+    folder = tmp_path_factory.mktemp("dialogue")
     return train(recipe(folder), folder / "run").folder
 
 
@@ -116,7 +115,7 @@ def test_splits_are_made_of_whole_dialogues(tmp_path: Path) -> None:
     data = {"path": str(tmp_path / "talk.jsonl"), "validation_size": 5, "test_size": 7}
     splits = create_task(recipe(tmp_path, data=data)).load_splits()
     owners = [{text.split()[0] for text in rows["target"]} for rows in splits.datasets.values()]
-    assert [len(own) for own in owners] == [28, 5, 7]
+    assert [len(split_owners) for split_owners in owners] == [28, 5, 7]
     assert len(set.union(*owners)) == 40
     assert [len(rows) for rows in splits.datasets.values()] == [84, 15, 21]
 
@@ -126,10 +125,10 @@ def test_what_training_has_seen_is_counted_in_replies(tmp_path: Path) -> None:
     for split, dialogues in (("train", [TALK]), ("validation", [TALK, [["U", "hello"], ["S", "welcome"]]])):
         lines = "".join(json.dumps({"turns": turns}) + "\n" for turns in dialogues)
         (tmp_path / "data" / f"{split}.jsonl").write_text(lines, encoding="utf-8")
-    found = inspect_recipe(recipe(tmp_path, data={"path": str(tmp_path / "data")}))
-    seen = found.overlaps["validation"]
+    inspection = inspect_recipe(recipe(tmp_path, data={"path": str(tmp_path / "data")}))
+    seen = inspection.overlaps["validation"]
     assert (seen.examples, seen.inputs, seen.whole) == (4, 4, 3)
-    assert any(warning.startswith("validation: 4 of 4 examples have the same") for warning in found.warnings)
+    assert any(warning.startswith("validation: 4 of 4 examples have the same") for warning in inspection.warnings)
 
 
 def test_contradictions_are_refused(tmp_path: Path) -> None:
@@ -162,8 +161,8 @@ def test_a_batch_holds_every_turn_and_nothing_else(histories: list[list[list[int
     for row, index in enumerate(order):
         ids, mask = batch["input_ids"][row], batch["attention_mask"][row].bool()
         if apart:
-            found = [tokens[real].tolist() for tokens, real in zip(ids, mask, strict=True) if real.any()]
-            assert found == histories[index]
+            actual = [tokens[real].tolist() for tokens, real in zip(ids, mask, strict=True) if real.any()]
+            assert actual == histories[index]
         else:
             assert ids[mask].tolist() == joined(histories[index])
     if apart:
@@ -172,39 +171,41 @@ def test_a_batch_holds_every_turn_and_nothing_else(histories: list[list[list[int
 
 @given(st.lists(turn, min_size=1, max_size=6), st.none() | st.integers(1, 4), st.none() | st.integers(1, 12))
 def test_what_is_left_out_of_a_dialogue_is_the_oldest(
-    turns: list[list[int]], most: int | None, limit: int | None
+    turns: list[list[int]], max_turns: int | None, limit: int | None
 ) -> None:
-    kept, cut = recent_turns(turns, most, limit)
-    flat, all_tokens = joined(kept), joined(turns[-most:] if most else turns)
+    recent, truncated = recent_turns(turns, max_turns, limit)
+    flat, all_tokens = joined(recent), joined(turns[-max_turns:] if max_turns else turns)
     assert flat == all_tokens[len(all_tokens) - len(flat) :]
     assert limit is None or len(flat) <= limit
-    assert cut == (len(flat) < len(all_tokens))
-    assert kept[1:] == turns[len(turns) - len(kept) + 1 :]
+    assert truncated == (len(flat) < len(all_tokens))
+    assert recent[1:] == turns[len(turns) - len(recent) + 1 :]
 
 
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_tells_what_it_should(talker: Path) -> None:
-    results = json.loads((talker / "results.json").read_text(encoding="utf-8"))
+def test_a_run_tells_what_it_should(dialogue_run: Path) -> None:
+    results = json.loads((dialogue_run / "results.json").read_text(encoding="utf-8"))
     test = results["test"]
     assert {"loss", "perplexity", "bleu", "exact_match", "distinct_2", "answer_accuracy"} <= test.keys()
     kinds = test["by"]["kind"]
     assert set(kinds) == {"recall", "correction", "move"}
-    shares = [(own["answer_accuracy"], own["count"]) for own in kinds.values()]
+    shares = [(figures["answer_accuracy"], figures["count"]) for figures in kinds.values()]
     assert sum(share * count for share, count in shares) == pytest.approx(test["answer_accuracy"] * 12)
-    rows = [json.loads(line) for line in (talker / "predictions" / "test.jsonl").read_text("utf-8").splitlines()]
+    rows = [json.loads(line) for line in (dialogue_run / "predictions" / "test.jsonl").read_text("utf-8").splitlines()]
     replies = [row["prediction"] for row in rows]
     assert test["distinct_2"] == compute_metrics(["distinct_2"], replies, replies)["distinct_2"]
-    assert (talker / "plots" / "attention.png").is_file()
-    card = (talker / "README.md").read_text(encoding="utf-8")
+    assert (dialogue_run / "plots" / "attention.png").is_file()
+    card = (dialogue_run / "README.md").read_text(encoding="utf-8")
     assert 'kit.pipeline("dialogue", model=model)' in card
     assert "Answer accuracy" in card
 
 
-def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(talker: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(
+    dialogue_run: Path, tmp_path: Path, kit_here: Any
+) -> None:
     broken = tmp_path / "broken"
-    shutil.copytree(talker, broken)
+    shutil.copytree(dialogue_run, broken)
     (broken / "results.json").unlink()
     shutil.rmtree(broken / "model")
     for checkpoint in broken.glob("checkpoints/step-*"):
@@ -213,26 +214,26 @@ def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(talker: Path,
     done = kit_here("train", broken, "--resume")
     assert done.returncode == 0, done.stderr
     assert "resuming at step 8" in done.stderr
-    ours, theirs = (load_file(run / "model" / "model.safetensors") for run in (broken, talker))
+    ours, theirs = (load_file(run / "model" / "model.safetensors") for run in (broken, dialogue_run))
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_eval_data_and_verify_know_dialogues(talker: Path, kit_here: Any) -> None:
-    again = kit_here("eval", talker, "--json")
+def test_eval_data_and_verify_know_dialogues(dialogue_run: Path, kit_here: Any) -> None:
+    again = kit_here("eval", dialogue_run, "--json")
     assert again.returncode == 0, again.stderr
-    results = json.loads((talker / "results.json").read_text(encoding="utf-8"))
+    results = json.loads((dialogue_run / "results.json").read_text(encoding="utf-8"))
     assert json.loads(again.stdout)["answer_accuracy"] == results["test"]["answer_accuracy"]
-    proven = kit_here("verify", talker)
+    proven = kit_here("verify", dialogue_run)
     assert proven.returncode == 0, proven.stdout
     assert "left padding" in proven.stdout
-    looked = kit_here("data", talker / "recipe.yaml")
-    assert looked.returncode == 0, looked.stderr
-    assert "90 replies in 90 dialogues" in looked.stdout
-    (talker / "plots" / "attention.png").unlink()
-    drawn = kit_here("plot", talker)
+    report = kit_here("data", dialogue_run / "recipe.yaml")
+    assert report.returncode == 0, report.stderr
+    assert "90 replies in 90 dialogues" in report.stdout
+    (dialogue_run / "plots" / "attention.png").unlink()
+    drawn = kit_here("plot", dialogue_run)
     assert drawn.returncode == 0, drawn.stderr
-    assert (talker / "plots" / "attention.png").is_file()
-    assert kit_here("plot", talker, "--layer", "1").returncode == 2
+    assert (dialogue_run / "plots" / "attention.png").is_file()
+    assert kit_here("plot", dialogue_run, "--layer", "1").returncode == 2
 
 
 @pytest.mark.parametrize("model", ["flat", "transformer"])
@@ -240,9 +241,9 @@ def test_flat_models_read_the_turns_as_one_text(model: str, tmp_path: Path) -> N
     run = train(recipe(tmp_path, model, max_steps=2), tmp_path / "run").folder
     responder = Responder(run)
     turns = ["my exam is on 3 may.", "ok.", "when is my exam?"]
-    kept, cut = responder.tokenize(turns * 3)
-    assert cut == (model == "transformer")  # it has 24 positions
-    assert sum(map(len, kept)) <= 24 if cut else len(kept) == 9
+    recent, truncated = responder.tokenize(turns * 3)
+    assert truncated == (model == "transformer")  # it has 24 positions
+    assert sum(map(len, recent)) <= 24 if truncated else len(recent) == 9
     pipe = pipeline("dialogue", run)
     expected = pipe(turns)[0]["generated_text"]
     assert responder.reply(turns) == expected
@@ -267,22 +268,22 @@ HISTORIES = [
 
 @pytest.mark.soak
 def test_chat_generate_and_pipelines_give_the_same_replies(
-    talker: Path, kit: Any, kit_here: Any, tmp_path: Path
+    dialogue_run: Path, kit: Any, kit_here: Any, tmp_path: Path
 ) -> None:
-    responder = Responder(talker)
+    responder = Responder(dialogue_run)
     expected = [responder.reply(turns) for turns in HISTORIES]
-    reply = pipeline("dialogue", talker)
+    reply = pipeline("dialogue", dialogue_run)
     assert [reply(turns)[0]["generated_text"] for turns in HISTORIES] == expected
-    assert [found["generated_text"] for found in reply(HISTORIES, batch_size=3)] == expected
+    assert [record["generated_text"] for record in reply(HISTORIES, batch_size=3)] == expected
     (tmp_path / "lines.txt").write_text("\n".join([HISTORIES[0][0], *map(json.dumps, HISTORIES[1:])]), encoding="utf-8")
-    done = kit_here("generate", talker, "lines.txt", "--output", "out.txt", "--attention", "map.png")
+    done = kit_here("generate", dialogue_run, "lines.txt", "--output", "out.txt", "--attention", "map.png")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == expected
     assert (tmp_path / "map.png").is_file()
     first = responder.reply(["hello"])
     second = responder.reply(["hello", first, "and now?"])
-    said = "hello\nand now?\n\n\x00\n/wrong\n/new\nhello\n/quit\nnever read\n"
-    talked = kit("chat", talker, stdin=said)
+    typed = "hello\nand now?\n\n\x00\n/wrong\n/new\nhello\n/quit\nnever read\n"
+    talked = kit("chat", dialogue_run, stdin=typed)
     assert talked.returncode == 0, talked.stderr
     lines = talked.stdout.splitlines()
     assert lines[:2] == [first, second]
@@ -291,13 +292,13 @@ def test_chat_generate_and_pipelines_give_the_same_replies(
     assert lines[5:] == ["(a new dialogue)", first]
 
 
-def test_a_bad_line_never_ends_a_conversation(talker: Path) -> None:
+def test_a_bad_line_never_ends_a_conversation(dialogue_run: Path) -> None:
     import io
 
     out = io.StringIO()
-    chat(Responder(talker), ["\ud800 half", "x" * 100_000, "hello", "/quit"], out)
+    chat(Responder(dialogue_run), ["\ud800 half", "x" * 100_000, "hello", "/quit"], out)
     assert len(out.getvalue().splitlines()) == 3
-    assert out.getvalue().splitlines()[-1] == Responder(talker).reply(["hello"]) or "no reply" in out.getvalue()
+    assert out.getvalue().splitlines()[-1] == Responder(dialogue_run).reply(["hello"]) or "no reply" in out.getvalue()
 
 
 def test_a_line_that_is_no_list_of_texts_is_a_turn() -> None:
@@ -312,15 +313,7 @@ def test_other_models_do_not_chat(trained: Path, kit_here: Any) -> None:
     assert "is no dialogue model" in refused.stderr
 
 
-ALONE = """
-import sys
-
-class NoKit:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] == "kit":
-            raise ModuleNotFoundError("there is no kit here")
-
-sys.meta_path.insert(0, NoKit())
+PROGRAM = """
 import json
 from transformers import pipeline
 
@@ -330,11 +323,7 @@ print(json.dumps([found["generated_text"] for found in reply(json.loads(sys.argv
 
 
 @pytest.mark.soak
-def test_the_folder_talks_without_kit(talker: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", ALONE, str(talker / "model"), json.dumps(HISTORIES)]
-    done = subprocess.run(
-        command, cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    responder = Responder(talker)
-    assert json.loads(done.stdout.splitlines()[-1]) == [responder.reply(turns) for turns in HISTORIES]
+def test_the_folder_talks_without_kit(dialogue_run: Path, tmp_path: Path) -> None:
+    printed = run_without_kit(PROGRAM, tmp_path, dialogue_run / "model", json.dumps(HISTORIES))
+    responder = Responder(dialogue_run)
+    assert json.loads(printed.splitlines()[-1]) == [responder.reply(turns) for turns in HISTORIES]

@@ -49,17 +49,17 @@ def load(path, *directions: str, **keys) -> Splits:
 
 
 def pairs_by_direction(splits: Splits, split: str = "train") -> dict[str, list[tuple[str, str]]]:
-    found: dict[str, list[tuple[str, str]]] = {}
+    pairs: dict[str, list[tuple[str, str]]] = {}
     for row in splits.datasets[split]:
         assert row["direction"] == f"{row['source_language']}-{row['target_language']}"
-        found.setdefault(row["direction"], []).append((row["source"], row["target"]))
-    return found
+        pairs.setdefault(row["direction"], []).append((row["source"], row["target"]))
+    return pairs
 
 
 def accounted(splits: Splits) -> bool:
-    told = splits.report.splits
+    counts = splits.report.splits
     return all(
-        told[split].read + told[split].repeated == len(rows) + told[split].dropped.total()
+        counts[split].read + counts[split].repeated == len(rows) + counts[split].dropped.total()
         for split, rows in splits.datasets.items()
     )
 
@@ -185,9 +185,9 @@ def test_the_size_of_a_direction_limits_its_training_examples_only(folder):
     assert pairs["de-en"] == before["de-en"]
     assert (len(pairs["fr-en"]), len(pairs["en-fr"])) == (10, 20)
     for direction in ("fr-en", "en-fr"):
-        places = [before[direction].index(pair) for pair in pairs[direction]]
-        assert places == sorted(places)
-        assert places != list(range(len(places)))
+        positions = [before[direction].index(pair) for pair in pairs[direction]]
+        assert positions == sorted(positions)
+        assert positions != list(range(len(positions)))
     # both directions of a pair have the same rows, and fewer are a part of more
     assert {(en, fr) for fr, en in pairs["fr-en"]} < set(pairs["en-fr"])
     assert small.report.splits["train"].dropped == Counter({"beyond data.direction_sizes": 50})
@@ -208,9 +208,9 @@ def test_a_direction_is_repeated_in_train_only(folder):
     assert pairs["de-en"] == before["de-en"]
     assert Counter(pairs["fr-en"]) == Counter(before["fr-en"] * 4)
     assert often.datasets["train"].features == once.datasets["train"].features
-    told = often.report.splits["train"]
-    assert told.repeated == 3 * len(before["fr-en"])
-    assert told.flagged["repetitions (data.direction_repeats)"] == len(before["fr-en"])
+    counts = often.report.splits["train"]
+    assert counts.repeated == 3 * len(before["fr-en"])
+    assert counts.flagged["repetitions (data.direction_repeats)"] == len(before["fr-en"])
     for split in ("validation", "test"):
         assert often.fingerprints[split] == once.fingerprints[split]
     assert accounted(often)
@@ -310,18 +310,18 @@ def test_directions_come_back_from_their_own_yaml(tiny_recipe, tmp_path):
 def test_an_inspection_shows_directions(folder, tiny_recipe):
     from kit.diagnostics.dry_run import inspect_recipe
 
-    own = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
-    found = inspect_recipe(load_recipe(tiny_recipe, [*own, "data.direction_sizes={en-fr: 9}"]))
-    train = found.splits["train"]
+    overrides = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
+    inspection = inspect_recipe(load_recipe(tiny_recipe, [*overrides, "data.direction_sizes={en-fr: 9}"]))
+    train = inspection.splits["train"]
     assert train.read == 2 * SIZES["train"]
     assert train.left_out == {"beyond data.direction_sizes": SIZES["train"] - 9}
-    tags = {example.sides["source"].tokens[0] for example in found.examples}
+    tags = {example.sides["source"].tokens[0] for example in inspection.examples}
     assert tags <= {"<2de>", "<2fr>"}
     assert tags
 
 
 def test_the_card_names_the_directions(folder, tiny_recipe, tmp_path):
 
-    own = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
-    card = write_card(tmp_path, load_recipe(tiny_recipe, own), {})
+    overrides = [f"data.path={folder}", "data.languages=null", "data.sizes=null", "data.directions=[en-de, en-fr]"]
+    card = write_card(tmp_path, load_recipe(tiny_recipe, overrides), {})
     assert "Directions: `en-de`, `en-fr`." in card

@@ -155,11 +155,11 @@ def test_missing_values_are_masked_and_series_may_be_of_any_length(tmp_path: Pat
 @given(st.lists(st.integers(1, 14), min_size=1, max_size=4), st.integers(1, 5), st.integers(1, 4), st.integers(1, 4))
 def test_windows_are_all_that_fit(lengths: list[int], history: int, horizon: int, stride: int) -> None:
     series = [Series(str(n), np.arange(n, dtype=float)[:, None], np.zeros((n, 0))) for n in lengths]
-    found = windows_of(series, history, horizon, stride)
+    windows = windows_of(series, history, horizon, stride)
     whole = history + horizon
-    assert len(found) == sum(max(0, (n - whole) // stride + 1) for n in lengths if n >= whole)
-    if len(found):
-        values, _ = found.arrays(np.arange(len(found)))
+    assert len(windows) == sum(max(0, (n - whole) // stride + 1) for n in lengths if n >= whole)
+    if len(windows):
+        values, _ = windows.arrays(np.arange(len(windows)))
         np.testing.assert_array_equal(np.diff(values[..., 0], axis=1), 1)
 
 
@@ -212,10 +212,10 @@ def test_the_linear_autoregression_finds_the_rule_that_made_the_data() -> None:
             values.append(0.5 * values[-1] - 0.3 * values[-2] + 2 * context[step] + 0.7)
         series.append(Series(str(name), np.array(values), context))
     windows = windows_of(series, 8, 6, 6)
-    found = best_autoregression(series, windows)
+    fitted = best_autoregression(series, windows)
     values, context = windows.arrays(np.arange(len(windows)))
-    np.testing.assert_allclose(found.predict(values[:, :8], context, 6), values[:, 8:], atol=1e-5)
-    assert found.order >= 2
+    np.testing.assert_allclose(fitted.predict(values[:, :8], context, 6), values[:, 8:], atol=1e-5)
+    assert fitted.order >= 2
     worse = LinearAutoregression.fit(series, 1).predict(values[:, :8], context, 6)
     assert np.abs(worse - values[:, 8:]).max() > 0.1
 
@@ -243,7 +243,7 @@ def test_a_run_tells_its_errors_beside_those_of_baselines(run: Path) -> None:
         by_hand = compute_metrics([name], flat["prediction"], flat["target"])[name]
         assert test[name] == pytest.approx(by_hand, rel=1e-3)
         assert np.mean(test["by_horizon"][name]) == pytest.approx(test[name], rel=1e-3)
-        assert np.mean([own[name] for own in test["by_value"].values()]) == pytest.approx(test[name], rel=1e-3)
+        assert np.mean([figures[name] for figures in test["by_value"].values()]) == pytest.approx(test[name], rel=1e-3)
         assert 0 < test[f"linear_{name}"] < test[f"persistence_{name}"]
     assert (run / "plots" / "error_by_horizon.png").is_file()
     assert (run / "plots" / "forecast.png").is_file()
@@ -285,10 +285,10 @@ def test_eval_data_and_verify_know_numbers(run: Path, kit_here: Any) -> None:
     proven = kit_here("verify", run)
     assert proven.returncode == 0, proven.stdout
     assert "rollout" in proven.stdout
-    looked = kit_here("data", run / "recipe.yaml")
-    assert looked.returncode == 0, looked.stderr
-    assert "40 series of 80 to 80 steps" in looked.stdout
-    assert "Unknown tokens" not in looked.stdout
+    report = kit_here("data", run / "recipe.yaml")
+    assert report.returncode == 0, report.stderr
+    assert "40 series of 80 to 80 steps" in report.stdout
+    assert "Unknown tokens" not in report.stdout
 
 
 # ---- forecasts -------------------------------------------------------------------------------------------------------
@@ -310,10 +310,12 @@ def test_predict_goes_on_with_the_series_of_a_file(run: Path, tmp_path: Path, ki
     ]
     forecaster = Forecaster(run, PredictOptions(tmp_path / "new.jsonl", horizon=2))
     series = forecaster.read()
-    for one, forecast in zip(series, forecaster.stream(series), strict=True):
-        alone = next(forecaster.stream([one]))
+    for single, forecast in zip(series, forecaster.stream(series), strict=True):
+        alone = next(forecaster.stream([single]))
         np.testing.assert_allclose(forecast.values, alone.values, rtol=1e-5)
-        rows_of = [[float(row[f"values {place}"]) for place in (1, 2)] for row in written if row["series"] == one.name]
+        rows_of = [
+            [float(row[f"values {column}"]) for column in (1, 2)] for row in written if row["series"] == single.name
+        ]
         np.testing.assert_allclose(forecast.values, rows_of[:2], rtol=1e-4, atol=1e-6)
         assert (forecast.scales > 0).all()
     as_json = kit_here("predict", run, "new.jsonl", "--horizon", "3")
@@ -334,9 +336,9 @@ def test_a_table_of_steps_is_forecast_without_context(tmp_path: Path, kit_here: 
     lines = [f"{name},{np.sin(step / 3 + len(name)):.5f}" for step in range(40) for name in ("a", "bb")]
     (tmp_path / "waves.csv").write_text("\n".join(["who,x", *lines]) + "\n")
     data = {"path": str(tmp_path / "waves.csv"), "targets": ["x"], "series": "who", "history": 8, "horizon": 4}
-    made = recipe(tmp_path, {**data, "validation_steps": 8, "test_steps": 8}, max_steps=2)
-    folder = train(made, tmp_path / "run").folder
+    forecasting = recipe(tmp_path, {**data, "validation_steps": 8, "test_steps": 8}, max_steps=2)
+    folder = train(forecasting, tmp_path / "run").folder
     done = kit_here("predict", folder, "waves.csv", "--output", "next.jsonl")
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in (tmp_path / "next.jsonl").read_text().splitlines()]
-    assert [(row["series"], np.shape(row["values"])) for row in found] == [("a", (4, 1)), ("bb", (4, 1))]
+    forecasts = [json.loads(line) for line in (tmp_path / "next.jsonl").read_text().splitlines()]
+    assert [(row["series"], np.shape(row["values"])) for row in forecasts] == [("a", (4, 1)), ("bb", (4, 1))]

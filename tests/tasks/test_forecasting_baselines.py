@@ -188,10 +188,10 @@ def test_the_regression_predicts_each_step_from_past_and_context() -> None:
             values.append(0.5 * values[-1] - 0.3 * values[-2] + 2 * context[step] + 0.7)
         series.append(Series(str(name), np.array(values) + 100, context))
     windows = windows_of(series, 8, 4, 3)
-    found = best_regression(series, windows)
+    fitted = best_regression(series, windows)
     values, context = windows.arrays(np.arange(len(windows)))
-    np.testing.assert_allclose(found.predict(values[:, :8], context, 4), values[:, 8:], atol=1e-3)
-    without = [Series(one.name, one.values, np.zeros((200, 0))) for one in series]
+    np.testing.assert_allclose(fitted.predict(values[:, :8], context, 4), values[:, 8:], atol=1e-3)
+    without = [Series(single.name, single.values, np.zeros((200, 0))) for single in series]
     worse = best_regression(without, windows_of(without, 8, 4, 3)).predict(
         values[:, :8], np.zeros((len(values), 12, 0)), 4
     )

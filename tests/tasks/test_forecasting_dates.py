@@ -73,7 +73,7 @@ def test_times_with_an_offset_are_in_utc(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "cell", "message"),
+    ("row", "cell", "message"),
     [
         (3, "", "step 4: the date is missing"),
         (3, "12/31/2024", "step 4 is no date: '12/31/2024'. Use 2024-12-31 or 2024-12-31T18:00"),
@@ -82,9 +82,9 @@ def test_times_with_an_offset_are_in_utc(tmp_path: Path) -> None:
         (3, "2024-02-28T03:00+00:00", "step 4: the date 2024-02-28T03:00+00:00 has a UTC offset, unlike"),
     ],
 )
-def test_a_wrong_date_is_reported_with_its_place(place: int, cell: str, message: str, tmp_path: Path) -> None:
+def test_a_wrong_date_is_reported_with_its_place(row: int, cell: str, message: str, tmp_path: Path) -> None:
     cells = [str(hour) for hour in HOURS]
-    cells[place] = cell
+    cells[row] = cell
     with pytest.raises(DataError) as error:
         create_task(dated(tmp_path, cells)).load_splits()
     assert message in str(error.value)

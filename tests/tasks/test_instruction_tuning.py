@@ -60,14 +60,14 @@ def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) ->
         assert [tokenizer.decode([token]) for token in read] == list(whole)
         after = [*read[1:], tokenizer.eos_token_id]
         boundary = len(whole) - len(row["answer"])
-        for place, (label, following) in enumerate(zip(labels.tolist(), after, strict=False)):
-            assert label == (following if place >= boundary - 1 else IGNORE_INDEX), place
+        for index, (label, following) in enumerate(zip(labels.tolist(), after, strict=False)):
+            assert label == (following if index >= boundary - 1 else IGNORE_INDEX), index
         assert (labels[len(read) :] == IGNORE_INDEX).all()
         assert tokenizer.eos_token_id not in read  # a text that looks like the end is none
     model, objective = prepared.model.eval(), prepared.task.objective(prepared.model, prepared.state)
     by_hand = 0.0
-    for place in range(len(ROWS)):  # without padding, one by one
-        prompt, answer = examples.prompts[place].tolist(), examples.answers[place].tolist()
+    for index in range(len(ROWS)):  # without padding, one by one
+        prompt, answer = examples.prompts[index].tolist(), examples.answers[index].tolist()
         with torch.inference_mode():
             spread = model(torch.tensor([prompt + answer])).logits[0].log_softmax(-1)
         by_hand -= sum(float(spread[len(prompt) - 1 + at, token]) for at, token in enumerate(answer))
@@ -99,9 +99,9 @@ def test_it_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
         assert [row["prediction"] for row in told(run)] == [row["answer"] for row in SAY]
         assert all(row["finished"] for row in told(run))
         assert "A text-generation model" in (run / "README.md").read_text(encoding="utf-8")
-        found = evaluate(run)
-        assert found.rows == told(run)
-        assert found.figures["exact_match"] == 1.0
+        evaluation = evaluate(run)
+        assert evaluation.rows == told(run)
+        assert evaluation.figures["exact_match"] == 1.0
 
 
 def test_generate_reads_prompts_in_the_template_of_training(fluent: Path, tmp_path: Path, kit_here: Any) -> None:
@@ -182,14 +182,14 @@ def test_instructions_have_the_right_answer() -> None:
     months = [date(2000, month, 1).strftime("%B") for month in range(1, 13)]
     rows = load_builtin("date_instructions", languages=["en", "de"], sizes=SIZES | {"train": 700})["train"].to_pylist()
     for row in rows:
-        found = [date.fromisoformat(text) for text in re.findall(r"\d{4}-\d\d-\d\d", row["prompt"])]
+        dates = [date.fromisoformat(text) for text in re.findall(r"\d{4}-\d\d-\d\d", row["prompt"])]
         match row["kind"]:
             case "next":
-                assert row["answer"] == (found[0] + timedelta(days=1)).isoformat()
+                assert row["answer"] == (dates[0] + timedelta(days=1)).isoformat()
             case "earlier":
-                assert row["answer"] == min(found).isoformat()
+                assert row["answer"] == min(dates).isoformat()
             case "write":
-                number, month, year = found[0].day, months[found[0].month - 1], found[0].year
+                number, month, year = dates[0].day, months[dates[0].month - 1], dates[0].year
                 if row["language"] == "en":
                     assert row["answer"] == f"{month} {number}, {year}"
                 else:

@@ -105,12 +105,12 @@ def test_a_micro_batch_without_a_tag_adds_nothing() -> None:
 
 def test_question_answering_equals_the_stock_class_and_does_not_see_padding() -> None:
     model = model_of(AutoModelForQuestionAnswering)
-    places = {"start_positions": torch.tensor([0, 1, 2, 3, 4, 5]), "end_positions": torch.tensor([0, 3, 2, 5, 5, 5])}
-    whole = {**inputs(padded=False), **places}
+    spans = {"start_positions": torch.tensor([0, 1, 2, 3, 4, 5]), "end_positions": torch.tensor([0, 3, 2, 5, 5, 5])}
+    whole = {**inputs(padded=False), **spans}
     objective = QuestionAnsweringObjective(model)
     for parts in (1, 2):
         assert in_parts(objective, whole, parts) == pytest.approx(float(model(**whole).loss.detach()), rel=1e-9)
-    batch = {**inputs(), **places}
+    batch = {**inputs(), **spans}
     short = {name: tensor[3:, :6] if tensor.dim() == 2 else tensor[3:] for name, tensor in batch.items()}
     padded = {name: tensor[3:] for name, tensor in batch.items()}
     assert in_parts(objective, short, 1) == pytest.approx(in_parts(objective, padded, 1), rel=1e-9)

@@ -159,7 +159,7 @@ def test_every_example_has_the_languages_of_its_direction(
     plan = GenerationSettings(num_beams=2, max_new_tokens=6)
     # small batches, so that each language has several
     evaluator = Evaluator(60, Accelerator())
-    found = predict(
+    predictions = predict(
         Seq2SeqObjective(model), examples, tokenizer.pad_token_id,
         by_language(plan, examples, tokenizers), evaluator,
     )  # fmt: skip
@@ -176,7 +176,7 @@ def test_every_example_has_the_languages_of_its_direction(
             num_beams=2, max_new_tokens=6, forced_bos_token_id=first,
         )  # fmt: skip
         tokens = written[0, 1:].tolist()
-        assert found[row].tokens == tokens[: len(found[row].tokens)]
+        assert predictions[row].tokens == tokens[: len(predictions[row].tokens)]
         assert tokens[0] == first
 
     # the saved tokenizer knows the names, and must be told which
@@ -312,18 +312,18 @@ def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
     assert list(prepared.tokenizers.languages.targets) == expected
     assert len(after) == max(len(before), len(prepared.tokenizers.source))
     assert torch.equal(after[: len(before)], before)
-    found = evaluate_split(
+    evaluation = evaluate_split(
         Seq2SeqObjective(prepared.model), prepared.encoded["validation"].examples,
         prepared.splits.datasets["validation"], prepared.tokenizers, prepared.recipe.eval, 2,
         prepared.evaluator(Accelerator()),
     )  # fmt: skip
-    assert np.isfinite(found.figures["loss"])
-    assert len(found.rows) == len(PAIRS) * len(prepared.recipe.data.directions or ())
+    assert np.isfinite(evaluation.figures["loss"])
+    assert len(evaluation.rows) == len(PAIRS) * len(prepared.recipe.data.directions or ())
 
 
 def test_a_direction_that_was_never_trained_can_be_evaluated(multilingual: Path) -> None:
-    found = evaluate(multilingual, "test", ["data.directions=[de-fr]", "eval.metrics=[]", "eval.examples=1"])
-    assert {(row["source_language"], row["target_language"]) for row in found.rows} == {("de", "fr")}
-    sources = [row["source"] for row in found.rows]
+    evaluation = evaluate(multilingual, "test", ["data.directions=[de-fr]", "eval.metrics=[]", "eval.examples=1"])
+    assert {(row["source_language"], row["target_language"]) for row in evaluation.rows} == {("de", "fr")}
+    sources = [row["source"] for row in evaluation.rows]
     again = Translator(multilingual).translate(sources, source_language="de", target_language="fr")
-    assert [best[0].text for best in again] == [row["prediction"] for row in found.rows]
+    assert [best[0].text for best in again] == [row["prediction"] for row in evaluation.rows]

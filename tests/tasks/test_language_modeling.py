@@ -64,8 +64,8 @@ def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tm
         written = pipeline("text-generation", model=model)("The", max_new_tokens=5, do_sample=False)
         assert written[0]["generated_text"].startswith("The")
     else:
-        found = pipeline("fill-mask", model=model)("The [MASK] statement", top_k=2)
-        assert len(found) == 2
+        filled = pipeline("fill-mask", model=model)("The [MASK] statement", top_k=2)
+        assert len(filled) == 2
         vectors = pipeline("feature-extraction", model=model)("The statement")
         assert np.array(vectors).shape[-1] == 16
     checks = verify(run.folder)
@@ -139,8 +139,8 @@ def test_pairs_are_balanced_have_segments_and_beat_nothing_by_their_length(tmp_p
     assert ((segments == 1) & (mask == 0)).sum() == 0
     lengths = np.array([(segments == 0).logical_and(mask == 1).sum(1).numpy(), segments.sum(1).numpy()]).T
     for label in (0, 1):  # a model must not be able to tell by length alone
-        own = lengths[examples.pair_labels == label].mean(0)
-        assert own == pytest.approx(lengths.mean(0), rel=0.2)
+        label_lengths = lengths[examples.pair_labels == label].mean(0)
+        assert label_lengths == pytest.approx(lengths.mean(0), rel=0.2)
 
 
 def test_packed_blocks_are_nearly_full(tmp_path: Path) -> None:
@@ -154,14 +154,14 @@ def test_documents_do_not_see_each_other_where_that_is_asked_for(tmp_path: Path)
     blocks, separator = examples.blocks, examples.blocks.separator
     index = next(i for i in range(len(blocks)) if separator in blocks.batch([i])[0][0, 5:-5])
     batch = examples.batch(np.array([index]))
-    place = int((batch["input_ids"][0] == separator).nonzero()[-1])
+    boundary = int((batch["input_ids"][0] == separator).nonzero()[-1])
     with torch.no_grad():
         before = model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False).logits
         changed = batch["input_ids"].clone()
         changed[0, 0] = (changed[0, 0] + 1) % 200
         after = model(input_ids=changed, position_ids=batch["position_ids"], use_cache=False).logits
-    assert torch.equal(before[0, place:], after[0, place:])
-    assert not torch.equal(before[0, :place], after[0, :place])
+    assert torch.equal(before[0, boundary:], after[0, boundary:])
+    assert not torch.equal(before[0, :boundary], after[0, :boundary])
 
 
 @pytest.mark.parametrize("kind", ["gpt", *(pytest.param(k, marks=pytest.mark.soak) for k in ("rnn", "mlm", "nsp"))])
@@ -239,11 +239,11 @@ def test_a_carried_state_is_part_of_the_checkpoint(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_two_processes_carry_their_streams(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, "rnn", *CARRIED, "train.micro_batches=2")
-    one, two = train(recipe, tmp_path / "one").folder, tmp_path / "two"
-    in_processes(2, train, recipe, two)
-    assert json.loads((two / "results.json").read_text(encoding="utf-8"))["train"]["processes"] == 2
-    assert losses(two) == pytest.approx(losses(one), rel=1e-9)
-    mine, theirs = (load_file(run / "checkpoints" / "step-6" / "carried.safetensors") for run in (one, two))
+    single, parallel = train(recipe, tmp_path / "one").folder, tmp_path / "two"
+    in_processes(2, train, recipe, parallel)
+    assert json.loads((parallel / "results.json").read_text(encoding="utf-8"))["train"]["processes"] == 2
+    assert losses(parallel) == pytest.approx(losses(single), rel=1e-9)
+    mine, theirs = (load_file(run / "checkpoints" / "step-6" / "carried.safetensors") for run in (single, parallel))
     for name, tensor in mine.items():
         torch.testing.assert_close(theirs[name], tensor, rtol=1e-9, atol=1e-12)
 
@@ -287,9 +287,9 @@ def test_what_a_document_is(tmp_path: Path) -> None:
 @settings(max_examples=80, deadline=None)
 @given(texts=st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=6), characters=st.integers(1, 60))
 def test_the_end_of_a_text_is_cut_off_at_a_line_and_nothing_is_lost(texts: list[str], characters: int) -> None:
-    kept, held = split_off_end(texts, characters)
-    assert "".join(kept + held).replace("\n", "") == "".join(texts).replace("\n", "")
-    assert sum(map(len, held)) <= characters
+    remaining, end = split_off_end(texts, characters)
+    assert "".join(remaining + end).replace("\n", "") == "".join(texts).replace("\n", "")
+    assert sum(map(len, end)) <= characters
 
 
 def test_a_share_is_held_out(tmp_path: Path) -> None:
@@ -310,10 +310,10 @@ def test_a_share_is_held_out(tmp_path: Path) -> None:
 def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An output layer at the wrong places."""
     path = write_recipe(tmp_path, "masked_lm")
-    kept = MaskedLMObjective._outputs
+    original = MaskedLMObjective._outputs
 
     def beside(self: MaskedLMObjective, batch: Any, seen: Any = None) -> Any:
-        return kept(self, {**batch, "labels": batch["labels"].roll(1, 1)}, seen)
+        return original(self, {**batch, "labels": batch["labels"].roll(1, 1)}, seen)
 
     monkeypatch.setattr(MaskedLMObjective, "_outputs", beside)
     failed = {check.name for check in verify(path) if not check.passed}
@@ -353,12 +353,12 @@ def test_text_that_looks_like_a_special_token_is_text_in_training(tmp_path: Path
 
 
 def test_what_a_run_would_see_is_shown(tmp_path: Path) -> None:
-    found = inspect_recipe(recipe_of(tmp_path, "nsp"))
-    assert list(found.splits["train"].sides) == ["text"]
-    assert list(found.examples[0].sides) == ["reads", "predicts"]
-    assert list(found.examples[0].labels) == ["pair"]
-    assert found.start_token is None
-    assert found.cost is not None
+    inspection = inspect_recipe(recipe_of(tmp_path, "nsp"))
+    assert list(inspection.splits["train"].sides) == ["text"]
+    assert list(inspection.examples[0].sides) == ["reads", "predicts"]
+    assert list(inspection.examples[0].labels) == ["pair"]
+    assert inspection.start_token is None
+    assert inspection.cost is not None
 
 
 @pytest.mark.parametrize(

@@ -88,15 +88,17 @@ def test_nothing_but_necessary_tokens_is_kept_of_the_search_that_a_model_was_pub
     tmp_path: Path, data: Path
 ) -> None:
     """Else evaluation while training would search otherwise than the recipe says, and than the saved model."""
-    kept = {}
+    configs = {}
     for name in ("marian", "bart"):
         (tmp_path / name).mkdir()
-        kept[name] = prepare(load_recipe(fine_tuning(tmp_path / name, data, FAMILIES[name]()))).model.generation_config
-    pad = kept["marian"].pad_token_id
-    assert (kept["marian"].bad_words_ids, kept["marian"].decoder_start_token_id) == ([[pad]], pad)
-    assert (kept["marian"].forced_eos_token_id, kept["marian"].max_length) == (None, None)
-    assert kept["bart"].forced_bos_token_id == 0
-    assert (kept["bart"].forced_eos_token_id, kept["bart"].min_length) == (None, None)
+        configs[name] = prepare(
+            load_recipe(fine_tuning(tmp_path / name, data, FAMILIES[name]()))
+        ).model.generation_config
+    pad = configs["marian"].pad_token_id
+    assert (configs["marian"].bad_words_ids, configs["marian"].decoder_start_token_id) == ([[pad]], pad)
+    assert (configs["marian"].forced_eos_token_id, configs["marian"].max_length) == (None, None)
+    assert configs["bart"].forced_bos_token_id == 0
+    assert (configs["bart"].forced_eos_token_id, configs["bart"].min_length) == (None, None)
 
 
 def test_what_a_class_freezes_stays_frozen(tmp_path: Path, data: Path) -> None:
@@ -137,12 +139,12 @@ def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str
     set_language_codes(family.tokenizer, section, [])
     tokenizers = Tokenizers(family.tokenizer, family.tokenizer)
     for encode in (tokenizers.encode_source, tokenizers.encode_target):
-        whole, cut = encode(texts), encode(texts, max_length=limit)
+        whole, truncated = encode(texts), encode(texts, max_length=limit)
         behind = len(whole[0]) - (whole[0].index(tokenizers.target.eos_token_id))
-        for one, short in zip(whole, cut, strict=True):
-            assert len(short) == min(len(one), limit)
-            assert short[-behind:] == one[-behind:]
-            assert short[:-behind] == one[: len(short) - behind]
+        for complete, short in zip(whole, truncated, strict=True):
+            assert len(short) == min(len(complete), limit)
+            assert short[-behind:] == complete[-behind:]
+            assert short[:-behind] == complete[: len(short) - behind]
 
 
 @pytest.mark.parametrize("name", ["marian", "bart", "mbart50", "nllb", "t5", "own"])
@@ -169,9 +171,9 @@ def test_long_texts_are_left_out_of_training_and_truncated_elsewhere(name: str, 
     assert (f"validation: {per_row} examples truncated" in summary) == limited
     # nothing crashes, however long an output is allowed to become
     section = prepared.recipe.eval.model_copy(update={"max_new_tokens": 50})
-    found = evaluate_split(
+    evaluation = evaluate_split(
         Seq2SeqObjective(prepared.model), validation, prepared.splits.datasets["validation"],
         prepared.tokenizers, section, 1, prepared.evaluator(Accelerator()),
     )  # fmt: skip
-    assert np.isfinite(found.figures["loss"])
-    assert found.figures.get("truncated", 0) == validation.truncated
+    assert np.isfinite(evaluation.figures["loss"])
+    assert evaluation.figures.get("truncated", 0) == validation.truncated

@@ -42,8 +42,8 @@ def test_masking_has_its_shares_and_spares_special_tokens(whole_word_mask: bool)
     if words is not None:
         for row in range(len(ids)):
             for word in np.unique(words[row]):
-                own = (words[row] == word) & maskable[row]
-                assert chosen[row][own].all() or not chosen[row][own].any()
+                same_word = (words[row] == word) & maskable[row]
+                assert chosen[row][same_word].all() or not chosen[row][same_word].any()
 
 
 def test_masks_differ_from_time_to_time_and_follow_the_generator() -> None:
@@ -109,14 +109,14 @@ def test_packed_rows_are_full() -> None:
 
 def books(random: np.random.Generator, number: int) -> list[list[list[int]]]:
     """Documents whose every token tells where it stands: document · 10,000 + place."""
-    made = []
+    documents = []
     for document in range(number):
-        place, sentences = 0, []
+        position, sentences = 0, []
         for size in random.integers(1, 20, random.integers(1, 30)):
-            sentences.append([document * 10_000 + place + i for i in range(size)])
-            place += int(size)
-        made.append(sentences)
-    return made
+            sentences.append([document * 10_000 + position + i for i in range(size)])
+            position += int(size)
+        documents.append(sentences)
+    return documents
 
 
 @pytest.mark.parametrize("swap", [False, True])

@@ -50,30 +50,30 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
 def test_eval_and_the_pipeline_give_the_answers_of_training(run: FinishedRun) -> None:
     lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
     rows, again = [json.loads(line) for line in lines], evaluate(run.folder)
-    assert [one["prediction"] for one in again.rows] == [one["prediction"] for one in rows]
+    assert [row["prediction"] for row in again.rows] == [row["prediction"] for row in rows]
     assert again.figures == pytest.approx(run.results["test"])
     use = pipeline("question-answering", run.folder)
-    for one in rows:
-        found = use(question=one["question"], context=one["context"])
-        assert found["answer"] == one["prediction"]
-        assert one["context"][found["start"] : found["end"]] == found["answer"]
+    for row in rows:
+        answer = use(question=row["question"], context=row["context"])
+        assert answer["answer"] == row["prediction"]
+        assert row["context"][answer["start"] : answer["end"]] == answer["answer"]
     talkative = evaluate(run.folder, overrides=["eval.null_threshold=1e9"])
-    for one in talkative.rows:
-        found = use(question=one["question"], context=one["context"], null_threshold=1e9)
-        assert found["answer"] == one["prediction"] != ""
+    for row in talkative.rows:
+        answer = use(question=row["question"], context=row["context"], null_threshold=1e9)
+        assert answer["answer"] == row["prediction"] != ""
 
 
 def test_the_threshold_is_that_of_validation_and_travels_with_the_model(run: FinishedRun) -> None:
     config = AutoConfig.from_pretrained(run.folder / "model")
-    told = config.question_answering
-    assert told["null_threshold"] == run.results["validation"]["null_threshold"]
-    assert told["null_threshold"] == run.results["test"]["null_threshold"]
-    assert {name: told[name] for name in ("max_seq_len", "doc_stride", "max_question_len")} == {
+    saved = config.question_answering
+    assert saved["null_threshold"] == run.results["validation"]["null_threshold"]
+    assert saved["null_threshold"] == run.results["test"]["null_threshold"]
+    assert {name: saved[name] for name in ("max_seq_len", "doc_stride", "max_question_len")} == {
         "max_seq_len": 48, "doc_stride": 12, "max_question_len": 12,
     }  # fmt: skip
     assert run.results["validation"]["squad_f1"] >= run.results["validation"]["squad_f1_always_null"]
     silent = evaluate(run.folder, overrides=["eval.null_threshold=-1e9"])
-    assert {one["prediction"] for one in silent.rows} == {""}
+    assert {row["prediction"] for row in silent.rows} == {""}
 
 
 def test_a_run_leaves_a_card_and_the_code_of_the_pipeline(run: FinishedRun) -> None:
@@ -92,7 +92,7 @@ def test_the_card_states_where_the_threshold_comes_from(run: FinishedRun) -> Non
 
 def test_a_model_of_answerable_questions_never_stays_silent(tmp_path: Path) -> None:
     # SQuAD has the answers of three people to each question, often the same
-    several = [{**one, "answers": {name: 3 * values for name, values in one["answers"].items()}} for one in ROWS]
+    several = [{**row, "answers": {name: 3 * values for name, values in row["answers"].items()}} for row in ROWS]
     path = write_rows(tmp_path / "data", train=ROWS, validation=several)
     data = {"path": str(path), "id": None}
     done = train(
@@ -111,9 +111,9 @@ def test_answers_that_no_window_has_are_left_out_of_train_and_counted(tmp_path: 
     ready = prepared(tmp_path, [*ROWS, *odd], max_length=32, doc_stride=4, max_question_length=8)
     assert ready.dropped == {"windows": 1, "answers": 1}
     assert len(ready.encoded["validation"].examples.questions) == len(ROWS) + 2
-    told = "\n".join(ready.summary())
-    assert "1 examples left out by the windows" in told
-    assert "1 examples left out by an answer that is not in its text" in told
+    summary = "\n".join(ready.summary())
+    assert "1 examples left out by the windows" in summary
+    assert "1 examples left out by an answer that is not in its text" in summary
 
 
 def test_a_squad_file_is_judged_by_the_same_answers_as_json_lines(tmp_path: Path) -> None:
@@ -121,31 +121,32 @@ def test_a_squad_file_is_judged_by_the_same_answers_as_json_lines(tmp_path: Path
     rows = [*ROWS, row(20, "Anna met Bo.", "Oslo", start=0), row(21, "Anna met Bo.", None), half]
     lines = prepared(tmp_path / "lines", rows)
     articles = []
-    for one in rows:
-        answers = [{"text": t, "answer_start": s} for t, s in zip(*one["answers"].values(), strict=True)]
-        asked = {"id": one["id"], "question": one["question"], "answers": answers}
-        articles.append({"title": one["title"], "paragraphs": [{"context": one["context"], "qas": [asked]}]})
+    for question in rows:
+        answers = [{"text": t, "answer_start": s} for t, s in zip(*question["answers"].values(), strict=True)]
+        entry = {"id": question["id"], "question": question["question"], "answers": answers}
+        articles.append({"title": question["title"], "paragraphs": [{"context": question["context"], "qas": [entry]}]})
     (tmp_path / "squad").mkdir()
     for split in ("train", "validation"):
         (tmp_path / "squad" / f"{split}.json").write_text(json.dumps({"data": articles}), encoding="utf-8")
     squad = prepare(recipe(tmp_path, "question_answering", {"path": str(tmp_path / "squad")}))
     assert squad.dropped == lines.dropped == {"windows": 0, "answers": 1}
     assert "1 with an answer that was moved" in "\n".join(squad.summary())
-    assert [one.answers for one in squad.encoded["validation"].examples.questions] == [
-        one["answers"]["text"] for one in rows
+    assert [row.answers for row in squad.encoded["validation"].examples.questions] == [
+        row["answers"]["text"] for row in rows
     ]
     for split in ("train", "validation"):
-        one, other = (ready.encoded[split].examples for ready in (squad, lines))
-        assert (one.starts.tolist(), one.ends.tolist()) == (other.starts.tolist(), other.ends.tolist())
+        squad_examples, line_examples = (ready.encoded[split].examples for ready in (squad, lines))
+        for name in ("starts", "ends"):
+            assert getattr(squad_examples, name).tolist() == getattr(line_examples, name).tolist()
 
 
 def test_a_place_that_is_slightly_wrong_is_put_right(tmp_path: Path) -> None:
-    moved = [{**one, "answers": {**one["answers"], "answer_start": [3]}} for one in ROWS]
-    right, found = (
+    moved = [{**row, "answers": {**row["answers"], "answer_start": [3]}} for row in ROWS]
+    right, corrected = (
         prepared(tmp_path / "a").encoded["train"].examples,
         prepared(tmp_path / "b", moved).encoded["train"].examples,
     )
-    assert right.starts.tolist() == found.starts.tolist()
+    assert right.starts.tolist() == corrected.starts.tolist()
     assert right.starts.min() > 0
 
 

@@ -53,11 +53,11 @@ def test_as_many_pairs_are_coupled_as_there_can_be(numbers: list[int], seed: int
     random = np.random.default_rng(seed)
     pairs = [Consecutive(number, [1], [1] * int(random.integers(1, 9))) for number in numbers]
     couples = couple(pairs, random)
-    members = [index for one in couples for index in one]
+    members = [index for match in couples for index in match]
     assert len(members) == len(set(members))
-    assert all(numbers[one] != numbers[other] for one, other in couples)
-    most = max(Counter(numbers).values(), default=0)
-    assert len(numbers) - len(members) == max(2 * most - len(numbers), len(numbers) % 2)
+    assert all(numbers[first] != numbers[second] for first, second in couples)
+    most_frequent = max(Counter(numbers).values(), default=0)
+    assert len(numbers) - len(members) == max(2 * most_frequent - len(numbers), len(numbers) % 2)
 
 
 # ---- headings --------------------------------------------------------------------------------------------------------
@@ -94,9 +94,9 @@ def test_headings_give_the_pairs_of_bert_away_but_not_these(articles: Path, tmp_
     assert rule.is_shortcut
     assert rule.accuracy > 0.7
     assert rule.example == '"▁=": not next'
-    made = make_pairs(documents, 45, np.random.default_rng(0))
-    assert made.one_sentence > 150  # the headings among them
-    assert len(made.pairs) > 60
+    generated = make_pairs(documents, 45, np.random.default_rng(0))
+    assert generated.one_sentence > 150  # the headings among them
+    assert len(generated.pairs) > 60
     passes = [make_pairs(documents, 45, np.random.default_rng(seed)).pairs for seed in range(8)]
     for rule in rules([pair for of_pass in passes for pair in of_pass], tokenizer):
         assert not rule.is_shortcut

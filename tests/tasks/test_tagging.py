@@ -62,12 +62,12 @@ def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun)
     assert len({tag for row in rows for tag in row["prediction"]}) > 2
     use = pipeline("token-classification", str(run.folder / "model"), ignore_labels=[])
     for row in rows:
-        (found,) = use(row["tokens"], is_split_into_words=True)
+        (entities,) = use(row["tokens"], is_split_into_words=True)
         starts = np.cumsum([0, *(len(word) + 1 for word in row["tokens"])])[:-1]
         tags: dict[int, str] = {}
-        for one in found:  # the first token of each word comes first
-            tags.setdefault(int(np.searchsorted(starts, one["start"], side="right")) - 1, one["entity"])
-        assert [tags[place] for place in range(len(row["tokens"]))] == row["prediction"]
+        for entity in entities:  # the first token of each word comes first
+            tags.setdefault(int(np.searchsorted(starts, entity["start"], side="right")) - 1, entity["entity"])
+        assert [tags[index] for index in range(len(row["tokens"]))] == row["prediction"]
 
 
 def test_a_run_leaves_pictures_and_a_card(run: FinishedRun) -> None:
@@ -113,17 +113,20 @@ def test_words_are_judged_the_same_whatever_the_sub_words(
 ) -> None:
     """With tags that are read off the labels, all words that have tokens are right, however they are cut."""
     learned = [("ab", "B-X"), ("cd", "I-X"), ("e", "B-Y"), ("f", "I-Y"), ("g", "O")]
-    rows = [{"tokens": [word for word, _ in one], "tags": [tag for _, tag in one]} for one in [learned, *sentences]]
+    rows = [
+        {"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}
+        for sentence in [learned, *sentences]
+    ]
     for kind in ("char", "wordpiece", "byte_bpe"):
         tokenizer = {"train": kind, "min_frequency": 1, "vocab_size": 2000}
         folder = tmp_path_factory.mktemp("cut")
         ready = prepared(folder, rows, tokenizer=tokenizer, label_all_tokens=everything)
-        examples, found = ready.encoded["validation"].examples, evaluated(ready)
-        right, expected = [row["tags"] for row in found.rows], []
-        for place, row in enumerate(found.rows):
-            firsts = examples.first_tokens[place]
+        examples, evaluation = ready.encoded["validation"].examples, evaluated(ready)
+        right, expected = [row["tags"] for row in evaluation.rows], []
+        for index, row in enumerate(evaluation.rows):
+            firsts = examples.first_tokens[index]
             expected.append([tag if first >= 0 else "O" for tag, first in zip(row["tags"], firsts, strict=True)])
-        assert [row["prediction"] for row in found.rows] == expected
+        assert [row["prediction"] for row in evaluation.rows] == expected
         if not examples.without_tokens:
             assert compute_metrics(["entity_f1"], expected, right)["entity_f1"] == 1.0
 
@@ -141,10 +144,10 @@ def tagger(ready: Prepared) -> Any:
 def test_the_stock_pipeline_finds_where_a_word_starts(tmp_path: Path, kind: str) -> None:
     ready = prepared(tmp_path, tokenizer={"train": kind, "vocab_size": 2000})
     ready.state.tokenizers.source.save_pretrained(tmp_path / "saved")
-    found = tagger(ready)(SENTENCE)
-    starts = {one["start"] for one in found if SENTENCE[one["start"] : one["end"]].strip()}
-    assert starts >= {place for place in range(len(SENTENCE)) if f" {SENTENCE}"[place] == " "}
-    assert all(SENTENCE[one["start"]] != " " for one in found if one["end"] - one["start"] > 1)
+    entities = tagger(ready)(SENTENCE)
+    starts = {entity["start"] for entity in entities if SENTENCE[entity["start"] : entity["end"]].strip()}
+    assert starts >= {position for position in range(len(SENTENCE)) if f" {SENTENCE}"[position] == " "}
+    assert all(SENTENCE[entity["start"]] != " " for entity in entities if entity["end"] - entity["start"] > 1)
 
 
 def test_the_stock_pipeline_groups_the_word_pieces_of_a_word(tmp_path: Path) -> None:
@@ -152,8 +155,8 @@ def test_the_stock_pipeline_groups_the_word_pieces_of_a_word(tmp_path: Path) -> 
     use = tagger(ready)
     assert len(use(SENTENCE)) > 5
     ready.model.config.id2label = dict(enumerate(f"B-{n}" for n in range(ready.model.config.num_labels)))
-    found = use(SENTENCE, aggregation_strategy="first")
-    assert [SENTENCE[one["start"] : one["end"]].strip() for one in found] == SENTENCE.split()
+    entities = use(SENTENCE, aggregation_strategy="first")
+    assert [SENTENCE[entity["start"] : entity["end"]].strip() for entity in entities] == SENTENCE.split()
 
 
 def test_byte_level_tokenizers_of_others_find_where_a_word_starts(tmp_path: Path) -> None:
@@ -165,18 +168,18 @@ def test_byte_level_tokenizers_of_others_find_where_a_word_starts(tmp_path: Path
     PreTrainedTokenizerFast(
         tokenizer_object=backend, pad_token="</s>", sep_token="</s>", cls_token="<s>", unk_token="<unk>"
     ).save_pretrained(tmp_path / "tokenizer")
-    found = tagger(prepared(tmp_path, tokenizer={"pretrained": str(tmp_path / "tokenizer")}))(SENTENCE)
-    shown = "".join(SENTENCE[one["start"] : one["end"]] for one in found)
+    entities = tagger(prepared(tmp_path, tokenizer={"pretrained": str(tmp_path / "tokenizer")}))(SENTENCE)
+    shown = "".join(SENTENCE[entity["start"] : entity["end"]] for entity in entities)
     assert shown == SENTENCE.replace(" ", "")
 
 
 def test_words_without_tokens_are_outside_and_told(tmp_path: Path) -> None:
     rows = [*ROWS, {"tokens": ["Anna", "\u200b \t", ""], "tags": ["B-PER", "B-PER", "O"]}]
     ready = prepared(tmp_path, rows, tokenizer={"train": "wordpiece", "min_frequency": 1})
-    found = evaluated(ready)
-    assert found.rows[-1]["prediction"][0] == "B-PER"
-    assert found.rows[-1]["prediction"][2] == "O"
-    assert found.figures["words_without_tokens"] >= 1
+    evaluation = evaluated(ready)
+    assert evaluation.rows[-1]["prediction"][0] == "B-PER"
+    assert evaluation.rows[-1]["prediction"][2] == "O"
+    assert evaluation.figures["words_without_tokens"] >= 1
     assert any("words without a token" in line for line in ready.summary())
 
 
@@ -186,12 +189,12 @@ def test_long_words_and_sentences_are_cut_and_told(tmp_path: Path) -> None:
         {"tokens": ["Bo"] * 90, "tags": ["B-PER"] * 90},
     ]
     ready = prepared(tmp_path / "a", [*ROWS, *long])
-    examples, found = ready.encoded["validation"].examples, evaluated(ready)
+    examples, evaluation = ready.encoded["validation"].examples, evaluated(ready)
     assert examples.lengths.max() == 64
-    assert examples.truncated == found.figures["truncated"] == 2
-    assert found.rows[-2]["prediction"] == ["B-LOC", "O"]
-    assert found.rows[-1]["prediction"][:31] == ["B-PER"] * 31
-    assert set(found.rows[-1]["prediction"][31:]) == {"O"}
+    assert examples.truncated == evaluation.figures["truncated"] == 2
+    assert evaluation.rows[-2]["prediction"] == ["B-LOC", "O"]
+    assert evaluation.rows[-1]["prediction"][:31] == ["B-PER"] * 31
+    assert set(evaluation.rows[-1]["prediction"][31:]) == {"O"}
     out = prepared(tmp_path / "b", [*ROWS, *long], truncation="do_not_truncate")
     assert (len(out.encoded["train"].examples), out.dropped) == (len(ROWS), {"max_length": 2})
 
@@ -208,9 +211,9 @@ def test_later_parts_of_a_word_learn_nothing_or_go_on(tmp_path: Path) -> None:
     first = prepared(tmp_path / "a").encoded["train"].examples.batch(np.array([1]))["labels"][0].tolist()
     every = prepared(tmp_path / "b", label_all_tokens=True)
     names = every.state.labels
-    found = every.encoded["train"].examples.batch(np.array([1]))["labels"][0].tolist()
-    assert [names[place] for place in found if place != IGNORE_INDEX] == ["B-PER", "I-PER", "B-PER", *["I-PER"] * 3]
-    assert [names[place] for place in first if place != IGNORE_INDEX] == ["B-PER", "B-PER"]
+    labels = every.encoded["train"].examples.batch(np.array([1]))["labels"][0].tolist()
+    assert [names[label] for label in labels if label != IGNORE_INDEX] == ["B-PER", "I-PER", "B-PER", *["I-PER"] * 3]
+    assert [names[label] for label in first if label != IGNORE_INDEX] == ["B-PER", "B-PER"]
 
 
 def test_tags_that_are_no_spans(tmp_path: Path) -> None:

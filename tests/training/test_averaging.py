@@ -40,10 +40,10 @@ def test_the_moving_average_follows_its_definition() -> None:
         decay = min(0.9, step / (step + 10))
         expected = decay * expected + (1 - decay) * model.weight.detach().double()
     assert torch.allclose(average.tensors["weight"].double(), expected, atol=1e-4)
-    own = model.weight.detach().clone()
+    before = model.weight.detach().clone()
     with average.in_place(model):
         assert torch.equal(model.weight, average.tensors["weight"])
-    assert torch.equal(model.weight, own)
+    assert torch.equal(model.weight, before)
 
 
 SMALL = ["train.max_steps=12", "train.save_steps=2", "eval.steps=4", "train.logging_steps=4"]

@@ -116,14 +116,16 @@ def test_callbacks_and_metrics_work_over_two_processes(tiny_recipe: Path, tmp_pa
     in_processes(2, train_observed, tiny_recipe, overrides, tmp_path / "two")
     assert results(tmp_path / "two" / "run")["train"]["processes"] == 2
     assert not (tmp_path / "two" / "calls-1").exists()
-    one, two = (calls(tmp_path / name / "calls-0") for name in ("one", "two"))
-    assert [call[:3] for call in one if call[0] == "step"] == [call[:3] for call in two if call[0] == "step"]
+    single, parallel = (calls(tmp_path / name / "calls-0") for name in ("one", "two"))
+    assert [call[:3] for call in single if call[0] == "step"] == [call[:3] for call in parallel if call[0] == "step"]
     # the loss of the whole step, and not of the main process's part of it
-    assert [call[5] for call in two if call[0] == "step"] == pytest.approx(
-        [call[5] for call in one if call[0] == "step"], rel=1e-9
+    assert [call[5] for call in parallel if call[0] == "step"] == pytest.approx(
+        [call[5] for call in single if call[0] == "step"], rel=1e-9
     )
-    assert [call[5] for call in two if call[0] == "step"] == pytest.approx(losses(tmp_path / "two" / "run"), rel=1e-6)
-    assert [call[1] for call in two if call[0] == "evaluate"] == [6, 12]
+    assert [call[5] for call in parallel if call[0] == "step"] == pytest.approx(
+        losses(tmp_path / "two" / "run"), rel=1e-6
+    )
+    assert [call[1] for call in parallel if call[0] == "evaluate"] == [6, 12]
     figures = [results(tmp_path / name / "run")["test"]["shorter"] for name in ("one", "two")]
     assert figures[0] == figures[1]
 

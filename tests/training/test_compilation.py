@@ -63,8 +63,8 @@ class Compilations:
 def batches(prepared: Prepared) -> Iterator[dict[str, Tensor]]:
     """A training batch in ten lengths: without its last positions."""
     batch = prepared.make_batch(prepared.plan.step(0)[0], np.random.default_rng(0))
-    for cut in range(10):
-        parts = {name: x[:, : max(2, x.shape[1] - cut)] if x.dim() > 1 else x for name, x in batch.items()}
+    for removed in range(10):
+        parts = {name: x[:, : max(2, x.shape[1] - removed)] if x.dim() > 1 else x for name, x in batch.items()}
         last = parts["input_ids"].shape[1] - 1
         yield {name: x.clamp(max=last) if name.endswith("positions") else x for name, x in parts.items()}
 
@@ -143,7 +143,7 @@ def test_compiled_training_is_uncompiled_training(task: str, tmp_path: Path) -> 
         run = train(make_recipe(tmp_path, task, None, overrides, **SECTIONS[task]), tmp_path / compiled).folder
         evaluation = {name: value for name, value in results(run)["validation"].items() if isinstance(value, float)}
         figures.append((losses(run), evaluation))
-    (expected, evaluated), (found, found_evaluated) = figures
-    assert len(found) == 6
-    assert found == pytest.approx(expected, rel=1e-5)
-    assert found_evaluated == pytest.approx(evaluated, rel=1e-5, abs=1e-5)
+    (expected, evaluated), (actual, actual_evaluated) = figures
+    assert len(actual) == 6
+    assert actual == pytest.approx(expected, rel=1e-5)
+    assert actual_evaluated == pytest.approx(evaluated, rel=1e-5, abs=1e-5)

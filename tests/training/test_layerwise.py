@@ -75,11 +75,11 @@ def test_each_parameter_has_the_rate_of_its_layer(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", SMALL)
-@pytest.mark.parametrize("what", ["embeddings", 2, 3])
-def test_what_is_frozen_is_below_what_is_not(kind: str, what: Any) -> None:
+@pytest.mark.parametrize("frozen", ["embeddings", 2, 3])
+def test_what_is_frozen_is_below_what_is_not(kind: str, frozen: Any) -> None:
     model = small(kind)
-    freeze(model, section(freeze=what))
-    highest = 0 if what == "embeddings" else what
+    freeze(model, section(freeze=frozen))
+    highest = 0 if frozen == "embeddings" else frozen
     for name, parameter in model.named_parameters():
         assert parameter.requires_grad == (expected_depth(kind, name) > highest), name
 
@@ -106,9 +106,9 @@ def test_frozen_layers_are_bit_by_bit_as_they_were(tmp_path: Path) -> None:
     data = {"path": str(write_rows(tmp_path / "data", train=rows, validation=rows[:4]))}
     model = {**TINY, "num_hidden_layers": 3}
     base = train(recipe(tmp_path / "a", "classification", data, model=model), tmp_path / "base").folder
-    how = {"freeze": 2, "layer_decay": 0.5, "ema_decay": 0.5}
-    asked = recipe(tmp_path / "b", "classification", data, model={"pretrained": str(base)}, train=how)
-    run = train(asked, tmp_path / "run")
+    settings = {"freeze": 2, "layer_decay": 0.5, "ema_decay": 0.5}
+    layerwise_recipe = recipe(tmp_path / "b", "classification", data, model={"pretrained": str(base)}, train=settings)
+    run = train(layerwise_recipe, tmp_path / "run")
     before, after = (load_file(folder / "model" / "model.safetensors") for folder in (base, run.folder))
     same = {name for name in before if torch.equal(before[name], after[name])}
     assert {name for name in before if expected_depth("bert", name) <= 2} <= same
@@ -118,7 +118,7 @@ def test_frozen_layers_are_bit_by_bit_as_they_were(tmp_path: Path) -> None:
         before[name].numel() for name in before if expected_depth("bert", name) > 2
     )
     with pytest.raises(RecipeError, match="the model has 3 layers, not 4"):
-        train(asked.with_values("train", freeze=4), tmp_path / "again")
+        train(layerwise_recipe.with_values("train", freeze=4), tmp_path / "again")
 
 
 def test_counts_say_what_is_trained() -> None:

@@ -103,7 +103,7 @@ def test_the_head_sees_masked_positions_only() -> None:
     batch = masked_batch(with_pairs=True)
     objective, shapes = MaskedLMObjective(model), []
     for module in (model.cls.predictions.transform, model.get_output_embeddings()):
-        module.register_forward_hook(lambda module, given, out: shapes.append(tuple(out.shape)))
+        module.register_forward_hook(lambda module, inputs, out: shapes.append(tuple(out.shape)))
     masked = int((batch["labels"] != IGNORE_INDEX).sum())
     objective.logits(batch)
     assert shapes == [(masked, 16), (masked, 60)]
@@ -119,7 +119,7 @@ def test_a_suited_model_is_the_same_function_in_training(kind: str) -> None:
     auto = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
     batch = masked_batch(with_pairs=False)
     for inputs in (batch, {**batch, "attention_mask": torch.ones_like(batch["attention_mask"])}):
-        found = []
+        outcomes = []
         for suited in (False, True):
             set_seed(0)
             model = auto.from_config(AutoConfig.for_model(kind, **sizes)).double().train()
@@ -127,9 +127,9 @@ def test_a_suited_model_is_the_same_function_in_training(kind: str) -> None:
                 swap_layers(model, torch.device("cpu"), mixed_precision=False)
                 assert model.config._attn_implementation == "kit"
             loss = model(**inputs).loss
-            found.append((float(loss.detach()), gradients(model, loss)))
-        assert found[0][0] == pytest.approx(found[1][0], rel=1e-9)
-        assert relative(found[0][1], found[1][1]) < 1e-9
+            outcomes.append((float(loss.detach()), gradients(model, loss)))
+        assert outcomes[0][0] == pytest.approx(outcomes[1][0], rel=1e-9)
+        assert relative(outcomes[0][1], outcomes[1][1]) < 1e-9
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -163,7 +163,7 @@ def test_hidden_states_that_are_used_twice_and_tied_weights_get_the_sum_of_their
     """Hidden states have a second use, and the output layer is the table of word vectors: nothing is overwritten."""
     table = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([1, 2, 3, 4, 5])
-    found = []
+    gradients_of_head = []
     for chunk in (2, None, 0):
         head = nn.Linear(4, 9, bias=False)
         head.weight = nn.Parameter(table.detach().clone())
@@ -174,9 +174,9 @@ def test_hidden_states_that_are_used_twice_and_tied_weights_get_the_sum_of_their
             else chunked_cross_entropy(hidden, head, labels, chunk=chunk)
         )
         (2 * loss + (hidden**2).sum() + loss).backward()
-        found.append(head.weight.grad)
-    assert torch.allclose(found[0], found[2], rtol=1e-9)
-    assert torch.allclose(found[1], found[2], rtol=1e-9)
+        gradients_of_head.append(head.weight.grad)
+    assert torch.allclose(gradients_of_head[0], gradients_of_head[2], rtol=1e-9)
+    assert torch.allclose(gradients_of_head[1], gradients_of_head[2], rtol=1e-9)
 
 
 def test_a_micro_batch_without_a_masked_token_adds_nothing() -> None:

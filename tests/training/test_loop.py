@@ -23,7 +23,7 @@ def run(recipe: Path, output: Path, *overrides: str) -> Path:
 
 def test_a_run_folder_holds_what_it_should(trained: Path) -> None:
     files = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
-    wanted = [
+    expected = [
         "recipe.yaml",
         "results.json",
         "metrics.jsonl",
@@ -31,9 +31,9 @@ def test_a_run_folder_holds_what_it_should(trained: Path) -> None:
         "predictions/test.jsonl",
         "plots/attention.png",
     ]
-    wanted += ["plots/loss.png", "model/model.safetensors", "model/config.json", "model/generation_config.json"]
-    wanted += ["model/tokenizer.json", "model/modeling_rnn_seq2seq.py", "model/text_to_text.py", "model/README.md"]
-    assert set(wanted) <= files
+    expected += ["plots/loss.png", "model/model.safetensors", "model/config.json", "model/generation_config.json"]
+    expected += ["model/tokenizer.json", "model/modeling_rnn_seq2seq.py", "model/text_to_text.py", "model/README.md"]
+    assert set(expected) <= files
     results = json.loads((trained / "results.json").read_text(encoding="utf-8"))
     assert {"validation", "test", "train", "data", "parameters", "hardware", "versions"} <= results.keys()
     assert set(results["test"]["by"]) == {"language", "length"}
@@ -107,8 +107,8 @@ def test_the_best_checkpoint_is_kept_and_exported(tiny_recipe: Path, tmp_path: P
     best = min(validation, key=lambda step: validation[step])
     assert results["train"]["best_step"] == best
     assert results["validation"]["loss"] == pytest.approx(validation[best], rel=1e-6)
-    kept = {checkpoint.step for checkpoint in Checkpoints(folder / "checkpoints", 1).all()}
-    assert kept == {best, 30}
+    steps = {checkpoint.step for checkpoint in Checkpoints(folder / "checkpoints", 1).all()}
+    assert steps == {best, 30}
 
 
 def test_a_loss_that_is_not_finite_stops_with_its_batch(

@@ -17,14 +17,14 @@ from kit.training.processes import add_over_processes
 @pytest.mark.parametrize("task", RECIPES)
 def test_every_task_trains_in_bf16(task: str, tmp_path: Path) -> None:
     sections = {"model": {**GPT, "n_positions": 96}} if task == "instruction_tuning" else {}
-    found = {}
+    losses_by_precision = {}
     for precision in ("no", "bf16"):
         overrides = [f"train.mixed_precision={precision}", "train.max_steps=3", "eval.steps=0"]
         recipe = make_recipe(tmp_path, task, None, overrides, **sections)
-        found[precision] = losses(train(recipe, tmp_path / precision).folder)
-    assert len(found["bf16"]) == 3
-    assert found["bf16"] != found["no"]
-    assert found["bf16"] == pytest.approx(found["no"], rel=0.05)
+        losses_by_precision[precision] = losses(train(recipe, tmp_path / precision).folder)
+    assert len(losses_by_precision["bf16"]) == 3
+    assert losses_by_precision["bf16"] != losses_by_precision["no"]
+    assert losses_by_precision["bf16"] == pytest.approx(losses_by_precision["no"], rel=0.05)
 
 
 def test_sums_over_processes_are_float64_without_a_float64_tensor_on_the_device() -> None:

@@ -51,7 +51,7 @@ def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
     plain, held = Loop._step, {}
 
     def watched(self: Loop, *arguments: Any) -> Any:
-        found = plain(self, *arguments)
+        result = plain(self, *arguments)
         parameters = dict(self.trained_objective.model.named_parameters())
         assert all(isinstance(parameter, DTensor) for parameter in parameters.values())
         moments = [state["exp_avg"] for state in self.optimizer.state.values()]
@@ -60,7 +60,7 @@ def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
         held["whole"] = sum(p.numel() for p in parameters.values())
         held["moments"] = sum(m.to_local().numel() for m in moments)
         held["beside"] = sum(p.numel() for p in self.objective.parameters())
-        return found
+        return result
 
     Loop._step = watched  # type: ignore[method-assign]
     train(recipe, output, resume)

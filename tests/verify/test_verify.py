@@ -120,9 +120,9 @@ class LosesABias(Model):
 
 
 class PrefersShort(Model):
-    def generate(self, *arguments: Any, **how: Any) -> Any:
-        how["generation_config"].length_penalty = 0.0
-        return super().generate(*arguments, **how)
+    def generate(self, *arguments: Any, **options: Any) -> Any:
+        options["generation_config"].length_penalty = 0.0
+        return super().generate(*arguments, **options)
 
 
 class HasFewBeams(Model):
@@ -242,8 +242,8 @@ def test_any_batch_is_made_fit_for_the_proofs() -> None:
     small = small_batch(batch)
     assert small["input_ids"].shape == (8, 32)
     assert torch.equal(small["labels"], batch["labels"][:8, :32])
-    one = small_batch({name: tensor[:1] for name, tensor in batch.items()})
-    assert len(one["labels"]) == 4
+    repeated = small_batch({name: tensor[:1] for name, tensor in batch.items()})
+    assert len(repeated["labels"]) == 4
     assert all(check.passed for check in verify_model(model, batch={name: t[5:6] for name, t in batch.items()}))
 
 

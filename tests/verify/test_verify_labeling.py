@@ -76,12 +76,12 @@ def test_labels_in_another_order_are_found(run: Path, tmp_path: Path, monkeypatc
     changed = {**config, "id2label": {"0": names["1"], "1": names["0"], **{k: names[k] for k in list(names)[2:]}}}
     from kit.tasks.families.labeling import proofs as fine_tuning
 
-    def elsewhere(task: str, model: str, **how: Any) -> Any:
+    def elsewhere(task: str, model: str, **options: Any) -> Any:
         (tmp_path / "model").mkdir()
         for file in Path(model).iterdir():
             (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
         (tmp_path / "model" / "config.json").write_text(json.dumps(changed), encoding="utf-8")
-        return whole(task, str(tmp_path / "model"), **how)
+        return whole(task, str(tmp_path / "model"), **options)
 
     whole = fine_tuning.pipeline
     monkeypatch.setattr(fine_tuning, "pipeline", elsewhere)
