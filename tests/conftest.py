@@ -38,6 +38,18 @@ def tiny_recipe(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
+def write_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """A function that writes a text to a file in the working folder, an empty one, and returns the file's name."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(text: str, name: str = "r.yaml") -> str:
+        Path(name).write_text(text, encoding="utf-8")
+        return name
+
+    return write
+
+
+@pytest.fixture
 def make_recipe(tmp_path: Path) -> "Callable[..., Recipe]":
     """A function that makes a tiny recipe of a task: `make_recipe("tagging", overrides=["train.max_steps=2"])`."""
     from support.recipes import make_recipe
@@ -163,7 +175,8 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[HubServer]
     import huggingface_hub.file_download
     import huggingface_hub.utils._http
     from huggingface_hub import constants
-    from support.hub_server import TOKEN, HubServer
+    from support.hub_server import HubServer
+    from support.hub_state import TOKEN
 
     import kit.hub.retry
     from kit.hub import download as places

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from conftest import RunKit
 from support.cards import RESULTS, body, inline, recipe, write_card
-from support.hub_server import TOKEN, HubServer
+from support.hub_server import HubServer
+from support.hub_state import TOKEN
 
 import kit.sharing.folder
 from kit import load_recipe

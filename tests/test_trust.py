@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 from conftest import RunKit
-from support.hub_server import TOKEN, HubServer
+from support.hub_server import HubServer
+from support.hub_state import TOKEN
 from transformers import AutoModelForSeq2SeqLM
 
 import kit

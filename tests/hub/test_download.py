@@ -3,7 +3,8 @@
 from pathlib import Path
 
 import pytest
-from support.hub_server import TOKEN, Fault, HubServer
+from support.hub_server import HubServer
+from support.hub_state import TOKEN, Fault
 from support.repositories import NAME, folder_files, write_folder
 
 from kit.errors import HubError, KitError, NetworkError

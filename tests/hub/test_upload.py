@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from huggingface_hub import HfApi
-from support.hub_server import READER, TOKEN, Fault, HubServer
+from support.hub_server import HubServer
+from support.hub_state import READER, TOKEN, Fault
 from support.repositories import NAME, folder_files, push_folder, repo_files, write_folder
 
 from kit.errors import HubError, KitError, NetworkError

@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 import torch
 from conftest import RunKit
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from support.recipes import make_recipe
 
 import kit.tasks.families.seq2seq.inference
 from kit import KitError, Translator, train
-from kit.data.text.sentences import Sentence, join_sentences, split_sentences, two_letter_code
 from kit.decoding.search import search
 from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError
-from kit.prediction.issues import UNREADABLE_LINE, LineIssues
-from kit.prediction.lines import MAX_LINE_BYTES, count_lines, read_lines
+from kit.prediction.issues import LineIssues
+from kit.prediction.lines import MAX_LINE_BYTES, count_lines
 from kit.prediction.text import Output
 
 GOOD = ["3. April 2021", "samedi 12 juin 1999", "May 5, 2030", "[de] 01.02.03"]
@@ -140,14 +137,6 @@ def test_every_kind_of_bad_line(limited: Path, tmp_path: Path, kit_here: RunKit)
     assert "3 lines had more than 24 tokens, the rest was left out: lines 5, 6, 7" in done.stderr
 
 
-def test_only_the_first_few_issues_are_named() -> None:
-    issues = LineIssues()
-    for line in range(1000, 1012):
-        issues.add(UNREADABLE_LINE, line)
-    assert issues.messages()[0].startswith("12 lines held nothing")
-    assert issues.messages()[0].endswith(": lines 1,000, 1,001, 1,002, 1,003, 1,004, …")
-
-
 def test_from_python_a_bad_line_is_an_error(limited: Path) -> None:
     translator = Translator(limited)
     with pytest.raises(DataError, match="line 2 had more than 24 tokens"):
@@ -245,68 +234,7 @@ def test_a_broken_gzip_file_is_named(trained: Path, tmp_path: Path, kit_here: Ru
         assert not (tmp_path / "out.txt").exists()
 
 
-@given(st.lists(st.text(st.characters(exclude_characters="\n\r", exclude_categories=["Cs"]), max_size=12), max_size=9))
-@settings(max_examples=60, deadline=None)
-def test_lines_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
-    path = tmp_path_factory.mktemp("lines") / "in.txt"
-    path.write_bytes("".join(line + "\n" for line in lines).encode())
-    issues = LineIssues()
-    with read_lines(path, issues) as read_back:
-        assert list(read_back) == [
-            line.removeprefix("\ufeff") if not index else line for index, line in enumerate(lines)
-        ]
-    assert issues.messages() == []
-
-
-@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3), st.integers(0, 3))
-@settings(max_examples=60, deadline=None)
-def test_a_cut_never_halves_a_character(tmp_path_factory: pytest.TempPathFactory, text: str, shift: int) -> None:
-    text = text.replace("\n", "-").replace("\r", "-")
-    line = "a" * (MAX_LINE_BYTES - len(text.encode()) + shift - 1) + text + "bcdef"
-    path = tmp_path_factory.mktemp("cut") / "in.txt"
-    path.write_bytes(line.encode() + b"\nnext")
-    issues = LineIssues()
-    with read_lines(path, issues) as read_back:
-        truncated, after = read_back
-    assert after == "next"
-    assert line.startswith(truncated)
-    assert MAX_LINE_BYTES - 4 < len(truncated.encode()) <= MAX_LINE_BYTES
-    assert len(issues.messages()) == (len(line.encode()) > MAX_LINE_BYTES)
-
-
 # ---- sentences -------------------------------------------------------------------------------------------------------
-
-PARTS = st.lists(
-    st.sampled_from(["Eins. ", "Zwei!\t", "z.B. ", "  ", "\u3000", "猫です。", "Dr. ", "a", "?", "“"]), max_size=12
-)
-
-
-@given(PARTS.map("".join) | st.text(max_size=40), st.sampled_from(["de", "en_XX", "jpn_Jpan", "zz"]))
-@settings(max_examples=200, deadline=None)
-def test_nothing_is_lost_between_sentences(paragraph: str, language: str) -> None:
-    sentences = split_sentences(paragraph, language)
-    assert "".join(sentence.before + sentence.text + sentence.after for sentence in sentences) == paragraph
-    assert all(sentence.text == sentence.text.strip() or len(sentences) == 1 for sentence in sentences)
-    joined = join_sentences(sentences, [sentence.text for sentence in sentences])
-    assert "".join(joined.split()) == "".join(paragraph.split())
-
-
-def test_sentences_are_put_together_as_they_stood() -> None:
-    paragraph = "  Das ist Dr. Maier.  Er kommt z.B. heute!\tJa? "
-    sentences = split_sentences(paragraph, "de")
-    assert [sentence.text for sentence in sentences] == ["Das ist Dr. Maier.", "Er kommt z.B. heute!", "Ja?"]
-    assert join_sentences(sentences, ["A.", "B!", "C?"]) == "  A.  B!\tC? "
-    japanese = split_sentences("猫です。犬です。", "ja")
-    assert join_sentences(japanese, ["A cat.", "A dog."]) == "A cat. A dog."
-    assert join_sentences(japanese, ["这是猫。", "这是狗。"]) == "这是猫。这是狗。"
-    assert join_sentences([Sentence("", "a", "")], ["b"]) == "b"
-    assert [two_letter_code(code) for code in ("de", "en_XX", "eng_Latn", "pt-BR", "zz")] == [
-        "de",
-        "en",
-        "en",
-        "pt",
-        "zz",
-    ]
 
 
 def test_paragraphs_on_request(translator: Translator, trained: Path, tmp_path: Path, kit_here: RunKit) -> None:

@@ -1,4 +1,4 @@
-"""Questions about texts: windows lose no answer, and what the pipeline finds stands where it says, in every script."""
+"""The question-answering pipeline: answers are at their offsets in every script, however it is called."""
 
 import copy
 import json
@@ -13,260 +13,43 @@ import torch
 from datasets import Dataset
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.question_answering import KINDS, TEXTS, tiny_model, tokenizer_of
 from support.standalone import run_without_kit
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import (
     AutoModelForQuestionAnswering,
     AutoTokenizer,
-    BertConfig,
-    BertForQuestionAnswering,
-    PreTrainedTokenizerFast,
     RobertaConfig,
     RobertaForQuestionAnswering,
 )
 from transformers import pipeline as stock_pipeline
 
 from kit import pipeline, register
-from kit.data.builtin.dates import LANGUAGES, days_of_splits, formats
+from kit.data.builtin.dates import LANGUAGES
 from kit.pipelines.question_answering import (
     QuestionAnsweringPipeline,
-    Window,
-    _candidates,
-    find_answers,
     max_input_length,
     question_windows,
 )
-from kit.tasks.question_answering.windows import answer_spans, label_question
-
-DAYS = days_of_splits(0)["train"][:9]
-TEXTS = {
-    language: " ".join(style.write(day) + "." for style in formats(language)[:4] for day in DAYS[:3])
-    for language in LANGUAGES
-}
-SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
-
-
-def train_tokenizer(kind: str) -> PreTrainedTokenizerFast:
-    """A tokenizer of one of the kinds that there are, trained on dates in many scripts."""
-    if kind == "wordpiece":
-        tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer: Any = trainers.WordPieceTrainer(vocab_size=600, special_tokens=SPECIAL, show_progress=False)
-    elif kind == "bytes":
-        tokenizer = Tokenizer(models.BPE())
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(
-            vocab_size=600, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False
-        )
-    else:
-        tokenizer = Tokenizer(models.Unigram())
-        tokenizer.normalizer = normalizers.NFKC()
-        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-        trainer = trainers.UnigramTrainer(
-            vocab_size=600, special_tokens=SPECIAL, unk_token="[UNK]", show_progress=False
-        )
-    tokenizer.train_from_iterator(TEXTS.values(), trainer)
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
-    )
-
-
-TOKENIZERS = {kind: train_tokenizer(kind) for kind in ("wordpiece", "bytes", "metaspace")}
-
-
-def tiny_model(**settings_of_config: Any) -> BertForQuestionAnswering:
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=600,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=64,
-        initializer_range=1.0,  # so that answers differ
-        **settings_of_config,
-    )
-    return BertForQuestionAnswering(config).eval()
-
-
-@pytest.fixture(scope="module")
-def pipe() -> QuestionAnsweringPipeline:
-    return pipeline("question-answering", model=tiny_model(), tokenizer=TOKENIZERS["wordpiece"])  # type: ignore[return-value]
-
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=60) | st.sampled_from(
     [*TEXTS.values(), "e\u0301 ﬁ ß İ 🧑‍🚀 …", "\u200b\u200d", "\ufeff a"]
 )
-KIND = st.sampled_from(list(TOKENIZERS))
+KIND = st.sampled_from(KINDS)
 
 
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
-
-@given(st.sampled_from(sorted(TEXTS)), KIND, st.integers(18, 60), st.integers(0, 20), st.data())
-@settings(max_examples=300, deadline=None)
-def test_no_answer_that_fits_is_lost(
-    language: str, kind: str, max_seq_len: int, stride: int, data: st.DataObject
-) -> None:
-    tokenizer, context = TOKENIZERS[kind], TEXTS[language]
-    start = data.draw(st.integers(0, len(context) - 1))
-    end = data.draw(st.integers(start + 1, min(len(context), start + 30)))
-    row = {
-        "question": "wann, 何時?",
-        "context": context,
-        "answers": {"text": [context[start:end]], "answer_start": [start]},
-    }
-    labeled = label_question(row, tokenizer, max_seq_len, stride, max_question_len=6)
-    (whole,) = question_windows(tokenizer, row["question"], context, 10**6, 0, 6)
-    (span,) = answer_spans([whole], start, end)
-    room = max_seq_len - sum(offset is None for offset in labeled.windows[0].offsets)
-    if span is None:
-        assert labeled.lost  # of a space there are no tokens
-        return
-    tokens = span[1] - span[0] + 1
-    if tokens <= min(stride, room // 2) + 1:
-        assert not labeled.lost
-    for window, first, last in zip(labeled.windows, labeled.starts, labeled.ends, strict=True):
-        assert len(window.inputs["input_ids"]) <= max_seq_len
-        if (first, last) != (window.null, window.null):
-            # The same characters as in the whole text; of those that have several tokens, a window's end may cut some.
-            begin, stop = window.offsets[first], window.offsets[last]
-            assert begin[0] == whole.offsets[span[0]][0]
-            assert stop[1] == whole.offsets[span[1]][1]
-            ids = whole.inputs["input_ids"][span[0] : span[1] + 1]
-            if kind != "bytes":
-                assert window.inputs["input_ids"][first : last + 1] == ids
-    covered = {offset for window in labeled.windows for offset in window.offsets}
-    assert covered == set(whole.offsets)
-
-
-def test_windows_by_hand() -> None:
-    tokenizer = TOKENIZERS["wordpiece"]
-    context = "1 2 3 4 5 6 7 8 9"
-    row = {"question": "4 ?", "context": context, "answers": {"text": ["", "5 6"], "answer_start": [0, 8]}}
-    labeled = label_question(row, tokenizer, max_seq_len=9, doc_stride=2)  # four beside the question and three marks
-    shown = [[context[slice(*offset)] for offset in window.offsets if offset] for window in labeled.windows]
-    assert shown == [list("1234"), list("3456"), list("5678"), list("789")]
-    null = labeled.windows[0].null
-    assert null == 0
-    assert list(zip(labeled.starts, labeled.ends, strict=True)) == [(0, 0), (6, 7), (4, 5), (0, 0)]
-    assert labeled.windows[0].inputs["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1, 1, 1]
-    assert label_question(row | {"answers": {"text": [], "answer_start": []}}, tokenizer).lost is False
-    long = row | {"answers": {"text": [context], "answer_start": [0]}}
-    assert label_question(long, tokenizer, max_seq_len=9, doc_stride=2).lost
-    assert not label_question(long, tokenizer).lost
+@pytest.fixture(scope="module")
+def pipe() -> QuestionAnsweringPipeline:
+    return pipeline("question-answering", model=tiny_model(), tokenizer=tokenizer_of("wordpiece"))  # type: ignore[return-value]
 
 
 def test_long_questions_are_cut(pipe: QuestionAnsweringPipeline) -> None:
-    tokenizer = TOKENIZERS["wordpiece"]
+    tokenizer = tokenizer_of("wordpiece")
     (window,) = question_windows(tokenizer, "1 2 3 " * 50, "4 5", max_seq_len=20, max_question_len=7)
     assert len(window.inputs["input_ids"]) == 7 + 3 + 2
     with pytest.raises(ValueError, match="max_seq_len 10 leaves no room for the text beside a question of 9 tokens"):
         question_windows(tokenizer, "1 2 3 " * 3, "4 5", max_seq_len=10)
     with pytest.raises(ValueError, match=r"max_seq_len 65 is more than the model can read \(64\)"):
         pipe(question="a", context="b", max_seq_len=65)
-
-
-# ---- answers ---------------------------------------------------------------------------------------------------------
-
-
-def by_hand(
-    context: str, windows: list[Window], starts: list[torch.Tensor], ends: list[torch.Tensor], longest: int
-) -> dict[tuple[int, int], float]:
-    """The best logits of every part of the text, one after the other."""
-    best: dict[tuple[int, int], float] = {}
-    for window, start, end in zip(windows, starts, ends, strict=True):
-        for first, begin in enumerate(window.offsets):
-            for last, stop in enumerate(window.offsets):
-                if begin and stop and first <= last < first + longest and context[begin[0] : stop[1]].strip():
-                    text = context[begin[0] : stop[1]]
-                    left = begin[0] + len(text) - len(text.lstrip())
-                    span = left, left + len(text.strip())
-                    best[span] = max(best.get(span, -math.inf), float(start[first] + end[last]))
-    return best
-
-
-@given(KIND, st.sampled_from(sorted(TEXTS)), st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
-@settings(max_examples=100, deadline=None)
-def test_the_best_answers_are_those_of_trying_all(
-    kind: str, language: str, top_k: int, longest: int, seed: int
-) -> None:
-    context = TEXTS[language][:60]
-    windows = question_windows(TOKENIZERS[kind], "2 ?", context, max_seq_len=16, doc_stride=3)
-    chance = torch.Generator().manual_seed(seed)
-    starts, ends = (
-        [torch.randn(len(window.offsets), generator=chance, dtype=torch.float64) for window in windows] for _ in "se"
-    )
-    expected = by_hand(context, windows, starts, ends, longest)
-    answers = find_answers(context, windows, starts, ends, top_k, longest, align_to_words=False)
-    ranked = sorted(expected, key=lambda span: -expected[span])[:top_k]
-    assert [(answer["start"], answer["end"]) for answer in answers.best] == ranked
-    nulls = [float(start[0] + end[0]) for start, end in zip(starts, ends, strict=True)]
-    assert answers.null_score == pytest.approx(min(nulls) - expected[ranked[0]])
-    # probabilities within a window that holds the answer, or the lowest logits of no answer
-    totals = [sum(float(side[_candidates(window)].logsumexp(0)) for side in sides)
-              for window, *sides in zip(windows, starts, ends, strict=True)]  # fmt: skip
-    logits = [by_hand(context, [window], [start], [end], longest) for window, start, end in
-              zip(windows, starts, ends, strict=True)]  # fmt: skip
-    for answer in answers.best:
-        span = answer["start"], answer["end"]
-        scores = [math.exp(expected[span] - total) for total, of_window in zip(totals, logits, strict=True)
-                  if of_window.get(span) == expected[span]]  # fmt: skip
-        assert any(answer["score"] == pytest.approx(score) for score in scores)
-    assert answers.null_probability == pytest.approx(math.exp(min(nulls) - totals[nulls.index(min(nulls))]))
-    assert answers.null_rank == sum(expected[span] >= min(nulls) for span in ranked)
-
-
-@given(KIND, st.sampled_from(sorted(TEXTS)), st.data())
-@settings(max_examples=100, deadline=None)
-def test_a_model_that_is_sure_gives_the_answer_it_was_trained_on(kind: str, language: str, data: st.DataObject) -> None:
-    """From a row to labels, from labels to logits, and back to the text: the same characters."""
-    tokenizer, context = TOKENIZERS[kind], TEXTS[language]
-    (whole,) = question_windows(tokenizer, "2 ?", context, 10**6)
-    offsets = [offset for offset in whole.offsets if offset]
-    first = data.draw(st.integers(0, len(offsets) - 1))
-    start, end = offsets[first][0], offsets[min(first + data.draw(st.integers(0, 5)), len(offsets) - 1)][1]
-    row = {"question": "2 ?", "context": context, "answers": {"text": [context[start:end]], "answer_start": [start]}}
-    labeled = label_question(row, tokenizer, max_seq_len=30, doc_stride=8)
-    assert not labeled.lost
-    sides = []
-    for labels in (labeled.starts, labeled.ends):
-        logits = [torch.zeros(len(window.offsets)) for window in labeled.windows]
-        for side, label in zip(logits, labels, strict=True):
-            side[label] = 9.0
-        sides.append(logits)
-    answers = find_answers(context, labeled.windows, *sides, align_to_words=False)
-    # A token of bytes may reach into the next character.
-    (span,) = answer_spans([whole], start, end)
-    assert span is not None
-    start, end = whole.offsets[span[0]][0], whole.offsets[span[1]][1]  # type: ignore[index]
-    text = context[start:end]
-    if text.strip():
-        assert answers.best[0]["answer"] == text.strip()
-        assert answers.best[0]["start"] == start + len(text) - len(text.lstrip())
-        assert answers.null_score < 0 or len(labeled.windows) == 1
-
-
-def test_scores_do_not_shrink_with_the_length_of_the_text() -> None:
-    """The same window has the same score alone and amid windows without an answer; ranks follow the logits."""
-    tokenizer, context = TOKENIZERS["wordpiece"], TEXTS["en"]
-    windows = question_windows(tokenizer, "2 ?", context, max_seq_len=16, doc_stride=0)
-    assert len(windows) > 3
-    random = torch.Generator().manual_seed(0)
-    starts, ends = ([torch.randn(len(window.offsets), generator=random) for window in windows] for _ in "se")
-    for side in (starts, ends):
-        side[1][_candidates(windows[1])[1]] = 9.0
-    alone = find_answers(context, windows[1:2], starts[1:2], ends[1:2], align_to_words=False).best[0]
-    assert find_answers(context, windows, starts, ends, align_to_words=False).best[0] == alone
-    assert alone["score"] > 0.9
 
 
 def test_windows_may_be_as_long_as_the_positions_of_the_model(pipe: QuestionAnsweringPipeline) -> None:
@@ -300,8 +83,10 @@ def test_scores_are_those_of_transformers_4(pipe: QuestionAnsweringPipeline) -> 
 
 @given(ANY_TEXT.filter(str.strip), ANY_TEXT.filter(str.strip), KIND, st.booleans(), st.booleans())
 @settings(max_examples=300, deadline=None)
-def test_offsets_index_the_context(question: str, context: str, kind: str, align: bool, impossible: bool) -> None:
-    ours = QuestionAnsweringPipeline(model=MODEL, tokenizer=TOKENIZERS[kind], task="question-answering")
+def test_offsets_index_the_context(
+    pipe: QuestionAnsweringPipeline, question: str, context: str, kind: str, align: bool, impossible: bool
+) -> None:
+    ours = QuestionAnsweringPipeline(model=pipe.model, tokenizer=tokenizer_of(kind), task="question-answering")
     answers = ours(
         question=question,
         context=context,
@@ -318,9 +103,6 @@ def test_offsets_index_the_context(question: str, context: str, kind: str, align
         assert answer["answer"] == answer["answer"].strip()
         assert 0 <= answer["score"] <= 1
     assert len({(answer["start"], answer["end"]) for answer in answers}) == len(answers)
-
-
-MODEL = tiny_model()
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
@@ -349,7 +131,7 @@ def test_no_answer(pipe: QuestionAnsweringPipeline) -> None:
     tuned = pipeline(
         "question-answering",
         model=tiny_model(question_answering={"null_threshold": -1e9, "max_answer_len": 2}),
-        tokenizer=TOKENIZERS["wordpiece"],
+        tokenizer=tokenizer_of("wordpiece"),
     )
     assert tuned(**call)["answer"] == pipe(**call, null_threshold=-1e9)["answer"] == ""
     short = tuned(**call, handle_impossible_answer=False)
@@ -416,7 +198,7 @@ def test_mistakes_are_named(pipe: QuestionAnsweringPipeline, arguments: dict[str
 
 def test_padding_on_the_left() -> None:
     """As models have it whose positions are relative; this one has none, so that padding cannot shift them."""
-    tokenizer, model = train_tokenizer("wordpiece"), tiny_model()
+    tokenizer, model = copy.deepcopy(tokenizer_of("wordpiece")), tiny_model()
     tokenizer.padding_side = "left"
     torch.nn.init.zeros_(model.bert.embeddings.position_embeddings.weight)
     left = pipeline("question-answering", model=model, tokenizer=tokenizer)
@@ -437,7 +219,7 @@ def test_positions_behind_the_padding_token() -> None:
         type_vocab_size=2,
     )
     ours = pipeline(
-        "question-answering", model=RobertaForQuestionAnswering(config).eval(), tokenizer=TOKENIZERS["bytes"]
+        "question-answering", model=RobertaForQuestionAnswering(config).eval(), tokenizer=tokenizer_of("bytes")
     )
     assert ours.max_length == 33
     assert ours(question="when ?", context=TEXTS["ta"])["answer"] in TEXTS["ta"]
@@ -461,7 +243,7 @@ print(json.dumps(found))
 def test_a_folder_answers_without_kit(tmp_path: Path) -> None:
     """The folder of a pipeline: with kit, as a stock pipeline after `register`, and in a process without kit."""
     model = tiny_model(question_answering={"null_threshold": 0.5, "doc_stride": 7})
-    ours = pipeline("question-answering", model=model, tokenizer=TOKENIZERS["wordpiece"])
+    ours = pipeline("question-answering", model=model, tokenizer=tokenizer_of("wordpiece"))
     rows = [{"question": "when ?", "context": TEXTS[language]} for language in ("en", "ja")]
     expected = ours(rows, top_k=2)
     ours.save_pretrained(tmp_path / "model")

@@ -1,7 +1,6 @@
 """Data with more than a task needs: columns of any type beside its own, and any character in its text."""
 
 import datetime
-import io
 import json
 from decimal import Decimal
 from pathlib import Path
@@ -14,9 +13,6 @@ from conftest import RunKit
 from support.recipes import make_recipe
 
 from kit import train
-from kit.prediction.issues import LineIssues
-from kit.prediction.lines import read_lines
-from kit.prediction.text import Output, write_texts
 
 SEPARATORS = "\u2028 \u2029 \x85 \x0b \x0c \x1c \x1d \x1e"
 """What `str.splitlines` takes for the end of a line, and a file does not."""
@@ -95,15 +91,3 @@ def test_a_run_finishes_with_columns_of_any_type(task: str, tmp_path: Path, kit_
             assert done.returncode == 0, done.stderr
         rows = [strictly(line) for line in (tmp_path / "out.jsonl").read_text().split("\n")[:-1]]
         assert len(rows) == 8
-
-
-def test_a_line_ends_only_at_a_newline(tmp_path: Path) -> None:
-    """Of input and of output: the n-th line of one belongs to the n-th of the other."""
-    lines = [f"a {SEPARATORS} b", "", SEPARATORS, "c"]
-    (tmp_path / "lines.txt").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    with read_lines(tmp_path / "lines.txt", LineIssues()) as read:
-        assert list(read) == lines
-    file = io.StringIO()
-    outputs = [[Output(text, 0.0, True)] for text in (*lines, "d\r\ne\nf\rg\n")]
-    assert write_texts(iter(outputs), file, details=False, as_json=False) == 5
-    assert file.getvalue() == "".join(f"{line}\n" for line in (*lines, "d e f g"))

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from conftest import RunKit
-from support.hub_server import READER, TOKEN, Fault, HubServer
+from support.hub_server import HubServer
+from support.hub_state import READER, TOKEN, Fault
 from support.repositories import NAME, push_folder, repo_files
 
 import kit.sharing.proof

@@ -12,78 +12,13 @@ import re
 import socket
 import threading
 import time
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
 from urllib.parse import parse_qs, unquote, urlsplit
 
-TOKEN = "hf_" + "OwnerOfEverythingHere" + "0123456789"
-READER = "hf_" + "MayReadButNotWriteHere" + "012345678"
-LARGE = (".safetensors", ".bin", ".parquet", ".npy", ".gz", ".model")
+from support.hub_state import LARGE, READER, TOKEN, Blob, Commit, Fault, Refusal, Repo, new_commit
+
 KINDS = {"models": "model", "datasets": "dataset"}
-
-
-@dataclass
-class Fault:
-    """What happens instead of an answer, to requests whose "METHOD /path" matches, so many times."""
-
-    match: str
-    kind: str = "status"  # status, cut (no answer), cut_body (half of it), slow, corrupt, lost (done, but not told)
-    times: int = 1
-    status: int = 500
-    headers: dict[str, str] = field(default_factory=dict)
-    message: str = "the server is unwell"
-    seconds: float = 0.3
-    skip: int = 0
-
-
-@dataclass
-class Blob:
-    content: bytes
-    is_large: bool
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.content).hexdigest()
-
-    @property
-    def git(self) -> str:
-        content = self.content
-        if self.is_large:
-            content = b"version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n" % (
-                self.sha256.encode(),
-                len(self.content),
-            )
-        return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
-
-
-@dataclass
-class Commit:
-    sha: str
-    title: str
-    files: dict[str, Blob]
-
-
-@dataclass
-class Repo:
-    private: bool
-    commits: list[Commit]
-
-    @property
-    def head(self) -> Commit:
-        return self.commits[-1]
-
-    def at(self, revision: str) -> Commit | None:
-        if revision == "main":
-            return self.head
-        return next((commit for commit in self.commits if commit.sha == revision), None)
-
-
-class Refusal(Exception):
-    """An answer other than what was asked for."""
-
-    def __init__(self, status: int, message: str, code: str | None = None):
-        self.status, self.message, self.code = status, message, code
 
 
 class HubServer:
@@ -132,15 +67,10 @@ class HubServer:
 
     def put(self, name: str, files: dict[str, bytes], kind: str = "model", private: bool = False) -> str:
         """Make a repository, or add a commit to it, without any request; returns the commit."""
-        repo = self.repos.setdefault((kind, name), Repo(private, [_commit("initial commit", {}, 0)]))
+        repo = self.repos.setdefault((kind, name), Repo(private, [new_commit("initial commit", {}, 0)]))
         blobs = {path: Blob(content, path.endswith(LARGE)) for path, content in files.items()}
-        repo.commits.append(_commit("put", {**repo.head.files, **blobs}, len(repo.commits)))
+        repo.commits.append(new_commit("put", {**repo.head.files, **blobs}, len(repo.commits)))
         return repo.head.sha
-
-
-def _commit(title: str, files: dict[str, Blob], number: int) -> Commit:
-    content = json.dumps([title, number, time.time_ns(), {path: blob.git for path, blob in files.items()}])
-    return Commit(hashlib.sha1(content.encode()).hexdigest(), title, files)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -283,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Refusal(409, "You already created this repo")
         private = request.get("private", False) or request.get("visibility") == "private"
         attributes = Blob(b"*.safetensors filter=lfs diff=lfs merge=lfs -text\n", False)
-        hub.repos[kind, name] = Repo(private, [_commit("initial commit", {".gitattributes": attributes}, 0)])
+        hub.repos[kind, name] = Repo(private, [new_commit("initial commit", {".gitattributes": attributes}, 0)])
         self.answer({"url": f"{hub.address}/{name}", "name": name})
 
     def do_validate(self, hub: HubServer) -> None:
@@ -378,7 +308,7 @@ class _Handler(BaseHTTPRequestHandler):
                     del files[value["path"]]
                 else:
                     raise Refusal(400, f"unknown operation {line['key']}")
-            repo.commits.append(_commit(header["summary"], files, len(repo.commits)))
+            repo.commits.append(new_commit(header["summary"], files, len(repo.commits)))
         sha = repo.head.sha
         self.answer({"success": True, "commitOid": sha, "commitUrl": f"{hub.address}/{name}/commit/{sha}"})
 
