@@ -247,7 +247,7 @@ RULES: tuple[Rule, ...] = (
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
-def test_kit_keeps_the_rule(rule: Rule) -> None:
+def test_kit_follows_the_rule(rule: Rule) -> None:
     violations = {violation for module in modules() for violation in rule(module)}
     assert violations == set()
 
@@ -295,7 +295,7 @@ def test_kit_keeps_the_rule(rule: Rule) -> None:
         (temporary_folders_elsewhere, "kit.runs.a", "tempfile.mkdtemp()"),
     ],
 )
-def test_a_violation_is_found(rule: Rule, name: str, source: str) -> None:
+def test_violation_is_detected(rule: Rule, name: str, source: str) -> None:
     assert len(list(rule(Module(name, ast.parse(source))))) == 1
 
 
@@ -319,7 +319,7 @@ def test_a_violation_is_found(rule: Rule, name: str, source: str) -> None:
         (temporary_folders_elsewhere, "kit.runs.a", "tempfile.mkdtemp(dir=x)\ntempfile.gettempdir()"),
     ],
 )
-def test_what_a_rule_allows_is_no_violation(rule: Rule, name: str, source: str) -> None:
+def test_allowed_code_is_no_violation(rule: Rule, name: str, source: str) -> None:
     assert list(rule(Module(name, ast.parse(source)))) == []
 
 

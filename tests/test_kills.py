@@ -137,7 +137,7 @@ def assert_no_traces(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_killed_training_ends_like_one_that_never_was(task: str, killer: Killer) -> None:
+def test_killed_training_resumes_bit_identically(task: str, killer: Killer) -> None:
     recipe, unbroken, run = write_recipe(killer.folder, task), killer.folder / "unbroken", killer.folder / "run"
     killer.complete("train", recipe, *TRAINING, "--output", unbroken)
     command = ("train", recipe, *TRAINING, "--output", run, "--resume")
@@ -180,7 +180,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_killed_command_blocks_nothing(command: str, killer: Killer, runs: Path) -> None:
+def test_killed_command_does_not_block_the_next(command: str, killer: Killer, runs: Path) -> None:
     arguments, output = COMMANDS[command]
     for source in runs.iterdir():
         (shutil.copytree if source.is_dir() else shutil.copyfile)(source, killer.folder / source.name)

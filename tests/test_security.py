@@ -125,7 +125,7 @@ def hub_recipe(trained: Path, **changes: str) -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "~/secrets", "../../elsewhere", "a/../../b", "https://example.org/x"])
-def test_a_recipe_from_the_hub_stays_in_its_place(hub: HubServer, trained: Path, path: str) -> None:
+def test_recipe_from_the_hub_writes_only_to_its_run_folder(hub: HubServer, trained: Path, path: str) -> None:
     changes = {"data__path": path, "data__languages": "null", "data__sizes": "null"}
     hub.put(NAME, {"recipe.yaml": hub_recipe(trained, **changes)})
     with pytest.raises(HubError, match=r"names a path on this machine, data\.path"):
@@ -170,7 +170,7 @@ def test_a_run_keeps_the_commits_that_it_used(
     assert "holds the finished run" in again.stderr
 
 
-def test_what_must_not_leave_stays(trained: Path, tmp_path: Path) -> None:
+def test_private_content_is_not_published(trained: Path, tmp_path: Path) -> None:
     from kit.sharing.folder import build_folder, find_source
     from kit.sharing.published import collect_files
 

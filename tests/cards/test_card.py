@@ -91,7 +91,7 @@ def test_the_task_on_the_hub_is_what_the_model_does(run: Path) -> None:
     assert "translation" not in card.split("## Reproducing this run")[0]
 
 
-def test_a_regression_is_not_called_a_classification(run: Path) -> None:
+def test_regression_is_not_called_classification(run: Path) -> None:
     regression = load_recipe(
         "fine_tuning/classification_sst2",
         ["data.problem_type=regression", "eval.metrics=[mse]", "eval.metric_for_best_model=mse"],
@@ -176,7 +176,7 @@ def test_no_text_ends_a_code_block_or_breaks_a_line(text: str) -> None:
     assert len(escape(text).splitlines()) <= 1
 
 
-def test_long_texts_are_cut() -> None:
+def test_long_texts_are_truncated() -> None:
     assert escape("x" * 5000) == "x" * 300 + "…"
 
 
@@ -217,7 +217,7 @@ def load_recipe_of(folder: Path) -> Recipe:
     return load_recipe(folder / "whole.yaml")
 
 
-def test_places_on_the_machine_are_not_told(run: Path) -> None:
+def test_local_paths_are_not_in_the_card(run: Path) -> None:
     card = write_card(run, recipe(data={"path": "/home/jane/it's/data/pairs.tsv"}), RESULTS)
     assert "jane" not in card
     assert "pairs.tsv" in card
@@ -242,14 +242,14 @@ def test_examples_are_spread_over_the_split(run: Path) -> None:
     assert "## Examples" not in without
 
 
-def test_a_card_tells_the_figures_of_its_own_run_only(run: Path) -> None:
+def test_card_has_the_figures_of_its_own_run_only(run: Path) -> None:
     recorded = recipe().model_copy(update={"measured": {"test_bleu": 12.34, "steps": 5, "hardware": "another machine"}})
     card = write_card(run, recorded, RESULTS)
     assert [text for text in ("12.34", "another machine", "measured:") if text in card] == []
 
 
 @pytest.mark.parametrize("name", [name for name in shipped_recipes() if "none" not in load_recipe(name).measured])
-def test_the_kept_card_of_a_recipe_has_the_figures_of_the_recipe(name: str) -> None:
+def test_finished_card_has_the_figures_of_its_recipe(name: str) -> None:
     written = load_recipe(name)
     path = model_cards_folder() / "finished" / f"{Path(name).stem}.md"
     assert path.is_file(), f"python recipes/scripts/record.py RUN {name} --card {path}"

@@ -36,7 +36,7 @@ def refuses(kit_here: RunKit, tiny_recipe: Path, tmp_path: Path) -> Callable[...
     return check
 
 
-def test_a_misspelt_key(refuses: Callable[..., str], tiny_recipe: Path) -> None:
+def test_misspelled_key(refuses: Callable[..., str], tiny_recipe: Path) -> None:
     assert 'Did you mean "max_steps"?' in refuses("train.max_step=5")
     text = tiny_recipe.read_text(encoding="utf-8")
     tiny_recipe.write_text(text.replace("hidden_size: 16", "hiden_size: 16"), encoding="utf-8")
@@ -56,7 +56,7 @@ def test_a_missing_recipe(kit_here: RunKit) -> None:
     assert "dates_rnn" in done.stderr
 
 
-def test_a_run_folder_with_the_name_of_a_recipe_is_told(kit_here: RunKit, tiny_recipe: Path, tmp_path: Path) -> None:
+def test_run_folder_with_the_name_of_a_recipe_is_reported(kit_here: RunKit, tiny_recipe: Path, tmp_path: Path) -> None:
     (tmp_path / "dates_rnn").mkdir()
     (tmp_path / "dates_rnn" / "recipe.yaml").write_bytes(tiny_recipe.read_bytes())
     done = kit_here("train", "dates_rnn", "data.sise=3")
@@ -153,12 +153,12 @@ def test_half_precision_without_the_hardware(refuses: Callable[..., str]) -> Non
     assert "fp16 needs a GPU" in refuses("train.mixed_precision=fp16")
 
 
-def test_a_folder_that_cannot_be_made(refuses: Callable[..., str], tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created(refuses: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
     assert "cannot write file/run: Not a directory" in refuses("--output", "file/run")
 
 
-def test_commands_on_something_that_is_no_run(kit_here: RunKit, tmp_path: Path) -> None:
+def test_commands_on_a_missing_run(kit_here: RunKit, tmp_path: Path) -> None:
     for command in (["eval", "nowhere"], ["generate", "nowhere"], ["compare", "nowhere", "nowhere"]):
         done = kit_here(*command)
         assert done.returncode == 2, command

@@ -46,22 +46,20 @@ def refuses(kit_here: RunKit, tmp_path: Path) -> Any:
     return check
 
 
-def test_more_outputs_than_beams(models: dict[str, Path], refuses: Any) -> None:
+def test_n_best_beyond_num_beams_is_rejected(models: dict[str, Path], refuses: Any) -> None:
     for run in models.values():
         refuses("--n-best 8: a search with --num-beams 2 has at most 2 outputs", "generate", run, "in.txt",
                 "--num-beams", 2, "--n-best", 8)  # fmt: skip
 
 
-def test_as_many_beams_as_outputs_unless_the_user_chooses(models: dict[str, Path]) -> None:
+def test_num_beams_defaults_to_n_best(models: dict[str, Path]) -> None:
     for task, saved in (("translation", 3), ("causal_lm", 1), ("dialogue", 1)):
         predictor = text_predictor(models[task], GenerateOptions())
         for options, beams in (({}, saved), ({"n_best": 5}, 5), ({"n_best": 2, "num_beams": 4}, 4)):
             assert predictor.with_options(**options).settings.num_beams == beams, (task, options)
 
 
-def test_a_length_penalty_without_anything_that_it_changes(
-    models: dict[str, Path], refuses: Any, kit_here: RunKit
-) -> None:
+def test_length_penalty_without_effect(models: dict[str, Path], refuses: Any, kit_here: RunKit) -> None:
     for task, greedy in (("translation", ("--num-beams", 1)), ("causal_lm", ()), ("dialogue", ())):
         command = ("generate", models[task], "in.txt", "--length-penalty", 2)
         refuses("--length-penalty has no effect on greedy search", *command, *greedy)
@@ -75,7 +73,7 @@ def test_a_length_penalty_without_anything_that_it_changes(
     refuses("--length-penalty has no effect with --sample", *sampled)
 
 
-def test_options_that_others_imply(models: dict[str, Path], refuses: Any, tiny_recipe: Path) -> None:
+def test_redundant_options_are_rejected(models: dict[str, Path], refuses: Any, tiny_recipe: Path) -> None:
     run = models["translation"]
     refuses("--scores has no effect with --json", "generate", run, "in.txt", "--scores", "--json")
     for option in (("--output", "x"), ("--resume",), ("--processes", 2), ("--processes", 2, "--shard")):
@@ -84,7 +82,7 @@ def test_options_that_others_imply(models: dict[str, Path], refuses: Any, tiny_r
     refuses("hub.license=mit has no effect with --data", "push", ".", "owner/name", "hub.license=mit", "--data")
 
 
-def test_options_of_other_kinds_of_models(models: dict[str, Path], refuses: Any) -> None:
+def test_options_of_other_models_are_rejected(models: dict[str, Path], refuses: Any) -> None:
     for task, options in {
         "translation": [
             ("--temperature", 0.5), ("--top-p", 0.5), ("--seed", 1), ("--source-language", "de"),

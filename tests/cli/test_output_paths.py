@@ -37,7 +37,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.mark.parametrize("command", WRITERS)
-def test_a_path_that_cannot_be_written_is_one_message_before_the_work(
+def test_unwritable_path_is_reported_before_the_work(
     command: str, trained: Path, tmp_path: Path, kit_here: RunKit, begun: list[str]
 ) -> None:
     arguments, name = WRITERS[command]
@@ -86,7 +86,7 @@ def test_two_writers_of_one_file(trained: Path, tmp_path: Path, kit_here: RunKit
     assert b"killed" not in output.read_bytes()
 
 
-def test_what_a_killed_command_left_blocks_nothing(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
+def test_leftovers_of_a_killed_command_do_not_block(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
     """`kit average` and `kit copy` take over; the complete run has no trace of the temporary folder."""
     left = tmp_path / ".tmp-mean" / "mean"
     (left / "model").mkdir(parents=True)

@@ -32,7 +32,7 @@ def test_closed_streams(
 
 
 @pytest.mark.parametrize("stream", ["stdin", "stdout", "stderr"])
-def test_other_commands_do_not_need_them(kit_here: RunKit, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
+def test_other_commands_do_not_need_streams(kit_here: RunKit, monkeypatch: pytest.MonkeyPatch, stream: str) -> None:
     monkeypatch.setattr(sys, stream, None)
     done = kit_here("explain", "train.seed")
     assert (done.returncode, done.stderr) == (0, "")

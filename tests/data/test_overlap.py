@@ -22,7 +22,7 @@ def shared(rows: Sequence[Row], train: Sequence[Row], parts: Callable[[Row], Any
     return sum(json.dumps(parts(row)) in known for row in rows)
 
 
-def test_one_count_everywhere(tmp_path: Path, kit_here: RunKit) -> None:
+def test_overlap_counts_agree_everywhere(tmp_path: Path, kit_here: RunKit) -> None:
     pairs = [("a", "x"), ("b", "x"), ("c", "z"), ("d", "y"), ("e e e e e e", "q")] * 3
     train = [{"source": source, "target": target} for source, target in pairs]
     test_pairs = [("a", "x"), ("b", "y"), ("f", "z"), ("g", "q"), ("h", "w"), ("e e e e e e", "w")]

@@ -65,7 +65,7 @@ def test_chunks_contain_every_text_once_in_order(texts: list[str], max_texts: in
     assert all(1 <= len(chunk) <= max_texts and sum(map(len, chunk[:-1])) < room for chunk in chunks)
 
 
-def test_several_processes_give_the_result_of_one_and_report_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_processes_equal_one_and_report_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 3)
     texts = [str(number) * (number % 5) for number in range(50)]
     counted: list[int] = []
@@ -93,7 +93,7 @@ def test_cached_arrays_equal_computed_ones(
 
 
 @pytest.mark.soak
-def test_spawned_processes_give_the_result_of_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spawned_processes_equal_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Split into sentences, the most difficult case to reassemble."""
     monkeypatch.setattr(token_cache, "MAX_CHUNK_TEXTS", 7)
     single, parallel = (

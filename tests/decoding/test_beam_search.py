@@ -170,7 +170,7 @@ def search_settings(draw: st.DrawFn) -> dict[str, Any]:
 @pytest.mark.parametrize("name", MODELS)
 @settings(max_examples=10, deadline=None, derandomize=True)
 @given(options=search_settings(), ends=st.integers(0, 3), seed=st.integers(0, 5))
-def test_tokens_and_scores_are_those_of_transformers(name: str, options: dict[str, Any], ends: int, seed: int) -> None:
+def test_tokens_and_scores_equal_transformers(name: str, options: dict[str, Any], ends: int, seed: int) -> None:
     if ends:
         options["eos_token_id"] = ends_of(name)[:ends]
         # a first token that ends the text leaves one hypothesis, and what fills the other rows means nothing
@@ -179,7 +179,7 @@ def test_tokens_and_scores_are_those_of_transformers(name: str, options: dict[st
 
 
 @pytest.mark.parametrize("name", [*OWN, "Marian"])
-def test_a_sentence_gets_the_same_in_any_batch(name: str) -> None:
+def test_hypotheses_are_independent_of_the_batch(name: str) -> None:
     model, inputs = model_of(name), source(8)
     options = {"num_beams": 3, "num_return_sequences": 2, "eos_token_id": ends_of(name), "early_stopping": False}
     together = ours(model, inputs, **options)
@@ -196,7 +196,7 @@ def test_a_sentence_gets_the_same_in_any_batch(name: str) -> None:
 
 @pytest.mark.parametrize("name", OWN)
 @pytest.mark.parametrize("beams", [1, 3])
-def test_the_source_may_come_in_any_form_and_the_output_may_have_a_beginning(name: str, beams: int) -> None:
+def test_every_form_of_source_and_prefix(name: str, beams: int) -> None:
     model, inputs = model_of(name), source()
     with torch.no_grad():
         encoded = model.get_encoder()(**inputs, return_dict=True)
@@ -252,9 +252,7 @@ def test_beams_of_the_recurrent_model_share_the_keys_of_their_source() -> None:
 
 
 @pytest.mark.parametrize("name", ["Marian", "BART", "T5"])
-def test_sentences_leave_and_the_keys_of_the_source_stay_in_other_peoples_models(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_finished_sentences_leave_the_batch_in_foreign_models(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> None:
         raise AssertionError("the keys of the source were reordered")
 
@@ -275,7 +273,7 @@ def assert_leaves(sentences: list[float], first: int) -> None:
     assert sentences[-1] < first
 
 
-def test_what_no_beam_descends_from_is_forgotten() -> None:
+def test_abandoned_positions_are_dropped() -> None:
     model, seen = model_of("pre-norm"), []
     handle = watch(
         model.model.decoder.layers[0].self_attn,
@@ -290,7 +288,7 @@ def test_what_no_beam_descends_from_is_forgotten() -> None:
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_every_kind_of_attention_gives_the_same(implementation: str) -> None:
+def test_every_attention_implementation_gives_the_same(implementation: str) -> None:
     model, inputs = model_of("pre-norm"), source()
     expected = stock(model, inputs, num_beams=3)
     before = model.config._attn_implementation
@@ -321,7 +319,7 @@ class After(StoppingCriteria):
     ],
     ids=lambda options: next(iter(options)),
 )
-def test_what_the_search_does_not_cover_is_left_to_transformers(name: str, options: dict[str, Any]) -> None:
+def test_unsupported_options_fall_back_to_transformers(name: str, options: dict[str, Any]) -> None:
     model, inputs = model_of(name), source()
     torch.manual_seed(0)
     expected = model.generate(**inputs, max_new_tokens=6, **options)
@@ -337,7 +335,7 @@ def test_what_the_search_does_not_cover_is_left_to_transformers(name: str, optio
     barred=st.booleans(),
     seed=st.integers(0, 9),
 )
-def test_the_best_continuations_are_those_of_a_full_sort(
+def test_best_continuations_equal_a_full_sort(
     vocabulary: int, beams: int, number: int, barred: bool, seed: int
 ) -> None:
     number = min(number, beams * vocabulary)

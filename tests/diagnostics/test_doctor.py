@@ -55,7 +55,7 @@ def printed(findings: list[Finding], width: int = 100) -> str:
         (None, "problem"),
     ],
 )
-def test_set_versions_judged_by_floor_and_ceiling(
+def test_versions_are_checked_against_floor_and_ceiling(
     monkeypatch: pytest.MonkeyPatch, version: str | None, status: str | None
 ) -> None:
     set_versions(monkeypatch, **({"torch": version} if version else {}))

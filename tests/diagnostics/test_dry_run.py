@@ -188,7 +188,7 @@ def test_unreachable_references_are_counted_and_cause_a_warning(inspection: Insp
     assert "needs 9" in warnings[0]
 
 
-def test_one_more_token_is_enough(tmp_path: Path) -> None:
+def test_max_new_tokens_includes_the_end_token(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=[("dd", "abcdabcd")])
     inspection = inspect_recipe(tiny_recipe(folder, eval={"max_new_tokens": 9}))
     assert inspection.splits["validation"].unreachable_references == 0
@@ -370,7 +370,7 @@ def test_a_batch_that_does_not_fit_is_a_warning_in_a_complete_report(
     assert "could not be measured" in printed(inspection)
 
 
-def test_a_recipe_that_cannot_be_trained_is_rejected_as_by_a_run(tmp_path: Path) -> None:
+def test_untrainable_recipe_is_rejected_as_by_a_run(tmp_path: Path) -> None:
     folder = write_data(tmp_path / "d", train=TRAIN[:16], validation=VALIDATION[:2])
     with pytest.raises(DataError, match="tokens_per_batch"):
         inspect_recipe(tiny_recipe(folder, train={"tokens_per_batch": 2, "batch_size": None}))

@@ -201,7 +201,7 @@ def test_missing_empty_and_unreadable_files_are_named(tmp_path: Path) -> None:
         compare_runs([a, b])
 
 
-def test_senseless_requests_are_refused(tmp_path: Path) -> None:
+def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     a = make_run(tmp_path / "a", 0.2, 1)
     for arguments in ({"samples": 0}, {"seed": -1}, {"metrics": ["blue"]}):
         with pytest.raises(KitError):

@@ -135,7 +135,7 @@ def test_ten_thousand_labels() -> None:
         ("tag_accuracy", [[]], [[]], {}, "no sentence has words"),
     ],
 )
-def test_what_cannot_be_judged_is_named(
+def test_invalid_input_is_named(
     name: str, predictions: list[Any], references: list[Any], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(KitError, match=message):

@@ -107,7 +107,7 @@ def test_null_scores_and_thresholds() -> None:
     )
 )
 @settings(max_examples=100, deadline=None)
-def test_no_threshold_is_better_than_the_best(rows: list[tuple[float, float, bool]]) -> None:
+def test_best_threshold_is_optimal(rows: list[tuple[float, float, bool]]) -> None:
     scores, answered, silent = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
     best, threshold = best_threshold(scores, answered, silent)
     assert np.where(scores > threshold, silent, answered).mean() * 100 == pytest.approx(best)
@@ -128,6 +128,6 @@ def test_no_threshold_is_better_than_the_best(rows: list[tuple[float, float, boo
         ([], [], {}, "No predictions"),
     ],
 )
-def test_bad_input_is_named(predictions: Any, references: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_input_is_named(predictions: Any, references: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         compute_metrics(["squad_f1"], predictions, references, **options)

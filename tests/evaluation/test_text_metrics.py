@@ -220,7 +220,7 @@ def test_the_random_state_of_the_caller_is_left_alone() -> None:
     ],
 )
 @pytest.mark.parametrize("name", TEXT_METRICS)
-def test_bad_input_is_named(name: str, predictions: list[str], references: list[str], message: str) -> None:
+def test_invalid_input_is_named(name: str, predictions: list[str], references: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
         compute_metrics([name], predictions, references)
     with pytest.raises(DataError, match=message):
@@ -256,7 +256,7 @@ def test_the_table_costs_no_heavy_import() -> None:
 
 
 @pytest.mark.soak
-def test_processes_at_once_without_network_and_without_litter(tmp_path: Path) -> None:
+def test_concurrent_processes_work_offline_and_leave_no_files(tmp_path: Path) -> None:
     """Sockets are broken, so any attempt to reach a network ends the process with an error."""
     code = """
 import multiprocessing, socket, json

@@ -120,7 +120,7 @@ def test_an_interrupted_upload_resumes(hub: HubServer, folder: Path) -> None:
     assert repo_files(hub) == folder_files(folder)
 
 
-def test_a_concurrent_commit_of_somebody_else_is_kept(hub: HubServer, folder: Path) -> None:
+def test_concurrent_commit_is_preserved(hub: HubServer, folder: Path) -> None:
     push_folder(folder)
     (folder / "config.json").write_text("{}", encoding="utf-8")
 
@@ -154,7 +154,7 @@ def test_other_files_are_named_and_removed_on_request(hub: HubServer, folder: Pa
 
 
 @pytest.mark.parametrize(("category", "count"), [(FutureWarning, 0), (DeprecationWarning, 0), (UserWarning, 1)])
-def test_deprecations_of_libraries_are_no_messages_of_the_hub(
+def test_deprecation_warnings_are_not_reported(
     hub: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch, category: type[Warning], count: int
 ) -> None:
     create = HfApi.create_commit
@@ -193,7 +193,7 @@ def test_files_of_an_earlier_push_are_removed_and_others_stay(hub: HubServer, fo
         ({"card": "---\nlicense: none of the known\n---\n"}, "must be one of the list"),
     ],
 )
-def test_mistakes_of_the_user_exit_with_2(
+def test_user_mistakes_exit_with_2(
     hub: HubServer, folder: Path, change: dict[str, str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "token" in change:

@@ -32,7 +32,7 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last"])
-def test_a_vector_is_that_of_the_text_alone(encoder: Path, pooling: Any) -> None:
+def test_vectors_are_independent_of_the_batch(encoder: Path, pooling: Any) -> None:
     vectors = list(Embedder(encoder, pooling, tokens_per_batch=16).stream(TEXTS, LineIssues()))
     model, tokenizer = AutoModel.from_pretrained(encoder).eval(), AutoTokenizer.from_pretrained(encoder)
     for text, vector in zip(TEXTS, vectors, strict=True):
@@ -42,7 +42,7 @@ def test_a_vector_is_that_of_the_text_alone(encoder: Path, pooling: Any) -> None
         np.testing.assert_allclose(vector, expected.numpy(), atol=1e-5)
 
 
-def test_the_command_writes_in_order_and_tells_what_was_cut(
+def test_command_writes_in_order_and_reports_truncation(
     encoder: Path, tmp_path: Path, kit: RunKit, kit_here: RunKit
 ) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{text}\n" for text in TEXTS), encoding="utf-8")

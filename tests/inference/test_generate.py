@@ -53,7 +53,7 @@ class Line(str):
     """A text that can be seen to die."""
 
 
-def test_no_more_than_a_portion_is_read_ahead_or_kept(translator: Translator) -> None:
+def test_memory_is_bounded_by_one_portion(translator: Translator) -> None:
     """What 2,000 lines need is what a few portions of 50 need: this is why memory does not grow with the file."""
     lines: weakref.WeakSet[Line] = weakref.WeakSet()
     read = done = 0
@@ -137,7 +137,7 @@ def test_every_kind_of_bad_line(limited: Path, tmp_path: Path, kit_here: RunKit)
     assert "3 lines had more than 24 tokens, the rest was left out: lines 5, 6, 7" in done.stderr
 
 
-def test_from_python_a_bad_line_is_an_error(limited: Path) -> None:
+def test_bad_line_raises_in_python(limited: Path) -> None:
     translator = Translator(limited)
     with pytest.raises(DataError, match="line 2 had more than 24 tokens"):
         list(translator.translate(["3 May", "June " * 20]))
@@ -148,7 +148,7 @@ def test_from_python_a_bad_line_is_an_error(limited: Path) -> None:
     assert translator.with_options(max_new_tokens=24).settings.max_new_tokens == 24
 
 
-def test_half_a_character_costs_one_line(translator: Translator) -> None:
+def test_lone_surrogate_affects_one_line(translator: Translator) -> None:
     issues = LineIssues()
     lines = [GOOD[0], "a \ud800 b", GOOD[1]]
     for split in (None, "de"):
@@ -162,7 +162,7 @@ def test_half_a_character_costs_one_line(translator: Translator) -> None:
 Search = Any
 
 
-def test_a_batch_that_fails_is_tried_in_parts(
+def test_failing_batch_is_retried_in_halves(
     trained: Path, translator: Translator, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A machine with memory for two lines at a time, and a line of 19 characters that never goes through."""
@@ -190,7 +190,7 @@ def test_a_batch_that_fails_is_tried_in_parts(
         list(translator.translate(lines))
 
 
-def test_when_nothing_works_it_is_not_the_lines(
+def test_failure_of_every_line_is_an_error(
     trained: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*arguments: Any) -> None:
@@ -204,7 +204,7 @@ def test_when_nothing_works_it_is_not_the_lines(
     assert [path.name for path in tmp_path.iterdir()] == ["in.txt"]
 
 
-def test_an_interrupted_file_leaves_nothing_behind(
+def test_interrupt_leaves_the_output_unchanged(
     trained: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     search = kit.tasks.families.seq2seq.inference.search
@@ -249,7 +249,7 @@ def test_paragraphs_on_request(translator: Translator, trained: Path, tmp_path: 
     assert "--n-best has no effect with --split-sentences" in done.stderr
 
 
-def test_no_token_twice(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
+def test_no_repeat_ngram_size(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
     (tmp_path / "in.txt").write_text("\n".join(GOOD), encoding="utf-8")
     plain = kit_here("generate", trained, "in.txt").stdout.splitlines()
     assert any(len(set(line)) < len(line) for line in plain)

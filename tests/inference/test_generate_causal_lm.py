@@ -43,7 +43,7 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_a_batch_writes_what_each_line_gets_alone(model: Path, beams: int) -> None:
+def test_output_is_independent_of_the_batch(model: Path, beams: int) -> None:
     completer = Completer(model, GenerateOptions(max_new_tokens=9, num_beams=beams))
     together = [output[0] for output in completer.stream(LINES)]
     one_by_one = [output[0] for output in completer.with_options(tokens_per_batch=1).stream(LINES)]
@@ -53,7 +53,7 @@ def test_a_batch_writes_what_each_line_gets_alone(model: Path, beams: int) -> No
     assert len({output.text for output in together}) > 3
 
 
-def test_it_is_what_transformers_writes(model: Path) -> None:
+def test_output_equals_transformers(model: Path) -> None:
     texts = [outputs[0].text for outputs in Completer(model, GenerateOptions(max_new_tokens=6)).stream(LINES)]
     pipe = pipeline("text-generation", model=str(model))
     for line, text in zip(LINES, texts, strict=True):
@@ -79,7 +79,7 @@ def test_scores_are_the_mean_log_probability_of_what_was_written(model: Path) ->
 
 @given(lines=st.lists(st.text(max_size=60), max_size=8), tokens=st.sampled_from([1, 50, 8192]))
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_whatever_is_given_each_line_gets_an_output(model: Path, lines: list[str], tokens: int) -> None:
+def test_every_line_gets_an_output(model: Path, lines: list[str], tokens: int) -> None:
     completer = COMPLETERS.setdefault(model, Completer(model))
     changed = completer.with_options(max_new_tokens=3, tokens_per_batch=tokens)
     results = list(changed.stream(lines, LineIssues()))
@@ -105,7 +105,7 @@ def test_samples_follow_their_seed(model: Path) -> None:
     assert texts(temperature=1e-5) == [text for text in greedy for _ in range(3)]
 
 
-def test_the_command(model: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_generate_command(model: Path, tmp_path: Path, kit_here: Any) -> None:
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     done = kit_here("generate", model, "in.txt", "--max-new-tokens", 5, "--json", "--n-best", 2)
     assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_the_command(model: Path, tmp_path: Path, kit_here: Any) -> None:
         assert "Traceback" not in refused.stderr
 
 
-def test_long_beginnings_are_read_from_their_end(model: Path) -> None:
+def test_long_prompts_are_truncated_at_the_start(model: Path) -> None:
     completer, issues = Completer(model), LineIssues()
     if completer.positions is None:
         completer.positions = 32

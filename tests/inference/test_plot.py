@@ -64,7 +64,7 @@ def random_model(name: str, **more: object) -> PreTrainedModel:
 
 @pytest.mark.parametrize("num_beams", [1, 3])
 @pytest.mark.parametrize("name", ["rnn", "input-fed rnn", "transformer", "marian", "bart", "t5"])
-def test_one_pass_gives_what_every_step_of_generate_saw(name: str, num_beams: int) -> None:
+def test_one_forward_pass_equals_attention_of_every_generate_step(name: str, num_beams: int) -> None:
     model = random_model(name)
     source = [5, 9, 7, 30, 11, 2]
     implementation = model.config._attn_implementation
@@ -188,7 +188,7 @@ def test_the_first_example_with_something_to_read_and_its_languages() -> None:
     assert first_question(dialogues[:2]) == Question('["a", "a"]')
 
 
-def test_the_command_draws_curves_and_attention_and_says_where(rnn: Path, kit_here: RunKit) -> None:
+def test_command_draws_curves_and_attention_and_prints_paths(rnn: Path, kit_here: RunKit) -> None:
     done = kit_here("plot", rnn)
     assert (done.returncode, done.stderr) == (0, "")
     written = [Path(line) for line in done.stdout.splitlines()]
@@ -270,7 +270,7 @@ def test_a_given_target_is_read_instead_of_a_search(transformer: Path, drawn: di
     np.testing.assert_allclose(maps_of(drawn[path]), forward.decoder_attentions[-1][0].numpy(), atol=1e-6)
 
 
-def test_a_sequence_beyond_the_positions_is_cut_and_said_so(
+def test_sequence_beyond_the_positions_is_truncated_with_a_note(
     run_of: Callable[..., Path], drawn: dict[Path, Figure]
 ) -> None:
     short = run_of("transformer", max_position_embeddings=6)
@@ -354,7 +354,7 @@ def test_a_multilingual_model_names_the_option_that_it_needs(multilingual: Path)
     assert "target_language in Python" in str(missing.value)
 
 
-def test_what_an_rnn_does_not_have(rnn: Path, drawn: dict[Path, Figure]) -> None:
+def test_rnn_has_only_cross_attention(rnn: Path, drawn: dict[Path, Figure]) -> None:
     for kind in ("encoder", "decoder"):
         with pytest.raises(KitError, match=rf"--kind {kind}: .* \(rnn_seq2seq\) .* only cross-attention"):
             plot(rnn, PlotOptions(kind=kind))

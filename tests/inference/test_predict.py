@@ -19,7 +19,7 @@ IN_SOAK = ("pairs", "several", "tagging")
 @pytest.mark.parametrize(
     "kind", [pytest.param(kind, marks=pytest.mark.soak) if kind in IN_SOAK else kind for kind in KINDS]
 )
-def test_rows_without_labels_get_the_predictions_of_training(kind: str, tmp_path: Path, kit_here: Any) -> None:
+def test_predictions_equal_those_of_training(kind: str, tmp_path: Path, kit_here: Any) -> None:
     folder = tmp_path / kind
     run = trained(folder, kind)
     lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
@@ -57,7 +57,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(recipe(folder, "classification", data, train={"max_steps": 60}), folder / "run").folder
 
 
-def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_common_file_layouts(run: Path, tmp_path: Path, kit_here: Any) -> None:
     (tmp_path / "labeled.tsv").write_text("aa b\tx\nd\tno such label\n", encoding="utf-8")
     (tmp_path / "bare.tsv").write_text("aa b\nd\n", encoding="utf-8")
     (tmp_path / "lines.txt").write_text("aa b\nd\n", encoding="utf-8")
@@ -85,7 +85,7 @@ def test_files_as_people_have_them(run: Path, tmp_path: Path, kit_here: Any) -> 
     assert "1 rows with a cell in quotation marks" in kit_here("predict", run, "quoted.tsv").stderr
 
 
-def test_rows_without_text_and_long_ones_are_told(run: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_rows_without_text_and_long_rows_are_reported(run: Path, tmp_path: Path, kit_here: Any) -> None:
     rows = [{"word": None, "tags": ["a", "b"]}, {"word": "", "tags": []}, {"word": "a" * 50, "tags": None}]
     write_rows(tmp_path, odd=[*rows, *({"word": "d", "tags": None} for _ in range(2100))])
     done = kit_here("predict", run, "odd.jsonl", "--output", "odd.csv")
@@ -126,7 +126,7 @@ def test_words_without_tags(tmp_path: Path, kit_here: Any) -> None:
         assert predicted[0]["prediction"] == ["B-PER", "O", "B-PER"]
 
 
-def test_mistakes_are_named(run: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_mistakes_are_reported(run: Path, tmp_path: Path, kit_here: Any) -> None:
     write_rows(tmp_path, other=[{"words": "d"}], taken=[{"word": "d", "score": 1}], numbers=[{"word": 1}])
     (tmp_path / "empty.txt").write_text("", encoding="utf-8")
     (tmp_path / "two.tsv").write_text("d\tx\n", encoding="utf-8")

@@ -77,7 +77,7 @@ def test_generate_from_standard_input(trained: Path, translations: list[str], ki
     assert {row[3] for row in rows} <= {"yes", "no"}
 
 
-def test_generate_reads_past_a_bad_line(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
+def test_generate_continues_past_a_bad_line(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
     (tmp_path / "in.txt").write_bytes(b"3. April 2021\n\xff\xfe 4\nMay 5, 2030\n")
     done = kit_here("generate", trained, "in.txt", "--json")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
@@ -110,7 +110,7 @@ def test_eval_gives_the_figures_of_the_run(trained: Path, kit_here: RunKit) -> N
     assert "model.hidden_size has no effect on the evaluation of " in done.stderr
 
 
-def test_a_run_goes_on_from_a_pretrained_one(trained: Path, make_recipe: Any, tmp_path: Path) -> None:
+def test_run_continues_from_a_pretrained_run(trained: Path, make_recipe: Any, tmp_path: Path) -> None:
     from kit import train
 
     short = ["train.learning_rate=1e-5", "train.max_steps=1"]

@@ -78,7 +78,7 @@ def test_no_file_of_the_folder_stays_behind() -> None:
 
 
 @pytest.mark.parametrize("name", ["DROPOUT_STEPS", "fast_dropout", "Dropout", "shift_right", "cross_entropy"])
-def test_what_the_transformer_copies_is_equal(name: str) -> None:
+def test_code_copied_by_the_transformer_is_equal(name: str) -> None:
     copies = [
         vars(module)[name] for module in (transformer_layers, modeling_transformer_seq2seq) if name in vars(module)
     ]

@@ -129,7 +129,7 @@ def test_gradients_reach_the_hidden_states_that_are_returned(
 
 @types_with("inputs_embeds")
 @pytest.mark.parametrize("beams", [1, 3])
-def test_embeddings_can_be_given_instead_of_tokens(model_type: str, beams: int) -> None:
+def test_inputs_embeds_equal_input_ids(model_type: str, beams: int) -> None:
     model, batch = tiny_model(model_type), batch_of(model_type)
     if model_type == "rnn_lm":  # a text is continued at its end
         batch["attention_mask"] = torch.ones_like(batch["attention_mask"])
@@ -215,9 +215,7 @@ def test_a_resized_vocabulary_keeps_its_weights(model_type: str, size: int) -> N
 @every_path
 @pytest.mark.parametrize("kind", ["cpu", "disk", "device_map"])
 @torch.no_grad()
-def test_an_offloaded_model_computes_the_same(
-    model_type: str, choices: dict[str, Any], kind: str, tmp_path: Path
-) -> None:
+def test_offloaded_model_computes_the_same(model_type: str, choices: dict[str, Any], kind: str, tmp_path: Path) -> None:
     """The hooks of accelerate load the weights of a module when it is called, and only then."""
     model, batch = tiny_model(model_type, **choices), batch_of(model_type)
     if model_type != "rnn_lm":  # without a mask, an encoder makes its own, on the device of its inputs

@@ -26,7 +26,7 @@ def test_any_shape_is_kept_or_zero_and_follows_the_seed(shape: list[int], probab
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.15, 0.3, 0.5, 0.9])
-def test_share_and_mean_are_those_asked_for(probability: float) -> None:
+def test_dropped_share_and_mean(probability: float) -> None:
     torch.manual_seed(0)
     dropped = Dropout(probability)(torch.ones(1000, 1001, dtype=torch.float64))
     error = 4 * (probability * (1 - probability) / dropped.numel()) ** 0.5  # four standard deviations
@@ -41,7 +41,7 @@ def test_neighbors_that_share_a_draw_are_independent() -> None:
     assert shares.abs().max() < 4 / 250_000**0.5
 
 
-def test_gradient_passes_where_the_number_did() -> None:
+def test_gradient_passes_where_the_value_survived() -> None:
     x = torch.ones(9, 5, requires_grad=True)
     dropped = Dropout(0.4)(x)
     dropped.sum().backward()

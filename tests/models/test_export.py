@@ -101,7 +101,7 @@ def test_an_exported_part_computes_the_same_for_any_batch_and_length(model_type:
 
 @pytest.mark.parametrize("model_type", [name for name in RECURRENT if name != "rnn_forecaster"])
 @torch.no_grad()
-def test_steps_continue_a_text_as_generate_does(model_type: str) -> None:
+def test_exported_steps_equal_generate(model_type: str) -> None:
     model = tiny_model(model_type, **CHOICES[model_type])
     source = source_of(batch_of(model_type))
     step, inputs = DecodingStep(model), {}

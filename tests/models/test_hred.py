@@ -68,7 +68,7 @@ def padded(
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
-def test_writing_is_right(choices: dict[str, Any]) -> None:
+def test_search_cache_loss_and_gradients(choices: dict[str, Any]) -> None:
     include_utterances = choices["attention"] in ("none", "additive", "scaled_dot", "rbf")
     model, source = tiny(**choices, include_utterances=include_utterances), padded(random_dialogues())
     few = {name: tensor[:2] for name, tensor in source.items()}
@@ -224,7 +224,7 @@ def test_save_and_load(choices: dict[str, Any], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "choices", [{}, {"share_encoder_decoder_embeddings": False}, {"tie_word_embeddings": True}], ids=str
 )
-def test_a_larger_vocabulary_keeps_what_was_learned(choices: dict[str, bool]) -> None:
+def test_resized_vocabulary_keeps_logits(choices: dict[str, bool]) -> None:
     model = tiny(**choices)
     inputs = {**padded(random_dialogues()), "decoder_input_ids": TARGET}
     before = logits_of(model, inputs)
@@ -249,7 +249,7 @@ def dialogue_batch(number: int) -> tuple[dict[str, Tensor], int]:
 
 
 @pytest.mark.parametrize("choices", [CHOICES[0], CHOICES[2]], ids=name_of)
-def test_a_few_dialogues_are_learned_by_heart(choices: dict[str, Any]) -> None:
+def test_model_overfits_a_few_dialogues(choices: dict[str, Any]) -> None:
     batch, vocabulary = dialogue_batch(8)
     torch.manual_seed(0)
     model = HREDForConditionalGeneration(HREDConfig(vocab_size=vocabulary, hidden_size=32, **choices))
@@ -298,6 +298,6 @@ def test_wrong_shapes_are_refused(inputs: dict[str, Tensor], message: str) -> No
         ({"feedback": "sample"}, "no effect without scheduled_sampling"),
     ],
 )
-def test_senseless_configurations_are_refused(choices: dict[str, Any], message: str) -> None:
+def test_invalid_configurations_are_rejected(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HREDConfig(**{"vocab_size": 8, "hidden_size": 8, **choices})

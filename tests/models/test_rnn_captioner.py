@@ -59,7 +59,7 @@ TARGET = torch.tensor([[0, 3, 4, 3], [0, 4, 4, 1], [0, 3, 3, 4], [0, 4, 3, 4]])
 
 
 @pytest.mark.parametrize("choices", CHOICES, ids=name_of)
-def test_writing_is_right(choices: dict[str, Any]) -> None:
+def test_search_cache_loss_and_gradients(choices: dict[str, Any]) -> None:
     model, source = tiny(**choices), images(*SOME_SIZES)
     few = {name: tensor[:2] for name, tensor in source.items()}
     assert_beam_search_finds_the_best(model, few)
@@ -88,7 +88,7 @@ def test_padding_of_pixels_changes_nothing(choices: dict[str, Any], blocks: int)
 
 
 @torch.no_grad()
-def test_heat_maps_are_distributions_over_the_places_of_the_image() -> None:
+def test_heat_maps_are_distributions_over_the_image() -> None:
     model, source = tiny(num_attention_heads=2), images(*SOME_SIZES)
     rows, columns = model.feature_shape(9, 12)
     assert (rows, columns) == (3, 3)
@@ -111,7 +111,7 @@ def test_the_decoder_starts_from_the_mean_of_the_features() -> None:
     assert tiny(cell="gru").get_encoder()(pixel_values=source["pixel_values"]).final_cell is None
 
 
-def test_places_go_from_corner_to_corner_of_the_real_image() -> None:
+def test_position_coordinates_span_the_unpadded_image() -> None:
     mask = torch.tensor([[[1, 1, 1], [1, 1, 1]], [[1, 1, 0], [0, 0, 0]]]).bool()
     coordinates = position_coordinates(torch.zeros(2, 5, 2, 3), mask)
     assert coordinates.shape == (2, 2, 3, 2)
@@ -122,7 +122,7 @@ def test_places_go_from_corner_to_corner_of_the_real_image() -> None:
 
 
 @torch.no_grad()
-def test_without_places_an_image_of_one_colour_is_the_same_in_its_middle() -> None:
+def test_feature_positions_distinguish_places_of_a_uniform_image() -> None:
     plain = {"pixel_values": torch.full((1, 3, 40, 40), 0.3).double()}
     for knows, same in ((False, True), (True, False)):
         states = tiny(feature_positions=knows).get_encoder()(**plain).last_hidden_state[0].view(10, 10, 4)
@@ -152,7 +152,7 @@ def test_a_backbone_of_transformers_reads_images_of_one_size(tmp_path: Path) -> 
 
 
 @torch.no_grad()
-def test_model_and_image_processor_are_loaded_as_they_were_saved(tmp_path: Path) -> None:
+def test_save_and_load_with_image_processor(tmp_path: Path) -> None:
     register_models()
     model = tiny(image_size=8)
     processor = image_processor_of(model.config)
@@ -175,7 +175,7 @@ def test_model_and_image_processor_are_loaded_as_they_were_saved(tmp_path: Path)
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_larger_vocabulary_keeps_what_was_learned(tied: bool) -> None:
+def test_resized_vocabulary_keeps_logits(tied: bool) -> None:
     model = tiny(tie_word_embeddings=tied)
     inputs = {**images((8, 8)), "decoder_input_ids": TARGET[:1]}
     before = logits_of(model, inputs)
@@ -186,7 +186,7 @@ def test_a_larger_vocabulary_keeps_what_was_learned(tied: bool) -> None:
     torch.testing.assert_close(logits_of(model, inputs)[..., :5], before)
 
 
-def test_first_values_are_sensible() -> None:
+def test_initialization() -> None:
     model = RNNCaptionerForConditionalGeneration(RNNCaptionerConfig(vocab_size=20, hidden_size=16))
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
@@ -211,7 +211,7 @@ def scenes(number: int) -> tuple[dict[str, Tensor], RNNCaptionerConfig]:
     return {"pixel_values": pixels, "labels": labels}, config
 
 
-def test_a_few_scenes_are_learned_by_heart() -> None:
+def test_model_overfits_a_few_scenes() -> None:
     batch, config = scenes(8)
     torch.manual_seed(0)
     model = RNNCaptionerForConditionalGeneration(config)
@@ -256,7 +256,7 @@ def test_the_trainer_trains_and_generates(tmp_path: Path) -> None:
         ({"scheduled_sampling": 2}, "scheduled_sampling must be at most 1, not 2"),
     ],
 )
-def test_senseless_configurations_are_refused(choices: dict[str, Any], message: str) -> None:
+def test_invalid_configurations_are_rejected(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RNNCaptionerConfig(**{"vocab_size": 8, "hidden_size": 8, **choices})
 

@@ -58,7 +58,7 @@ def without_future(inputs: dict[str, Tensor]) -> dict[str, Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize("change", [True, False])
-def test_predictions_are_those_of_cells_written_out(change: bool) -> None:
+def test_predictions_equal_cells_by_hand(change: bool) -> None:
     model, inputs = tiny(cell="gru", predict_change=change), series(batch=1)
     values, context = model.normalization, model.context_normalization
     past = torch.cat([values(inputs["past_values"]), context(inputs["past_context"])], dim=-1)
@@ -75,7 +75,7 @@ def test_predictions_are_those_of_cells_written_out(change: bool) -> None:
 
 
 @torch.no_grad()
-def test_loss_is_the_mean_over_what_counts_and_honours_the_number_of_items() -> None:
+def test_loss_is_the_masked_mean_and_respects_num_items_in_batch() -> None:
     inputs = series()
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
     for loss in ("squared", "gaussian"):
@@ -154,7 +154,7 @@ def test_padding_of_time_changes_nothing(choices: dict[str, Any], left: bool) ->
 
 
 @torch.no_grad()
-def test_a_gap_in_the_future_is_bridged_by_predictions_and_one_in_the_past_is_left_out() -> None:
+def test_future_gaps_are_filled_by_predictions_and_past_gaps_skipped() -> None:
     model, inputs = tiny(), series()
     mask = torch.tensor([[1, 0, 0, 1]]).expand(3, -1)
     broken = {**inputs, "future_values": inputs["future_values"].masked_fill(mask.unsqueeze(-1) == 0, math.nan)}
@@ -295,7 +295,7 @@ def swings(number: int) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("choices", [{"scheduled_sampling": 1.0}, {"loss": "gaussian"}], ids=["rollout", "gaussian"])
-def test_a_few_swings_are_learned_by_heart(choices: dict[str, Any]) -> None:
+def test_model_overfits_a_few_series(choices: dict[str, Any]) -> None:
     batch = swings(8)
     torch.manual_seed(0)
     model = RNNForecasterForPrediction(RNNForecasterConfig(value_size=2, context_size=1, hidden_size=32, **choices))
@@ -354,7 +354,7 @@ def test_inputs_that_do_not_fit_are_refused(change: dict[str, Any], message: str
         tiny()(**{**series(), **change})
 
 
-def test_the_horizon_is_the_one_asked_for_or_the_models_own() -> None:
+def test_horizon_defaults_to_that_of_the_model() -> None:
     model = RNNForecasterForPrediction(RNNForecasterConfig(value_size=2, hidden_size=4, horizon=5))
     assert not model.can_generate()
     past = torch.randn(2, 3, 2)
@@ -377,6 +377,6 @@ def test_the_horizon_is_the_one_asked_for_or_the_models_own() -> None:
         ({"attention": "additive"}, "context_to is empty"),
     ],
 )
-def test_senseless_configurations_are_refused(choices: dict[str, Any], message: str) -> None:
+def test_invalid_configurations_are_rejected(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         RNNForecasterConfig(**{"hidden_size": 8, **choices})

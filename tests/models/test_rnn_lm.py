@@ -41,7 +41,7 @@ def padded(rows: list[torch.Tensor], left: bool) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("cell", CELLS)
-def test_logits_are_those_of_cells_written_out(cell: str) -> None:
+def test_logits_equal_cells_by_hand(cell: str) -> None:
     model = model_of(cell=cell)
     [ids] = texts(1, 7)
     hidden = [torch.zeros(8) for _ in range(2)]
@@ -94,7 +94,7 @@ def test_a_text_read_in_parts_gives_the_same_logits(cell: str, cuts: list[int], 
 
 
 @pytest.mark.parametrize(("cell", "beams"), [*product(CELLS, (1, 3))])
-def test_left_padded_batches_are_written_as_one_by_one(cell: str, beams: int) -> None:
+def test_left_padded_generation_is_independent_of_the_batch(cell: str, beams: int) -> None:
     model, rows = model_of(cell=cell, seed=4), texts(5, 1, 4, 7)
     arguments: dict[str, Any] = {"max_new_tokens": 9, "num_beams": beams, "do_sample": False}
     batch = padded(rows, left=True)
@@ -108,7 +108,7 @@ def test_left_padded_batches_are_written_as_one_by_one(cell: str, beams: int) ->
     assert without_cache.tolist() == together.tolist()
 
 
-def test_wide_beam_search_finds_the_best_of_all_texts() -> None:
+def test_wide_beam_search_equals_exhaustive_search() -> None:
     model = model_of(vocab_size=5, seed=6)
     start, length = torch.tensor([[0]]), 4
     best = (-1e9, ())
@@ -164,7 +164,7 @@ def test_locked_dropout_leaves_out_the_same_units_at_every_position() -> None:
 
 
 @torch.no_grad()
-def test_loss_is_the_mean_of_what_the_next_tokens_cost_and_honours_the_number_of_items() -> None:
+def test_loss_is_the_mean_cross_entropy_and_respects_num_items_in_batch() -> None:
     model, rows = model_of(), texts(10, 5, 5)
     ids = torch.stack(rows)
     labels = ids.clone()
@@ -188,6 +188,6 @@ def test_save_and_load(tied: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("num_hidden_layers", 0), ("dropout", 1.0), ("word_dropout", -0.1)])
-def test_senseless_values_are_refused(name: str, value: float) -> None:
+def test_invalid_values_are_rejected(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=name):
         RNNLMConfig(**{name: value})

@@ -80,7 +80,7 @@ def test_sampled_tokens_follow_the_distribution(model: RNNSeq2SeqForConditionalG
     torch.testing.assert_close(frequencies.double(), expected, atol=0.04, rtol=0)
 
 
-def test_the_best_come_first(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:
+def test_hypotheses_are_sorted_by_score(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:
     settings = GenerationSettings(num_beams=5, num_return_sequences=5, max_new_tokens=6)
     for hypotheses in search(model, source, settings):
         scores = [hypothesis.score for hypothesis in hypotheses]
@@ -120,9 +120,7 @@ def test_attention_of_a_hypothesis_is_that_of_teacher_forcing(
             torch.testing.assert_close(hypothesis.attention, output.cross_attentions[0][0])
 
 
-def test_everything_asked_for_is_in_the_output(
-    model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]
-) -> None:
+def test_requested_outputs_are_returned(model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor]) -> None:
     flags = ("output_scores", "output_logits", "output_hidden_states", "output_attentions", "return_dict_in_generate")
     for beams in (1, 3):
         output = generate(model, source, num_beams=beams, min_new_tokens=6, **dict.fromkeys(flags, True))
@@ -152,7 +150,7 @@ def prompts() -> tuple[Tensor, Tensor]:
 
 
 @pytest.mark.parametrize("query", ["previous", "current"])
-def test_left_padded_beginnings_give_what_each_gives_alone(query: str, source: dict[str, Tensor]) -> None:
+def test_left_padded_prefixes_are_independent_of_the_batch(query: str, source: dict[str, Tensor]) -> None:
     model = tiny(attention_query=query)
     tokens, mask = prompts()
     begun = {"decoder_input_ids": tokens, "decoder_attention_mask": mask}
@@ -191,7 +189,7 @@ def test_padding_leaves_the_cached_state_alone_in_pieces_too(side: str, source: 
 
 
 @pytest.mark.parametrize("with_mask", [False, True])
-def test_generation_goes_on_from_a_cache(source: dict[str, Tensor], with_mask: bool) -> None:
+def test_generation_continues_from_a_cache(source: dict[str, Tensor], with_mask: bool) -> None:
     model = tiny()
     whole = generate(model, source, eos_token_id=None)
     begun = generate(model, source, eos_token_id=None, max_new_tokens=3, return_dict_in_generate=True)
@@ -201,7 +199,7 @@ def test_generation_goes_on_from_a_cache(source: dict[str, Tensor], with_mask: b
     assert torch.equal(generate(model, {**source, **continuation}, eos_token_id=None, max_new_tokens=3), whole)
 
 
-def test_generation_goes_on_from_the_new_token_alone(source: dict[str, Tensor]) -> None:
+def test_generation_continues_from_the_new_token_alone(source: dict[str, Tensor]) -> None:
     model = tiny()
     whole = generate(model, source, eos_token_id=None)
     begun = generate(model, source, eos_token_id=None, max_new_tokens=3, return_dict_in_generate=True)
@@ -239,7 +237,7 @@ def test_the_cache_follows_the_rows_of_the_batch(
         ({"prompt_lookup_num_tokens": 2}, "not supported with stateful models"),
     ],
 )
-def test_what_a_state_cannot_do_is_refused(
+def test_unsupported_generation_modes_are_rejected(
     model: RNNSeq2SeqForConditionalGeneration, source: dict[str, Tensor], options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):

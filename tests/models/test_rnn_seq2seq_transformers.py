@@ -123,7 +123,7 @@ def initial_values_are_right(model: RNNSeq2SeqForConditionalGeneration) -> None:
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("cell", ["lstm", "gru"])
-def test_every_parameter_is_initialised_also_when_nothing_is_loaded(cell: str, score: str) -> None:
+def test_every_parameter_is_initialized(cell: str, score: str) -> None:
     config = configuration(cell=cell, attention=score, context_to=[] if score == "none" else ["readout"])
     torch.manual_seed(0)
     built = RNNSeq2SeqForConditionalGeneration(config)
@@ -137,7 +137,7 @@ def test_every_parameter_is_initialised_also_when_nothing_is_loaded(cell: str, s
 @pytest.mark.parametrize(
     "missing", ["model.decoder.attention.energy", "model.encoder.layers.0.weight_hh_l0", "lm_head.bias"]
 )
-def test_what_is_missing_in_a_checkpoint_is_initialised_and_the_rest_loaded(missing: str) -> None:
+def test_missing_weights_are_initialized_and_others_loaded(missing: str) -> None:
     model = RNNSeq2SeqForConditionalGeneration(configuration())
     perturb_parameters(model)
     saved = model.state_dict()
@@ -186,9 +186,7 @@ def test_half_precision_runs_and_is_close(cell: str, tmp_path: Path) -> None:
 
 
 @torch.no_grad()
-def test_embeddings_can_be_given_instead_of_tokens(
-    model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]
-) -> None:
+def test_inputs_embeds_equal_input_ids(model: RNNSeq2SeqForConditionalGeneration, inputs: dict[str, Tensor]) -> None:
     embeds = {
         "inputs_embeds": model.get_input_embeddings()(inputs["input_ids"]),
         "attention_mask": inputs["attention_mask"],
@@ -253,7 +251,7 @@ def test_output_as_a_tuple_holds_the_same(model: RNNSeq2SeqForConditionalGenerat
     assert torch.equal(model.lm_head(bare[0]), logits_of(model, subject_of(model).inputs()))
 
 
-def test_labels_alone_are_enough_and_ignored_ones_do_not_count(model: RNNSeq2SeqForConditionalGeneration) -> None:
+def test_labels_suffice_and_ignored_labels_do_not_count(model: RNNSeq2SeqForConditionalGeneration) -> None:
     batch = subject_of(model).batch
     with torch.no_grad():
         output = model(**batch)

@@ -77,7 +77,7 @@ def losses(trainer: Seq2SeqTrainer) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-def test_training_and_evaluation_with_generation(
+def test_trainer_trains_and_evaluates_with_generation(
     tmp_path: Path, tokenizers: Tokenizers, examples: Dataset, texts: tuple[list[str], list[str]]
 ) -> None:
     seen = {}

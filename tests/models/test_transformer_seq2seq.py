@@ -54,7 +54,7 @@ def padded_batch(examples: int = 5, seed: int = 1) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("hidden_act", ["relu", "gelu"])
-def test_logits_are_marians(hidden_act: str) -> None:
+def test_logits_equal_marian(hidden_act: str) -> None:
     model = built(norm="post", hidden_act=hidden_act)
     batch = padded_batch()
     with torch.no_grad():
@@ -62,7 +62,7 @@ def test_logits_are_marians(hidden_act: str) -> None:
 
 
 @pytest.mark.parametrize("num_beams", [1, 5])
-def test_outputs_are_marians_on_two_hundred_sentences(num_beams: int) -> None:
+def test_outputs_equal_marian_on_two_hundred_sentences(num_beams: int) -> None:
     model = built(norm="post")
     source = padded_batch(200)
     del source["decoder_input_ids"]
@@ -73,7 +73,7 @@ def test_outputs_are_marians_on_two_hundred_sentences(num_beams: int) -> None:
         assert actual[0].score == pytest.approx(expected[0].score, abs=1e-4)
 
 
-def test_logits_are_those_of_torch() -> None:
+def test_logits_equal_torch() -> None:
     model = built(norm="pre")
     with warnings.catch_warnings():  # about a fast path of torch's that pre-norm does not have
         warnings.simplefilter("ignore")
@@ -135,7 +135,7 @@ def test_every_proof_holds(choices: dict[str, Any]) -> None:
     assert not failed
 
 
-def test_eager_attention_is_sdpa_and_tells_its_weights() -> None:
+def test_eager_attention_equals_sdpa_and_returns_weights() -> None:
     model, batch = built(), padded_batch()
     fast = model(**batch).logits
     model.set_attn_implementation("eager")
@@ -154,7 +154,7 @@ def test_eager_attention_is_sdpa_and_tells_its_weights() -> None:
     assert [len(part) for part in (eager.encoder_hidden_states, eager.decoder_hidden_states)] == [3, 3]
 
 
-def test_search_draws_from_eager_attention_and_puts_the_fast_one_back() -> None:
+def test_search_uses_eager_attention_and_restores_sdpa() -> None:
     model, batch = built(), padded_batch()
     settings = GenerationSettings(num_beams=3, max_new_tokens=6)
     results = search(model, batch, settings, attention=True)
@@ -212,12 +212,12 @@ def test_learned_positions_end_with_a_message_and_sinusoids_do_not() -> None:
         ({"intermediate_size": 0}, "intermediate_size must be at least 1"),
     ],
 )
-def test_combinations_without_sense_are_refused(choices: dict[str, Any], message: str) -> None:
+def test_invalid_configurations_are_rejected(choices: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         TransformerSeq2SeqConfig(**{**SMALL, **choices})
 
 
-def test_resizing() -> None:
+def test_resized_vocabulary_keeps_logits() -> None:
     model = built()
     before = model(**padded_batch()).logits
     model.resize_token_embeddings(44)

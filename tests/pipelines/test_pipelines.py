@@ -71,7 +71,7 @@ def test_shapes_of_calls(task: str, trained: Path) -> None:
 
 
 @pytest.mark.soak
-def test_two_vocabularies_travel_with_the_folder(trained: Path, tmp_path: Path) -> None:
+def test_two_vocabularies_work_without_kit(trained: Path, tmp_path: Path) -> None:
     """Each task in a process without kit, from the folder of a run and from what a pipeline saves."""
     expected = pipeline("summarization", model=trained)(DATES, return_scores=True)
     calls = [(task, DATES, {"return_scores": True}) for task in KEYS]
@@ -239,7 +239,7 @@ def test_codes_behind_the_text_are_rejected(task: str, tmp_path: Path) -> None:
         pipeline(task, model=folder)
 
 
-def test_a_code_that_comes_behind_the_text_with_the_first_language_is_rejected(tmp_path: Path) -> None:
+def test_code_appended_with_the_first_language_is_rejected(tmp_path: Path) -> None:
     """As PLBart's tokenizer, which has no language until it is given one."""
     pipe = pipeline("translation", model=FAMILIES["mbart50"]().save(tmp_path / "model"), max_new_tokens=3)
     changed = pipe.tokenizer.set_src_lang_special_tokens
@@ -256,7 +256,7 @@ def test_a_code_that_comes_behind_the_text_with_the_first_language_is_rejected(t
         pipe("ja", src_lang="de_DE", tgt_lang="en_XX")
 
 
-def test_what_a_model_says_about_tasks(tmp_path: Path) -> None:
+def test_task_specific_params_are_applied(tmp_path: Path) -> None:
     """T5 names a prefix and settings of `generate()` for each task; what kit notes in the tokenizer goes first."""
     family = FAMILIES["t5"]()
     family.config.task_specific_params = {

@@ -42,7 +42,7 @@ def pipe() -> QuestionAnsweringPipeline:
     return pipeline("question-answering", model=tiny_model(), tokenizer=tokenizer_of("wordpiece"))  # type: ignore[return-value]
 
 
-def test_long_questions_are_cut(pipe: QuestionAnsweringPipeline) -> None:
+def test_long_questions_are_truncated(pipe: QuestionAnsweringPipeline) -> None:
     tokenizer = tokenizer_of("wordpiece")
     (window,) = question_windows(tokenizer, "1 2 3 " * 50, "4 5", max_seq_len=20, max_question_len=7)
     assert len(window.inputs["input_ids"]) == 7 + 3 + 2
@@ -191,7 +191,7 @@ def test_shapes_of_calls(pipe: QuestionAnsweringPipeline) -> None:
         ({"question": "a", "context": "b", "max_answer_len": 0}, "max_answer_len must be at least 1"),
     ],
 )
-def test_mistakes_are_named(pipe: QuestionAnsweringPipeline, arguments: dict[str, Any], message: str) -> None:
+def test_mistakes_are_reported(pipe: QuestionAnsweringPipeline, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pipe(**arguments)
 
@@ -240,7 +240,7 @@ print(json.dumps(found))
 """
 
 
-def test_a_folder_answers_without_kit(tmp_path: Path) -> None:
+def test_saved_pipeline_answers_without_kit(tmp_path: Path) -> None:
     """The folder of a pipeline: with kit, as a stock pipeline after `register`, and in a process without kit."""
     model = tiny_model(question_answering={"null_threshold": 0.5, "doc_stride": 7})
     ours = pipeline("question-answering", model=model, tokenizer=tokenizer_of("wordpiece"))

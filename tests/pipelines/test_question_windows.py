@@ -86,9 +86,7 @@ def by_hand(
 
 @given(KIND, st.sampled_from(sorted(TEXTS)), st.integers(1, 6), st.integers(1, 5), st.integers(0, 10**6))
 @settings(max_examples=100, deadline=None)
-def test_the_best_answers_are_those_of_trying_all(
-    kind: str, language: str, top_k: int, longest: int, seed: int
-) -> None:
+def test_best_answers_equal_exhaustive_search(kind: str, language: str, top_k: int, longest: int, seed: int) -> None:
     context = TEXTS[language][:60]
     windows = question_windows(tokenizer_of(kind), "2 ?", context, max_seq_len=16, doc_stride=3)
     chance = torch.Generator().manual_seed(seed)
@@ -117,7 +115,7 @@ def test_the_best_answers_are_those_of_trying_all(
 
 @given(KIND, st.sampled_from(sorted(TEXTS)), st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_model_that_is_sure_gives_the_answer_it_was_trained_on(kind: str, language: str, data: st.DataObject) -> None:
+def test_confident_model_returns_the_labeled_answer(kind: str, language: str, data: st.DataObject) -> None:
     """From a row to labels, from labels to logits, and back to the text: the same characters."""
     tokenizer, context = tokenizer_of(kind), TEXTS[language]
     (whole,) = question_windows(tokenizer, "2 ?", context, 10**6)

@@ -63,6 +63,6 @@ def test_a_folder_that_lists_no_pipelines_needs_no_trust(task: str, tmp_path: Pa
     assert code_of(stock_pipeline(task, str(tmp_path))) == ("kit", "transformers")
 
 
-def test_transformers_takes_image_to_text_for_another_task() -> None:
+def test_transformers_maps_image_to_text_to_another_task() -> None:
     with quiet_transformers():  # its warning has an argument that its text does not take
         assert check_task("image-to-text")[0] == "image-text-to-text"

@@ -49,7 +49,7 @@ def test_source_runs_along_x_and_output_along_y() -> None:
     assert figure.axes[0].images[0].get_clim() == (0, values.max())
 
 
-def test_dollar_signs_are_no_formulas(tmp_path: Path) -> None:
+def test_dollar_signs_are_not_formulas(tmp_path: Path) -> None:
     figure = attention_figure(weights(1, 2), [r"$\nonsense$", "$x$"], ["$$"], title=r"$\nonsense$")
     figure.savefig(tmp_path / "money.png")  # matplotlib would refuse the formula
 
@@ -90,7 +90,7 @@ def test_maps_that_are_not_heads_have_captions_of_their_own() -> None:
     assert [axes.texts[0].get_text() for axes in figure.axes if axes.images] == ["layer 1", "layer 2"]
 
 
-def test_what_lies_ahead_is_empty_but_never_hidden() -> None:
+def test_causal_maps_mask_the_future_but_show_leaks() -> None:
     values = np.tril(weights(4, 4))
     values[3, 0] = 0.0  # looked at, and found nothing
     names = ("attends to output so far", "output")
@@ -336,7 +336,7 @@ def test_every_target_of_a_forecast_is_drawn(tmp_path: Path, monkeypatch: pytest
     assert sorted(axes.get_ylabel() for axes in figures[0].axes if axes.lines) == names
 
 
-def test_a_cut_off_last_line_is_left_out_but_no_other(tmp_path: Path) -> None:
+def test_truncated_last_line_is_skipped(tmp_path: Path) -> None:
     assert draw_curves(write_log(tmp_path / "m.jsonl", [*LOG, '{"step": 50, "tr'], end=""), tmp_path)
     with pytest.raises(RunError, match=r"m\.jsonl, line 1"):
         draw_curves(write_log(tmp_path / "m.jsonl", ['{"step": 5', *LOG]), tmp_path)

@@ -30,7 +30,7 @@ def test_lines_are_read_as_they_were_written(tmp_path_factory: pytest.TempPathFa
 
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=3), st.integers(0, 3))
 @settings(max_examples=60, deadline=None)
-def test_a_cut_never_halves_a_character(tmp_path_factory: pytest.TempPathFactory, text: str, shift: int) -> None:
+def test_truncation_never_splits_a_character(tmp_path_factory: pytest.TempPathFactory, text: str, shift: int) -> None:
     text = text.replace("\n", "-").replace("\r", "-")
     line = "a" * (MAX_LINE_BYTES - len(text.encode()) + shift - 1) + text + "bcdef"
     path = tmp_path_factory.mktemp("cut") / "in.txt"

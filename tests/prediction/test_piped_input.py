@@ -42,7 +42,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
         yield write
 
 
-def test_what_has_been_read_is_predicted_when_the_input_pauses(pipe: int) -> None:
+def test_lines_are_predicted_when_the_input_pauses(pipe: int) -> None:
     shouter, issues = Shouter(), LineIssues()
     with read_lines(None, issues) as lines:
         outputs = shouter.stream(lines, issues)
@@ -58,7 +58,7 @@ def test_what_has_been_read_is_predicted_when_the_input_pauses(pipe: int) -> Non
     assert issues.messages() == []
 
 
-def test_lines_that_are_there_form_one_portion(pipe: int) -> None:
+def test_available_lines_form_one_portion(pipe: int) -> None:
     os.write(pipe, b"".join(b"line %d\n" % number for number in range(2000)))
     os.close(pipe)
     shouter, issues = Shouter(), LineIssues()

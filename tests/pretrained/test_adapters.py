@@ -152,7 +152,7 @@ def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: di
 
 
 @pytest.mark.parametrize("method", ["lora", pytest.param("dora", marks=pytest.mark.soak)])
-def test_before_it_is_shared_an_adapter_is_tried_without_kit(
+def test_adapter_is_checked_without_kit_before_sharing(
     hub: HubServer, world: Path, runs: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
     publish(hub, "tester/base", world / "base/model")
@@ -186,7 +186,7 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(Loop, "_step", crash)
 
 
-def test_a_broken_and_resumed_run_equals_an_unbroken_one(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_is_bit_identical(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"max_steps": 9, "save_steps": 2, "ema_decay": 0.9}
     adapter_recipe = adapted(world, "dora", {"dropout": 0.1}, train=steps, eval={"steps": 3, "average": 2})
     unbroken = train(adapter_recipe, world / "unbroken").folder
@@ -203,7 +203,7 @@ def test_a_broken_and_resumed_run_equals_an_unbroken_one(world: Path, monkeypatc
     assert all("lora_" in name or "classifier.modules_to_save" in name for name in checkpoint)
 
 
-def test_a_run_does_not_go_on_with_another_base_model(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_does_not_resume_with_another_base_model(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base = train(recipe(world / "b", "classification", {"path": str(world / "three")}, model=ENCODER), world / "other")
     adapter_recipe = adapted(world, model={"pretrained": str(base.folder)}, train={"max_steps": 5, "save_steps": 1})
     with monkeypatch.context() as patched:
@@ -218,7 +218,7 @@ def test_a_run_does_not_go_on_with_another_base_model(world: Path, monkeypatch: 
         train(adapter_recipe, world / "moved", resume=True)
 
 
-def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, runs: dict[str, Path]) -> None:
+def test_training_continues_from_an_adapter_as_from_its_merged_model(world: Path, runs: dict[str, Path]) -> None:
     merge(runs["lora"], world / "plain")
     models = [
         prepare(adapted(world, None, model={"pretrained": str(folder)})).model
@@ -250,7 +250,7 @@ def test_training_goes_on_from_an_adapter_as_from_its_merged_model(world: Path, 
         ({"modules_to_save": ["poler"]}, 'no layer "poler". Did you mean "pooler"?'),
     ],
 )
-def test_a_name_that_fits_nothing_is_told_with_those_that_do(world: Path, section: Any, message: str) -> None:
+def test_unknown_module_names_get_suggestions(world: Path, section: Any, message: str) -> None:
     with pytest.raises(RecipeError) as error:
         prepare(adapted(world, "lora", section))
     assert message in str(error.value)
@@ -276,7 +276,7 @@ CAUSAL = ["task=causal_lm", "model={type: gpt2}", "data={path: x}", "eval={}"]
         ),
     ],
 )
-def test_what_makes_no_sense_is_refused(tiny_recipe: Path, changes: list[str], message: str) -> None:
+def test_contradictory_recipes_are_rejected(tiny_recipe: Path, changes: list[str], message: str) -> None:
     with pytest.raises(RecipeError) as error:
         load_recipe(tiny_recipe, changes)
     assert message in str(error.value)

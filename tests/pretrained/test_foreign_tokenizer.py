@@ -116,7 +116,7 @@ def test_encoder_decoders_reject_them_too(tmp_path: Path) -> None:
         prepare(load_recipe(path))
 
 
-def test_a_part_of_the_vocabulary_will_do_and_is_reported(tmp_path: Path) -> None:
+def test_subset_of_the_vocabulary_is_accepted_and_reported(tmp_path: Path) -> None:
     pretrained = save(tmp_path / "pretrained", "causal_lm")
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     content = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -81,7 +81,7 @@ def test_impossible_models_of_transformers_are_refused_at_once(change: dict[str,
     assert time.monotonic() - began < 10
 
 
-def test_what_was_estimated_leaves_no_trace(make_recipe: Callable[..., Recipe]) -> None:
+def test_size_estimate_leaves_the_random_state_alone(make_recipe: Callable[..., Recipe]) -> None:
     """The weights are those that the seed gives."""
     prepared = prepare(make_recipe("translation"))
     torch.manual_seed(prepared.recipe.train.seed)

@@ -79,7 +79,7 @@ def test_commands_use_checkpoints_of_an_unfinished_run(run: Path, kit_here: Call
     assert "has no model yet" in without.stderr
 
 
-def test_a_missing_checkpoint_lists_those_that_there_are(run: Path, tmp_path: Path) -> None:
+def test_missing_checkpoint_lists_those_that_exist(run: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"--checkpoint step-7: .* has no such checkpoint, only last, step-4.*, step-8"):
         at_checkpoint(str(run), "step-7").__enter__()
     broken = Path(shutil.copytree(run, tmp_path / "run"))

@@ -124,7 +124,7 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_none(run: Path, finished: P
         b'["step"]\n{"step": "x"}\n{}\n' + b"\0" * 99,
     ],
 )
-def test_what_is_no_entry_is_removed_from_a_log(tmp_path: Path, damage: bytes) -> None:
+def test_malformed_entries_are_removed_from_a_log(tmp_path: Path, damage: bytes) -> None:
     log = MetricsLog(tmp_path / "metrics.jsonl", Accelerator())
     for step in (1, 2, 3):
         log.add(step, note="a\u2028b\x85c\x0bd\x1ce")

@@ -23,7 +23,7 @@ def run(recipe: Path, output: Path, *overrides: str) -> Path:
     return train(load_recipe(recipe, overrides), output).folder
 
 
-def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_gradient_accumulation_is_exact_in_float64(tiny_recipe: Path, tmp_path: Path) -> None:
     same = ["train.dtype=float64", "model.dropout=0", "train.max_steps=30", "eval.steps=0", "eval.metrics=[]"]
     same += ["eval.metric_for_best_model=loss", "train.label_smoothing_factor=0.1"]
     whole = run(tiny_recipe, tmp_path / "one", *same)
@@ -34,7 +34,7 @@ def test_one_part_or_four_is_equal_in_float64(tiny_recipe: Path, tmp_path: Path)
 
 
 @pytest.mark.soak
-def test_one_part_or_four_is_equal_in_float32_for_fifty_steps(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_gradient_accumulation_in_float32_for_fifty_steps(tiny_recipe: Path, tmp_path: Path) -> None:
     same = ["model.dropout=0", "train.max_steps=50", "eval.steps=0", "train.normalize_by=sequences"]
     whole = run(tiny_recipe, tmp_path / "one", *same)
     accumulated = run(tiny_recipe, tmp_path / "four", *same, "train.micro_batches=4")
@@ -42,7 +42,7 @@ def test_one_part_or_four_is_equal_in_float32_for_fifty_steps(tiny_recipe: Path,
 
 
 @pytest.mark.slow
-def test_two_processes_give_the_result_of_one_with_dropout(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
+def test_two_processes_equal_one_with_dropout(tiny_recipe: Path, tmp_path: Path, kit) -> None:  # type: ignore[no-untyped-def]
     same = ["train.micro_batches=2", "train.max_steps=20", "eval.steps=10", "train.save_steps=10"]
     single = run(tiny_recipe, tmp_path / "one", *same)
     done = kit("train", tiny_recipe, *same, "--output", "two", "--processes", "2")
@@ -63,7 +63,7 @@ def test_two_processes_give_the_result_of_one_with_dropout(tiny_recipe: Path, tm
 
 
 @pytest.mark.soak
-def test_a_run_started_in_two_processes_goes_on_in_one_and_back(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_run_resumes_with_another_number_of_processes(tiny_recipe: Path, tmp_path: Path) -> None:
     recipe = load_recipe(tiny_recipe, ["train.micro_batches=2", "train.save_steps=4", "train.save_total_limit=9"])
     unbroken = train(recipe, tmp_path / "unbroken").folder
     for first, second in ((2, 1), (1, 2)):
@@ -74,7 +74,7 @@ def test_a_run_started_in_two_processes_goes_on_in_one_and_back(tiny_recipe: Pat
         assert losses(moved) == pytest.approx(losses(unbroken), rel=1e-5)
 
 
-def test_too_few_processes_are_noticed(tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_processes_are_rejected(tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from kit import RunError
 
     monkeypatch.setitem(os.environ, "KIT_PROCESSES", "2")

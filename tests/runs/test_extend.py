@@ -63,7 +63,7 @@ def test_an_unfinished_run_can_be_made_longer_or_shorter(run: Path) -> None:
     assert train(run, resume=True, overrides=["train.max_steps=6"], quiet=True).results["train"]["steps"] == 6
 
 
-def test_what_cannot_be_extended_is_left_as_it_is(run: Path) -> None:
+def test_run_that_cannot_be_extended_is_unchanged(run: Path) -> None:
     before = results(run)
     with pytest.raises(RunError, match=r"finished run of another length\. Extend it with --resume"):
         train(run, overrides=["train.max_steps=12"])

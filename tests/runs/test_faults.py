@@ -82,7 +82,7 @@ def test_a_full_disk_leaves_what_was_complete(
     assert_same(run, finished)
 
 
-def test_a_limit_on_files_is_a_full_disk(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
+def test_file_size_limit_is_reported_like_a_full_disk(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
     """Where nobody can mount anything, a quota does the same; Python lets the write fail."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, limits[1]))
@@ -126,7 +126,7 @@ def test_a_folder_that_cannot_be_written_to(
         (lambda newest: (newest / "checksums.json").write_text('{"model'), "Unterminated string"),
     ],
 )
-def test_damage_to_a_checkpoint_is_found(
+def test_checkpoint_damage_is_detected(
     finished: Path, tmp_path: Path, damage: Callable[[Path], object], message: str
 ) -> None:
     shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
@@ -138,9 +138,7 @@ def test_damage_to_a_checkpoint_is_found(
     assert fine is None
 
 
-def test_a_checkpoint_without_a_file_is_passed_over(
-    finished: Path, tmp_path: Path, tiny_recipe: Path, kit_here: RunKit
-) -> None:
+def test_incomplete_checkpoint_is_skipped(finished: Path, tmp_path: Path, tiny_recipe: Path, kit_here: RunKit) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     (run / "results.json").unlink()
@@ -152,7 +150,7 @@ def test_a_checkpoint_without_a_file_is_passed_over(
     assert_same(run, finished)
 
 
-def test_a_run_killed_before_its_recipe_was_written_goes_on(tmp_path: Path, tiny_recipe: Path) -> None:
+def test_run_killed_before_writing_its_recipe_resumes(tmp_path: Path, tiny_recipe: Path) -> None:
     run = tmp_path / "run"
     run.mkdir()
     (run / ".lock").touch()
@@ -191,7 +189,7 @@ def test_a_run_of_another_version_is_named_and_not_touched(
     assert (newest / "state.json").is_file()
 
 
-def test_a_recipe_of_another_version_is_told_with_its_folder(
+def test_recipe_of_another_version_is_reported_with_its_folder(
     finished: Path, tmp_path: Path, tiny_recipe: Path, kit_here: RunKit
 ) -> None:
     run = tmp_path / "run"
@@ -208,7 +206,7 @@ def test_a_recipe_of_another_version_is_told_with_its_folder(
 # ---- numbers and memory ----------------------------------------------------------------------------------------------
 
 
-def test_steps_that_run_away_stop_with_their_batch(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
+def test_diverging_training_stops_with_its_batch(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
     wild = ["train.optimizer=sgd", "train.learning_rate=1e38", "train.max_grad_norm=null", "train.save_steps=1"]
     done = kit_here("train", tiny_recipe, *wild, "--output", "run")
     assert done.returncode == 1
@@ -219,9 +217,7 @@ def test_steps_that_run_away_stop_with_their_batch(tiny_recipe: Path, tmp_path: 
     assert whole_checkpoints(tmp_path / "run")
 
 
-def test_memory_that_runs_out(
-    tiny_recipe: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch) -> None:
     """A step that asks the system for more than there is; then the same run goes on with smaller parts."""
     plain = Seq2SeqObjective.summed_loss
 
@@ -241,7 +237,7 @@ def test_memory_that_runs_out(
     assert done.returncode == 0, done.stderr
 
 
-def test_parts_may_become_more_but_never_fewer(finished: Path, tmp_path: Path, tiny_recipe: Path) -> None:
+def test_micro_batches_may_increase_but_never_decrease(finished: Path, tmp_path: Path, tiny_recipe: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     (run / "results.json").unlink()
@@ -303,7 +299,7 @@ LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connec
         ({0: 143, 1: 143}, {}, "", 143),  # both were asked to stop, and did
     ],
 )
-def test_what_went_wrong_first_is_told_once(
+def test_first_failure_is_reported_once(
     codes: dict[int, int], failures: dict[int, dict], message: str, code: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from kit.training.launch import show_failure
@@ -335,7 +331,7 @@ def test_a_process_that_dies_ends_the_run(tiny_recipe: Path, tmp_path: Path) -> 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_launcher_saves_and_says_how_to_go_on(
+def test_signal_to_the_launcher_saves_and_prints_how_to_resume(
     tiny_recipe: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     run = tmp_path / "run"
@@ -352,7 +348,7 @@ def test_a_signal_to_the_launcher_saves_and_says_how_to_go_on(
 
 
 @pytest.mark.soak
-def test_a_launcher_that_is_killed_takes_its_processes_along(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_killed_launcher_ends_its_processes(tiny_recipe: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     process = start(tiny_recipe, run)
     group = workers(process)
@@ -364,7 +360,7 @@ def test_a_launcher_that_is_killed_takes_its_processes_along(tiny_recipe: Path, 
 
 
 @pytest.mark.soak
-def test_a_mistake_in_several_processes_is_told_once(tiny_recipe: Path, kit: RunKit) -> None:
+def test_mistake_in_several_processes_is_reported_once(tiny_recipe: Path, kit: RunKit) -> None:
     data = ["data.path=nowhere.tsv", "data.sizes=null", "data.languages=null"]
     done = kit("train", tiny_recipe, *data, "--processes", 2)
     assert done.returncode == 2

@@ -30,7 +30,7 @@ def failing(error: Exception) -> Callable[..., Any]:
     return fail
 
 
-def test_a_failure_after_training_keeps_the_model(
+def test_failure_after_training_keeps_the_model(
     tiny_recipe: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each is named, and `--resume` finishes the rest; only results.json marks a run as finished."""

@@ -59,7 +59,7 @@ def test_runs_are_listed_with_state_metric_and_step(
     assert kit_here("runs", "nowhere").returncode == 2
 
 
-def test_a_failure_is_recorded_until_the_run_goes_on(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_failure_is_recorded_until_the_run_resumes(tiny_recipe: Path, tmp_path: Path) -> None:
     class Failing(Callback):
         def on_step(self, state: TrainingState) -> None:
             if state.step == 5:

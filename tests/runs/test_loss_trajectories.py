@@ -48,7 +48,7 @@ def test_every_task_has_a_trajectory() -> None:
 
 
 @pytest.mark.parametrize("task", RECIPES)
-def test_losses_are_what_they_were(
+def test_losses_follow_the_recorded_trajectory(
     task: str, text: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     checked = forbid_float64(monkeypatch)  # the steps and evaluations of these runs also work on Apple GPUs

@@ -58,7 +58,7 @@ def test_the_size_of_a_held_out_split_cannot_be_changed(run: Path) -> None:
                 evaluate(run, "test", [*more, key])
 
 
-def test_the_own_splits_stay_what_they_were(run: Path) -> None:
+def test_splits_of_the_run_are_unchanged(run: Path) -> None:
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     for split, size in (("train", 20), ("validation", 5), ("test", 10)):
         figures = evaluate(run, split, ["data.truncation=longest_first"]).figures
@@ -67,7 +67,7 @@ def test_the_own_splits_stay_what_they_were(run: Path) -> None:
             assert figures["accuracy"] == results[split]["accuracy"]
 
 
-def test_rows_are_not_held_out_anew(run: Path) -> None:
+def test_rows_are_not_held_out_again(run: Path) -> None:
     """Which rows are held out depends on their texts: other texts would move training rows into the test split."""
     for split in ("train", "validation", "test"):
         with pytest.raises(RecipeError, match=f"data.encoding would change which rows are held out .* split {split}"):
@@ -88,11 +88,11 @@ def test_series_of_another_file_are_evaluated(tmp_path: Path) -> None:
     assert evaluation.figures["mse"] > 0
 
 
-def test_metrics_can_be_replaced_though_one_of_them_chose_the_checkpoint(run: Path) -> None:
+def test_metrics_can_be_replaced(run: Path) -> None:
     assert "f1_macro" in evaluate(run, "test", ["eval.metrics=[f1_macro]"]).figures
 
 
-def test_predictions_that_there_are_none_of_are_refused(trained: Path, kit_here: Any, tmp_path: Path) -> None:
+def test_missing_predictions_are_rejected(trained: Path, kit_here: Any, tmp_path: Path) -> None:
     arguments = ("eval", trained, "eval.metrics=[]", "eval.group_by=[]", "--predictions", "rows.jsonl")
     assert kit_here(*arguments, "eval.examples=1").returncode == 0
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 20
@@ -160,7 +160,7 @@ def test_perplexities_of_a_language_model_are_of_tokens_words_and_bytes(run_of_t
     assert figures["bits_per_byte"] == pytest.approx(math.log2(figures["byte_perplexity"]))
 
 
-def test_absent_data_of_a_shared_run_is_reported_with_the_way_to_name_other_data(run: Path, tmp_path: Path) -> None:
+def test_absent_data_of_a_shared_run_is_reported_with_the_remedy(run: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(run, copy)
     text = (copy / "recipe.yaml").read_text(encoding="utf-8").replace(str(run.parent / "rows.jsonl"), "absent.jsonl")

@@ -20,7 +20,7 @@ EXACT = ["train.dtype=float64", "eval.steps=0"]
         pytest.param("causal_lm", 4, marks=pytest.mark.soak),
     ],
 )
-def test_one_process_and_two_are_equal_in_float64(kind: str, parts: int, tmp_path: Path) -> None:
+def test_two_processes_equal_one_in_float64(kind: str, parts: int, tmp_path: Path) -> None:
     """One process that computes a step at once, and two that compute it in one or two parts each; by the command line,
     for longer and with each number of parts, `make soak` does it."""
     path, same = write_recipe(tmp_path, kind), [*EXACT, *NO_DROPOUT[kind]]
@@ -32,7 +32,7 @@ def test_one_process_and_two_are_equal_in_float64(kind: str, parts: int, tmp_pat
     assert_same_weights(single, parallel, 1e-9)
 
 
-def test_masks_are_those_of_the_parts_whoever_computes_them(tmp_path: Path) -> None:
+def test_masks_follow_the_micro_batch_and_not_the_process(tmp_path: Path) -> None:
     """With dropout and masking, which follow the number of a part, two processes do what one does in as many parts;
     here in three, of which one process has two and the other one."""
     path = write_recipe(tmp_path, "masked_lm")
@@ -43,9 +43,7 @@ def test_masks_are_those_of_the_parts_whoever_computes_them(tmp_path: Path) -> N
     assert_same_weights(single, parallel, 1e-9)
 
 
-def test_processes_that_do_not_know_of_each_other_are_noticed(
-    tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unconnected_processes_are_rejected(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As under torchrun on a CPU, where Accelerate has to be told that there is no GPU."""
     from kit import RunError
 

@@ -75,7 +75,9 @@ def steps_logged(run: Path) -> list[tuple[int, float]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
-def test_a_signal_saves_and_says_how_to_go_on(tiny_recipe: Path, tmp_path: Path, number: signal.Signals) -> None:
+def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
+    tiny_recipe: Path, tmp_path: Path, number: signal.Signals
+) -> None:
     output = tmp_path / "run"
     process = subprocess.Popen(
         [*command(tiny_recipe, output), "train.max_steps=100000", "eval.steps=0", "train.save_steps=100000"],
@@ -111,7 +113,7 @@ def test_sigterm_in_the_final_evaluation_prints_how_to_continue(
 
 
 @pytest.mark.soak
-def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
+def test_corrupt_checkpoint_is_skipped(tiny_recipe: Path, tmp_path: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
     unbroken = tmp_path / "unbroken"
     assert kit_here("train", tiny_recipe, "--output", unbroken).returncode == 0
     broken = tmp_path / "broken"
@@ -127,7 +129,7 @@ def test_a_broken_checkpoint_is_passed_over(tiny_recipe: Path, tmp_path: Path, k
     assert weight_bytes(broken) == weight_bytes(unbroken)
 
 
-def test_resume_with_nothing_to_resume_starts_afresh_and_says_so(tiny_recipe: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
+def test_resume_without_a_checkpoint_starts_from_step_0(tiny_recipe: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
     done = kit_here("train", tiny_recipe, "--resume", "train.max_steps=2")
     assert done.returncode == 0, done.stderr
     assert "No checkpoint found: starting from step 0." in done.stderr

@@ -98,7 +98,7 @@ def test_an_edited_recipe_is_rejected(
     assert "recipe.yaml was edited after the run had been started" in " ".join(refused.stderr.split())
 
 
-def test_what_may_change_may_be_edited(run: Path, kit_here: RunKit) -> None:
+def test_editable_keys_may_be_edited(run: Path, kit_here: RunKit) -> None:
     edit(run, "hub:\n", "hub:\n  license: mit\n")
     edit(run, "logging_steps: 1", "logging_steps: 7")
     assert kit_here("eval", run, "--split", "validation").returncode == 0

@@ -165,7 +165,7 @@ def test_tables_and_categories_and_missing_cells() -> None:
         ({"train": pd.DataFrame({"a": ["x", 1]})}, "the data frame cannot be read: .*column a"),
     ],
 )  # fmt: skip
-def test_what_is_not_rows_is_refused(data: Any, message: str) -> None:
+def test_invalid_rows_are_rejected(data: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         datasets_of(data)
 

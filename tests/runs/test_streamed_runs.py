@@ -62,7 +62,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.soak
-def test_killed_and_resumed_three_times_is_bit_identical(stream_recipe: Path, tmp_path: Path, unbroken: Path) -> None:
+def test_three_kills_and_resumes_are_bit_identical(stream_recipe: Path, tmp_path: Path, unbroken: Path) -> None:
     killer = [sys.executable, "-c", KILLER, "broken"]
     done = subprocess.run(killer, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
     codes = [line for line in done.stdout.splitlines() if line.removeprefix("-").isdigit()]

@@ -67,7 +67,7 @@ def steps_of(run: Path) -> list[list[dict[str, list[list[int]]]]]:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
-def test_a_stream_killed_three_times_is_the_unbroken_one(task: str, tmp_path: Path) -> None:
+def test_stream_killed_three_times_resumes_bit_identically(task: str, tmp_path: Path) -> None:
     corpus, first = tmp_path / "corpus", 0
     corpus.mkdir()
     for shard, size in enumerate(SHARDS):

@@ -59,7 +59,7 @@ save_file({name: tensor.contiguous() for name, tensor in found.items()}, "found.
 """
 
 
-def test_each_folder_works_without_kit(tmp_path: Path) -> None:
+def test_every_model_works_without_kit(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     torch.manual_seed(0)

@@ -33,7 +33,7 @@ def fill(folder: Path) -> None:
 # ---- files -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_what_it_was_until_the_new_one_is_complete(tmp_path: Path) -> None:
+def test_file_is_unchanged_until_the_new_one_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     path.write_text("before")
     path.chmod(0o640)
@@ -97,7 +97,7 @@ def test_a_file_may_have_the_longest_name(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_what_cannot_be_written_is_known_before_the_work(tmp_path: Path) -> None:
+def test_unwritable_outputs_are_detected_before_the_work(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for path, problem in (
         (tmp_path, "it is a folder. Name a file"),
@@ -200,7 +200,7 @@ def test_a_folder_in_use_is_refused_before_the_work(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["file", "full"]
 
 
-def test_a_folder_that_somebody_fills_meanwhile_is_kept(tmp_path: Path) -> None:
+def test_folder_filled_meanwhile_is_preserved(tmp_path: Path) -> None:
     path = tmp_path / "run"
     (tmp_path / "theirs").mkdir()
     (tmp_path / "theirs" / "mine.txt").touch()
@@ -213,7 +213,7 @@ def test_a_folder_that_somebody_fills_meanwhile_is_kept(tmp_path: Path) -> None:
 # ---- scratch folders -------------------------------------------------------------------------------------------------
 
 
-def test_scratch_folders_of_the_dead_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_folders_of_dead_processes_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     killed_inside(lambda: scratch_folder("kit-push-"), fill)
     assert list(tmp_path.glob("kit-push-*/half.txt"))

@@ -25,13 +25,13 @@ def tokenizers() -> Tokenizers:
 
 @given(text=st.text(alphabet="lowernstd aiLöü,().\u2581x ", max_size=40))
 @settings(max_examples=200, deadline=None)
-def test_without_dropout_the_pieces_are_the_tokenizers(tokenizers: Tokenizers, text: str) -> None:
+def test_without_dropout_segments_equal_the_tokenizer(tokenizers: Tokenizers, text: str) -> None:
     segmenter = Segmenter(tokenizers.source.backend_tokenizer)
     pieces = [p for word in segmenter.words(text) for p in segmenter.merge(segmenter.characters(word), 0.0, Random(0))]
     assert [*pieces, 2] == tokenizers.encode_source([text])[0]
 
 
-def test_cuts_are_as_frequent_as_the_librarys_own(tokenizers: Tokenizers) -> None:
+def test_segmentations_are_as_frequent_as_those_of_tokenizers(tokenizers: Tokenizers) -> None:
     backend = tokenizers.source.backend_tokenizer
     segmenter, draws, dropout = Segmenter(backend), 4000, 0.3
     [word] = segmenter.words("lowest")
@@ -53,7 +53,7 @@ def test_cuts_are_as_frequent_as_the_librarys_own(tokenizers: Tokenizers) -> Non
 
 @given(seed=st.integers(0, 2**32), dropout=st.floats(0.05, 0.95))
 @settings(max_examples=50, deadline=None)
-def test_a_cut_batch_spells_the_same_text_and_follows_its_seed(
+def test_segmented_batch_spells_the_text_and_follows_its_seed(
     tokenizers: Tokenizers, seed: int, dropout: float
 ) -> None:
     ids = RaggedTokens(tokenizers.encode_source(TEXTS[:3]))

@@ -72,7 +72,7 @@ def rows_of(run: Path, split: str = "test") -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "predictions" / f"{split}.jsonl").read_text().splitlines()]
 
 
-def test_what_a_run_leaves_behind(run: Path) -> None:
+def test_run_folder_contents(run: Path) -> None:
     results = json.loads((run / "results.json").read_text())
     assert results["data"]["examples"] == {"train": 52, "validation": 12, "test": 16}  # captions, two of each picture
     assert results["test"]["examples"] == len(rows_of(run)) == 8
@@ -110,7 +110,7 @@ def test_each_epoch_sees_every_caption_with_its_own_picture(folder: Path) -> Non
         assert sorted(seen) == expected
 
 
-def test_a_run_that_was_broken_off_ends_as_one_that_was_not(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_resume_is_bit_identical(run: Path, folder: Path, tmp_path: Path) -> None:
     for part in ("run.json", "recipe.yaml", "tokenizer", "checkpoints/step-4"):
         copy = shutil.copytree if (run / part).is_dir() else shutil.copy
         (tmp_path / "run" / part).parent.mkdir(parents=True, exist_ok=True)
@@ -121,7 +121,7 @@ def test_a_run_that_was_broken_off_ends_as_one_that_was_not(run: Path, folder: P
     assert rows_of(tmp_path / "run") == rows_of(run)
 
 
-def test_evaluating_again_gives_the_same_and_batches_change_nothing(run: Path) -> None:
+def test_evaluation_is_reproducible_and_independent_of_batches(run: Path) -> None:
     results = json.loads((run / "results.json").read_text())["test"]
     alone = evaluate(run, "test", ["eval.tokens_per_batch=1"])
     assert [row["prediction"] for row in alone.rows] == [row["prediction"] for row in rows_of(run)]
@@ -129,9 +129,7 @@ def test_evaluating_again_gives_the_same_and_batches_change_nothing(run: Path) -
     assert alone.figures["chrf"] == results["chrf"]
 
 
-def test_files_of_paths_are_captioned_and_bad_lines_do_not_stop_them(
-    kit_here, run: Path, folder: Path, tmp_path
-) -> None:
+def test_files_of_paths_are_captioned_past_bad_lines(kit_here, run: Path, folder: Path, tmp_path) -> None:
     (tmp_path / "broken.png").write_bytes(b"no picture")
     paths = [str(folder / row["source"]) for row in rows_of(run)]
     lines = [paths[0], str(tmp_path / "gone.png"), *paths[1:3], "", str(tmp_path / "broken.png"), *paths[3:]]
@@ -148,7 +146,7 @@ def test_files_of_paths_are_captioned_and_bad_lines_do_not_stop_them(
 
 
 @pytest.mark.soak
-def test_the_pipeline_with_kit_and_in_a_process_without(run: Path, folder: Path, tmp_path: Path) -> None:
+def test_pipeline_with_and_without_kit(run: Path, folder: Path, tmp_path: Path) -> None:
     paths = [str(folder / row["source"]) for row in rows_of(run)][:3]
     right = [[{"generated_text": row["prediction"]}] for row in rows_of(run)[:3]]
     pipe = kit_package.pipeline("image-to-text", run)
@@ -179,7 +177,7 @@ print(pipe({paths!r}) == {right!r})
     assert done.stdout.strip() == "True", done.stderr
 
 
-def test_heat_maps_are_what_each_step_of_the_search_saw(run: Path, folder: Path) -> None:
+def test_heat_maps_equal_attention_of_each_search_step(run: Path, folder: Path) -> None:
     captioner = Captioner(run)
     seen = caption_attention(captioner.model, captioner.tokenizers, captioner.reader, folder / "3.png")
     reader = captioner.reader
@@ -217,7 +215,7 @@ def test_plots_of_a_captioner(kit_here, run: Path, folder: Path, tmp_path: Path)
     assert not (tmp_path / "none").exists()
 
 
-def test_the_proofs_hold_and_the_data_can_be_looked_at(kit_here, run: Path, folder: Path) -> None:
+def test_verify_and_data_report_of_a_captioner(kit_here, run: Path, folder: Path) -> None:
     checks = verify(run)
     assert all(check.passed for check in checks), [check for check in checks if not check.passed]
     names = {check.name for check in checks}
@@ -240,7 +238,7 @@ def test_without_attention_there_is_nothing_to_draw_and_grey_pictures_are_read(f
         list(Captioner(tmp_path / "run").stream([folder / "1.png", "gone.png"]))
 
 
-def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: Path) -> None:
+def test_transformers_backbone_reads_images(folder: Path, tmp_path: Path) -> None:
     resnet = "{model_type: resnet, embedding_size: 4, hidden_sizes: [4, 6], depths: [1, 1], layer_type: basic}"
     quick = [f"model.backbone_config={resnet}", "train.max_steps=2", "eval.steps=0"]
     run = train(load_recipe(folder / "recipe.yaml", quick), tmp_path / "run")
@@ -264,7 +262,7 @@ def test_a_backbone_of_transformers_reads_the_pictures(folder: Path, tmp_path: P
         ("model.type=rnn_seq2seq", "is not a model type of kit"),
     ],
 )
-def test_recipes_that_make_no_sense_are_refused(folder: Path, override: str, message: str) -> None:
+def test_contradictory_recipes_are_rejected(folder: Path, override: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         load_recipe(folder / "recipe.yaml", [override])
 

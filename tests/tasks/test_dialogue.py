@@ -76,7 +76,7 @@ def rows_in(folder: Path, dialogues: list[Any], **data: Any) -> Any:
 
 
 @pytest.mark.parametrize("form", WRITTEN)
-def test_turns_are_read_however_they_are_written_down(form: str, tmp_path: Path) -> None:
+def test_turns_are_read_from_every_layout(form: str, tmp_path: Path) -> None:
     every = rows_in(tmp_path / "a", WRITTEN[form]).datasets["train"]
     assert every["target"][:] == ["good day", "a table please", "for two?", "good day"]
     assert every["turns"][2] == ["hello", "good day", "a table please"]
@@ -101,7 +101,7 @@ def test_turns_are_read_however_they_are_written_down(form: str, tmp_path: Path)
         ([["only one"]], {}, "train has no reply to learn. Its speakers: first"),
     ],
 )
-def test_what_is_wrong_with_turns_is_said_with_its_place(
+def test_malformed_turns_are_reported_with_their_row(
     dialogues: list[Any], data: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError) as error:
@@ -120,7 +120,7 @@ def test_splits_are_made_of_whole_dialogues(tmp_path: Path) -> None:
     assert [len(rows) for rows in splits.datasets.values()] == [84, 15, 21]
 
 
-def test_what_training_has_seen_is_counted_in_replies(tmp_path: Path) -> None:
+def test_overlap_is_counted_in_replies(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     for split, dialogues in (("train", [TALK]), ("validation", [TALK, [["U", "hello"], ["S", "welcome"]]])):
         lines = "".join(json.dumps({"turns": turns}) + "\n" for turns in dialogues)
@@ -131,7 +131,7 @@ def test_what_training_has_seen_is_counted_in_replies(tmp_path: Path) -> None:
     assert any(warning.startswith("validation: 4 of 4 examples have the same") for warning in inspection.warnings)
 
 
-def test_contradictions_are_refused(tmp_path: Path) -> None:
+def test_contradictory_recipes_are_rejected(tmp_path: Path) -> None:
     for wrong, message in (
         ({**BUILTIN, "speaker": "S"}, "data.speaker: it has no effect with data.target"),
         ({**BUILTIN, "target": None}, "data.answer: it has no effect without data.target"),
@@ -170,9 +170,7 @@ def test_a_batch_holds_every_turn_and_nothing_else(histories: list[list[list[int
 
 
 @given(st.lists(turn, min_size=1, max_size=6), st.none() | st.integers(1, 4), st.none() | st.integers(1, 12))
-def test_what_is_left_out_of_a_dialogue_is_the_oldest(
-    turns: list[list[int]], max_turns: int | None, limit: int | None
-) -> None:
+def test_truncation_drops_the_oldest_turns(turns: list[list[int]], max_turns: int | None, limit: int | None) -> None:
     recent, truncated = recent_turns(turns, max_turns, limit)
     flat, all_tokens = joined(recent), joined(turns[-max_turns:] if max_turns else turns)
     assert flat == all_tokens[len(all_tokens) - len(flat) :]
@@ -184,7 +182,7 @@ def test_what_is_left_out_of_a_dialogue_is_the_oldest(
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_tells_what_it_should(dialogue_run: Path) -> None:
+def test_run_reports_accuracy_by_kind(dialogue_run: Path) -> None:
     results = json.loads((dialogue_run / "results.json").read_text(encoding="utf-8"))
     test = results["test"]
     assert {"loss", "perplexity", "bleu", "exact_match", "distinct_2", "answer_accuracy"} <= test.keys()
@@ -201,9 +199,7 @@ def test_a_run_tells_what_it_should(dialogue_run: Path) -> None:
     assert "Answer accuracy" in card
 
 
-def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(
-    dialogue_run: Path, tmp_path: Path, kit_here: Any
-) -> None:
+def test_resume_is_bit_identical(dialogue_run: Path, tmp_path: Path, kit_here: Any) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(dialogue_run, broken)
     (broken / "results.json").unlink()
@@ -218,7 +214,7 @@ def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(
     assert all(ours[name].equal(theirs[name]) for name in theirs)
 
 
-def test_eval_data_and_verify_know_dialogues(dialogue_run: Path, kit_here: Any) -> None:
+def test_eval_data_and_verify_commands(dialogue_run: Path, kit_here: Any) -> None:
     again = kit_here("eval", dialogue_run, "--json")
     assert again.returncode == 0, again.stderr
     results = json.loads((dialogue_run / "results.json").read_text(encoding="utf-8"))
@@ -237,7 +233,7 @@ def test_eval_data_and_verify_know_dialogues(dialogue_run: Path, kit_here: Any) 
 
 
 @pytest.mark.parametrize("model", ["flat", "transformer"])
-def test_flat_models_read_the_turns_as_one_text(model: str, tmp_path: Path) -> None:
+def test_flat_models_read_turns_as_one_text(model: str, tmp_path: Path) -> None:
     run = train(recipe(tmp_path, model, max_steps=2), tmp_path / "run").folder
     responder = Responder(run)
     turns = ["my exam is on 3 may.", "ok.", "when is my exam?"]
@@ -292,7 +288,7 @@ def test_chat_generate_and_pipelines_give_the_same_replies(
     assert lines[5:] == ["(a new dialogue)", first]
 
 
-def test_a_bad_line_never_ends_a_conversation(dialogue_run: Path) -> None:
+def test_bad_line_does_not_end_the_conversation(dialogue_run: Path) -> None:
     import io
 
     out = io.StringIO()
@@ -301,13 +297,13 @@ def test_a_bad_line_never_ends_a_conversation(dialogue_run: Path) -> None:
     assert out.getvalue().splitlines()[-1] == Responder(dialogue_run).reply(["hello"]) or "no reply" in out.getvalue()
 
 
-def test_a_line_that_is_no_list_of_texts_is_a_turn() -> None:
+def test_line_without_a_json_list_is_one_turn() -> None:
     assert turns_in('["a", "b"]') == ["a", "b"]
     for line in ("[laughs] hi", '["a", 1]', "[]", "plain", '{"a": 1}'):
         assert turns_in(line) == [line]
 
 
-def test_other_models_do_not_chat(trained: Path, kit_here: Any) -> None:
+def test_chat_rejects_other_models(trained: Path, kit_here: Any) -> None:
     refused = kit_here("chat", trained)
     assert refused.returncode == 2
     assert "is no dialogue model" in refused.stderr
@@ -323,7 +319,7 @@ print(json.dumps([found["generated_text"] for found in reply(json.loads(sys.argv
 
 
 @pytest.mark.soak
-def test_the_folder_talks_without_kit(dialogue_run: Path, tmp_path: Path) -> None:
+def test_pipeline_without_kit_replies_the_same(dialogue_run: Path, tmp_path: Path) -> None:
     printed = run_without_kit(PROGRAM, tmp_path, dialogue_run / "model", json.dumps(HISTORIES))
     responder = Responder(dialogue_run)
     assert json.loads(printed.splitlines()[-1]) == [responder.reply(turns) for turns in HISTORIES]

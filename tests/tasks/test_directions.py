@@ -110,7 +110,7 @@ cells = st.sampled_from([None, "", "a", "b", "c"])
 
 @in_folder
 @given(rows=st.lists(st.tuples(cells, cells, cells), min_size=1, max_size=12))
-def test_a_row_counts_where_both_texts_are_there(tmp_path, rows):
+def test_row_is_used_where_both_texts_exist(tmp_path, rows):
     file = "".join(f"{json.dumps(dict(zip(LANGUAGES, row, strict=True)))}\n" for row in rows)
     for split in ("train", "validation"):
         (tmp_path / f"{split}.jsonl").write_text(file)
@@ -138,7 +138,7 @@ def test_a_row_counts_where_both_texts_are_there(tmp_path, rows):
     rows=st.lists(st.tuples(*[st.sampled_from(["", "a", "b", "c", "d", "e", "f"])] * 3), min_size=5, max_size=30),
     seed=st.integers(0, 5),
 )
-def test_what_is_held_out_is_in_no_direction_of_train(tmp_path, rows, seed):
+def test_held_out_rows_are_in_no_training_direction(tmp_path, rows, seed):
     path = tmp_path / "all.tsv"
     path.write_text("".join("\t".join(row) + "\n" for row in [LANGUAGES, *rows]))
     directions = ("de-en", "en-de", "fr-en")
@@ -228,7 +228,7 @@ def test_equal_texts_are_duplicates_within_a_direction_only(tmp_path):
     assert splits.report.splits["train"].dropped == Counter({"duplicate": 3})
 
 
-def test_columns_in_the_way_are_left_out_and_noted(tmp_path):
+def test_conflicting_columns_are_dropped_with_a_note(tmp_path):
     for split in ("train", "validation"):
         (tmp_path / f"{split}.tsv").write_text("de\ten\tdirection\ttopic\nja\tyes\tup\tx\n")
     splits = load(tmp_path, "de-en")
@@ -290,13 +290,13 @@ BASE = ["data.path=somewhere"]
         (["data.join=3"], r"data\.join is not a key of"),
     ],
 )
-def test_contradictions_are_named(tiny_recipe, arguments, message):
+def test_contradictory_recipes_are_rejected(tiny_recipe, arguments, message):
     plain = [*BASE, "data.languages=null", "data.sizes=null"]
     with pytest.raises(RecipeError, match=message):
         load_recipe(tiny_recipe, [*plain, *arguments])
 
 
-def test_directions_come_back_from_their_own_yaml(tiny_recipe, tmp_path):
+def test_directions_survive_a_yaml_round_trip(tiny_recipe, tmp_path):
     arguments = ["data.directions=[de-en, en-de]", "data.direction_sizes={de-en: 5}"]
     recipe = load_recipe(tiny_recipe, [*BASE, "data.languages=null", "data.sizes=null", *arguments])
     (tmp_path / "again.yaml").write_text(recipe.to_yaml())

@@ -87,7 +87,7 @@ def write_series(folder: Path, form: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("form", ["csv", "steps-jsonl", "rows-jsonl", "steps-parquet", "rows-parquet", "npz"])
-def test_numbers_are_the_same_in_files_of_every_kind(form: str, tmp_path: Path) -> None:
+def test_numbers_are_equal_in_every_file_format(form: str, tmp_path: Path) -> None:
     task = create_task(recipe(tmp_path / "r", write_series(tmp_path / "d", form)))
     splits = task.load_splits()
     rows = splits.datasets["train"]
@@ -124,7 +124,7 @@ def write_rows(folder: Path, *rows: dict[str, Any], **data: Any) -> dict[str, An
         ([{"v": "abc"}], {}, "row 1: \"v\" is not a number: 'abc'"),
     ],
 )
-def test_what_is_wrong_with_numbers_is_said_with_its_place(
+def test_malformed_numbers_are_reported_with_their_row(
     rows: list[dict[str, Any]], data: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
     task = create_task(recipe(tmp_path / "r", write_rows(tmp_path / "d", *rows, **data)))
@@ -175,7 +175,7 @@ def test_the_end_of_each_series_can_be_held_out(tmp_path: Path) -> None:
         create_task(recipe(tmp_path, data)).load_training_splits()
 
 
-def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
+def test_keys_without_effect_are_rejected(tmp_path: Path) -> None:
     for changes, message in (
         (
             {"tokenizer": {"train": "char"}},
@@ -203,7 +203,7 @@ def test_keys_without_meaning_are_refused(tmp_path: Path) -> None:
 # ---- baselines -------------------------------------------------------------------------------------------------------
 
 
-def test_the_linear_autoregression_finds_the_rule_that_made_the_data() -> None:
+def test_linear_autoregression_recovers_the_generating_rule() -> None:
     chance = np.random.default_rng(0)
     series = []
     for name in range(5):
@@ -220,7 +220,7 @@ def test_the_linear_autoregression_finds_the_rule_that_made_the_data() -> None:
     assert np.abs(worse - values[:, 8:]).max() > 0.1
 
 
-def test_persistence_is_the_last_value_that_is_there() -> None:
+def test_persistence_repeats_the_last_observed_value() -> None:
     past = np.array([[[1.0], [2.0], [np.nan]], [[3.0], [4.0], [5.0]]])
     assert persistence(past, 2)[..., 0].tolist() == [[2, 2], [5, 5]]
 
@@ -234,7 +234,7 @@ def test_the_schedule_of_sampling(start: int, steps: int, expected: list[float])
 # ---- runs ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_run_tells_its_errors_beside_those_of_baselines(run: Path) -> None:
+def test_run_reports_errors_beside_baselines(run: Path) -> None:
     test = json.loads((run / "results.json").read_text(encoding="utf-8"))["test"]
     rows = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text("utf-8").splitlines()]
     assert len(rows) == test["examples"] == 6 * 11  # windows a horizon apart in 80 steps
@@ -253,7 +253,7 @@ def test_a_run_tells_its_errors_beside_those_of_baselines(run: Path) -> None:
     assert config["scheduled_sampling"] == 0.8  # what the recipe says, not where the schedule was
 
 
-def test_a_run_that_is_cut_off_and_resumed_ends_as_one_that_is_not(run: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_resume_is_bit_identical(run: Path, tmp_path: Path, kit_here: Any) -> None:
     broken = tmp_path / "broken"
     shutil.copytree(run, broken)
     (broken / "results.json").unlink()
@@ -276,7 +276,7 @@ def test_normalization_is_that_of_the_training_series(run: Path) -> None:
     np.testing.assert_allclose(weights["normalization.scale"].numpy(), values.std(0), rtol=1e-5)
 
 
-def test_eval_data_and_verify_know_numbers(run: Path, kit_here: Any) -> None:
+def test_eval_data_and_verify_commands(run: Path, kit_here: Any) -> None:
     again = kit_here("eval", run, "--json")
     assert again.returncode == 0, again.stderr
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
@@ -294,7 +294,7 @@ def test_eval_data_and_verify_know_numbers(run: Path, kit_here: Any) -> None:
 # ---- forecasts -------------------------------------------------------------------------------------------------------
 
 
-def test_predict_goes_on_with_the_series_of_a_file(run: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_predict_continues_the_series_of_a_file(run: Path, tmp_path: Path, kit_here: Any) -> None:
     table = pendulum.generate({"train": 1, "validation": 1, "test": 3})["test"].to_pylist()
     rows = [
         {"values": row["values"][:30], "context": row["context"][: 30 + more]}

@@ -57,7 +57,7 @@ def test_the_recipe_beats_the_seasonal_naive_forecast_which_beats_the_weaker_bas
                                        for error in ("mse", "mae")}  # fmt: skip
 
 
-def test_a_card_shows_all_baselines_and_what_was_found(run: Path) -> None:
+def test_card_shows_all_baselines_and_the_detected_season(run: Path) -> None:
     card = (run / "README.md").read_text(encoding="utf-8")
     for title in ("repeating the last value", "the seasonal naive forecast", "a linear autoregression",
                   "a linear regression for each step ahead"):  # fmt: skip
@@ -173,7 +173,7 @@ def test_the_stride_meets_every_time_of_the_season(season: int | None, horizon: 
     assert stride_across(season, horizon) == stride
 
 
-def test_a_season_beyond_the_history_is_refused(tmp_path: Path) -> None:
+def test_season_beyond_the_history_is_rejected(tmp_path: Path) -> None:
     make_recipe(tmp_path, "forecasting", seasonal_data(tmp_path))
     with pytest.raises(RecipeError, match=r"repeats the last 48 steps, but data\.history is 24"):
         load_recipe(tmp_path / "forecasting.yaml", ["data.season=48"])
@@ -198,7 +198,7 @@ def test_the_regression_predicts_each_step_from_past_and_context() -> None:
     assert np.abs(worse - values[:, 8:]).mean() > 0.5
 
 
-def test_the_coverage_of_calibrated_intervals_is_their_size() -> None:
+def test_calibrated_intervals_have_nominal_coverage() -> None:
     chance = np.random.default_rng(0)
     means, scales = chance.normal(size=(2, 400, 5, 2))
     scales = np.exp(scales)
@@ -211,7 +211,7 @@ def test_the_coverage_of_calibrated_intervals_is_their_size() -> None:
     assert np.nanmean(coverage(means, 3 * scales, values)["coverage_50"]) > 0.9
 
 
-def test_a_season_is_not_searched_for_where_there_is_none(tmp_path: Path) -> None:
+def test_season_detection_can_be_disabled(tmp_path: Path) -> None:
     task = create_task(make_recipe(tmp_path, "forecasting", seasonal_data(tmp_path, season=None)))
     splits = task.load_splits()
     state = task.fit(splits, task.build_tokenizers(splits))

@@ -58,7 +58,7 @@ def first_dates(recipe: Recipe) -> list[str] | None:
         ("parquet", True, HOURS),
     ],
 )
-def test_dates_are_the_same_in_files_of_every_kind(form: str, whole: bool, cells: list[Any], tmp_path: Path) -> None:
+def test_dates_are_equal_in_every_file_format(form: str, whole: bool, cells: list[Any], tmp_path: Path) -> None:
     expected = [hour.isoformat() for hour in HOURS[44:46]]
     assert first_dates(dated(tmp_path, cells, form, whole)) == expected
 
@@ -82,7 +82,7 @@ def test_times_with_an_offset_are_in_utc(tmp_path: Path) -> None:
         (3, "2024-02-28T03:00+00:00", "step 4: the date 2024-02-28T03:00+00:00 has a UTC offset, unlike"),
     ],
 )
-def test_a_wrong_date_is_reported_with_its_place(row: int, cell: str, message: str, tmp_path: Path) -> None:
+def test_invalid_date_is_reported_with_its_row(row: int, cell: str, message: str, tmp_path: Path) -> None:
     cells = [str(hour) for hour in HOURS]
     cells[row] = cell
     with pytest.raises(DataError) as error:
@@ -103,7 +103,7 @@ def test_a_wrong_date_is_reported_with_its_place(row: int, cell: str, message: s
          ["2024-01-01T00:00:00.200000", "2024-01-01T00:00:00.300000"]),
     ],
 )  # fmt: skip
-def test_steps_have_a_name_and_go_on(dates: list[str], name: str, following: list[str]) -> None:
+def test_frequencies_are_named_and_continued(dates: list[str], name: str, following: list[str]) -> None:
     moments = np.array(dates, dtype="datetime64[us]")
     step = Step.of(moments)
     assert step is not None

@@ -92,7 +92,7 @@ def told(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
 
 
-def test_it_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
+def test_model_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
     tokenizer = {"train": "char", "min_frequency": 1}
     rnn = asked(tmp_path, SAY, model=RNN, tokenizer=tokenizer, train={"max_steps": 120}, eval=METRICS)
     for run in (fluent, train(rnn, tmp_path / "run").folder):
@@ -114,7 +114,7 @@ def test_generate_reads_prompts_in_the_template_of_training(fluent: Path, tmp_pa
         assert done.stdout.split("\n")[:-1] == [*(row["prediction"] for row in rows), ""]
 
 
-def test_a_run_is_proved(fluent: Path) -> None:
+def test_verify_passes(fluent: Path) -> None:
     checks = verify(fluent)
     assert {check.name for check in checks} >= {"padding", "left padding", "cache", "loss", "accumulation"}
     assert [check for check in checks if not check.passed] == []
@@ -130,7 +130,7 @@ def test_an_adapter_learns_other_answers_and_writes_them_merged_too(fluent: Path
         assert answers == [row["prediction"] for row in told(run)] == [row["answer"] for row in other]
 
 
-def test_long_examples_are_left_out_or_cut_and_counted(tmp_path: Path) -> None:
+def test_long_examples_are_dropped_or_truncated_and_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "x" * 60, "answer": "y"}, {"prompt": "x", "answer": "y" * 60}]
     prepared = prepare(asked(tmp_path, rows))
     assert prepared.dropped == {"max_length": 2}
@@ -148,7 +148,7 @@ def test_truncated_prompts_are_counted_in_the_figures(tmp_path: Path) -> None:
     assert [saved[split]["truncated"] for split in ("validation", "test")] == [1, 1]
 
 
-def test_mistakes_are_told(tmp_path: Path) -> None:
+def test_mistakes_are_reported(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"template: expected exactly one \{prompt\}"):
         asked(tmp_path, data={"template": "answer"})
     with pytest.raises(RecipeError, match="48 leaves no room for a prompt"):

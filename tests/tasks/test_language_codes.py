@@ -60,7 +60,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path, data: Path) -> Prep
         ("t5", {"target_language": "en"}, r"tokenizer\.target_language: .*T5Tokenizer.* no language codes.*prefix"),
     ],
 )
-def test_codes_that_are_missing_unknown_or_needless_are_refused(
+def test_missing_unknown_and_redundant_codes_are_rejected(
     name: str, tokenizer: dict[str, str], message: str, tmp_path: Path, data: Path
 ) -> None:
     path = fine_tuning(tmp_path, data, FAMILIES[name](), {"tokenizer": tokenizer})
@@ -97,9 +97,7 @@ def test_codes_that_are_missing_unknown_or_needless_are_refused(
         ),
     ],
 )
-def test_contradictions_are_refused_when_the_recipe_is_read(
-    parts: dict[str, Any], message: str, tmp_path: Path, data: Path
-) -> None:
+def test_contradictory_recipes_are_rejected(parts: dict[str, Any], message: str, tmp_path: Path, data: Path) -> None:
     with pytest.raises(RecipeError, match=message):
         load_recipe(recipe_file(tmp_path, data, parts))
 
@@ -130,7 +128,7 @@ def test_codes_behind_the_text_are_rejected(
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_codes_that_kit_does_not_know_are_rejected(tmp_path: Path, data: Path) -> None:
+def test_unsupported_codes_are_rejected(tmp_path: Path, data: Path) -> None:
     words = ["<s>", "<pad>", "</s>", "<unk>", "▁", *LETTERS]
     vocabulary = {word: number for number, word in enumerate(words)}
     family = nllb()
@@ -238,7 +236,7 @@ def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.skipif(importlib.util.find_spec("sentencepiece") is not None, reason="the package is there")
-def test_a_tokenizer_that_needs_another_package_says_so(tmp_path: Path) -> None:
+def test_missing_tokenizer_package_is_reported(tmp_path: Path) -> None:
     FAMILIES["marian"]().config.save_pretrained(tmp_path)
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "MarianTokenizer"}')
     for file in ("vocab.json", "source.spm", "target.spm"):
@@ -274,13 +272,13 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
         loaded.encode_source(["ja"], None, "fra")
 
 
-def test_a_model_with_one_target_need_not_be_told(tmp_path: Path, data: Path) -> None:
+def test_single_target_model_needs_no_language(tmp_path: Path, data: Path) -> None:
     tokenizers = own_model(tmp_path, data, {"data": {"directions": ["de-en", "fr-en"]}}).tokenizers
     assert tokenizers.languages.default_target == "en"
     assert tokenizers.encode_source(["ja"]) == tokenizers.encode_source(["ja"], "fr", "en")
 
 
-def test_a_model_with_one_direction_cannot_be_told(prepared: Prepared) -> None:
+def test_single_direction_model_rejects_languages(prepared: Prepared) -> None:
     if prepared.tokenizers.languages.targets:
         assert prepared.tokenizers.languages.default_target is not None
         return
@@ -321,7 +319,7 @@ def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
     assert len(evaluation.rows) == len(PAIRS) * len(prepared.recipe.data.directions or ())
 
 
-def test_a_direction_that_was_never_trained_can_be_evaluated(multilingual: Path) -> None:
+def test_untrained_direction_can_be_evaluated(multilingual: Path) -> None:
     evaluation = evaluate(multilingual, "test", ["data.directions=[de-fr]", "eval.metrics=[]", "eval.examples=1"])
     assert {(row["source_language"], row["target_language"]) for row in evaluation.rows} == {("de", "fr")}
     sources = [row["source"] for row in evaluation.rows]

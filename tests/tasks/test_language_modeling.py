@@ -49,7 +49,7 @@ def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_run_learns_is_evaluated_again_and_works_in_transformers(kind: str, tmp_path: Path) -> None:
+def test_run_learns_and_works_in_transformers(kind: str, tmp_path: Path) -> None:
     run = train(recipe_of(tmp_path, kind), tmp_path / "run")
     assert losses(run.folder)[-1] < losses(run.folder)[0]
     again = evaluate(run.folder, overrides=["eval.tokens_per_batch=64"])  # other batches, the same figures
@@ -91,7 +91,7 @@ def train_separator(run: Path) -> int:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_part_or_two_are_equal(kind: str, tmp_path: Path) -> None:
+def test_gradient_accumulation_is_exact(kind: str, tmp_path: Path) -> None:
     exact = ["train.dtype=float64", "train.max_steps=4", "eval.steps=0", "eval.examples=0"]
     if kind in ("mlm", "nsp"):
         exact += ["model.hidden_dropout_prob=0.0", "model.attention_probs_dropout_prob=0.0"]
@@ -115,7 +115,7 @@ def test_one_part_or_two_are_equal(kind: str, tmp_path: Path) -> None:
     assert add_columns(objective.normalizers(piece) for piece in pieces) == totals
 
 
-def test_a_resumed_run_is_the_unbroken_one(tmp_path: Path) -> None:
+def test_resume_is_bit_identical(tmp_path: Path) -> None:
     recipe = recipe_of(tmp_path, "nsp", "train.save_steps=3")
     unbroken = train(recipe, tmp_path / "unbroken").folder
     broken = train(recipe, tmp_path / "broken").folder
@@ -129,7 +129,7 @@ def test_a_resumed_run_is_the_unbroken_one(tmp_path: Path) -> None:
     assert all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_pairs_are_balanced_have_segments_and_beat_nothing_by_their_length(tmp_path: Path) -> None:
+def test_pairs_are_balanced_and_length_does_not_reveal_the_label(tmp_path: Path) -> None:
     prepared = prepare(recipe_of(tmp_path, "nsp", "data.pair_passes=3"))
     examples = prepared.encoded["train"].examples
     assert np.mean(examples.pair_labels) == pytest.approx(0.5, abs=0.03)
@@ -148,7 +148,7 @@ def test_packed_blocks_are_nearly_full(tmp_path: Path) -> None:
     assert prepare(recipe_of(tmp_path, "mlm")).plan.padding().share < 0.05
 
 
-def test_documents_do_not_see_each_other_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_document_mask_isolates_documents(tmp_path: Path) -> None:
     prepared = prepare(recipe_of(tmp_path, "gpt", "data.separate_documents=true", "train.dtype=float64"))
     examples, model = prepared.encoded["train"].examples, prepared.model.eval()
     blocks, separator = examples.blocks, examples.blocks.separator
@@ -165,7 +165,7 @@ def test_documents_do_not_see_each_other_where_that_is_asked_for(tmp_path: Path)
 
 
 @pytest.mark.parametrize("kind", ["gpt", *(pytest.param(k, marks=pytest.mark.soak) for k in ("rnn", "mlm", "nsp"))])
-def test_a_stream_is_read_once_an_epoch_and_resumed_where_it_was(kind: str, tmp_path: Path) -> None:
+def test_stream_is_read_once_per_epoch_and_resumes(kind: str, tmp_path: Path) -> None:
     """Shards of documents, two buffers an epoch; the run that was stopped ends with the weights of the other."""
     corpus = tmp_path / "corpus"
     corpus.mkdir()
@@ -266,7 +266,7 @@ def documents(path: Path, **keys: Any) -> list[str]:
     return list(load_documents(CausalData(path=str(path), **keys)).datasets["train"]["text"])
 
 
-def test_what_a_document_is(tmp_path: Path) -> None:
+def test_document_separators(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_bytes(b"a\r\nb\n\n \nc\n\n\nd")
     (tmp_path / "val.txt").write_text("e", encoding="utf-8")
     assert documents(tmp_path, documents="file") == ["a\nb\n\n \nc\n\n\nd"]
@@ -286,13 +286,13 @@ def test_what_a_document_is(tmp_path: Path) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(texts=st.lists(st.text("ab\n", min_size=1, max_size=30), min_size=1, max_size=6), characters=st.integers(1, 60))
-def test_the_end_of_a_text_is_cut_off_at_a_line_and_nothing_is_lost(texts: list[str], characters: int) -> None:
+def test_end_of_text_is_held_out_at_a_line_break(texts: list[str], characters: int) -> None:
     remaining, end = split_off_end(texts, characters)
     assert "".join(remaining + end).replace("\n", "") == "".join(texts).replace("\n", "")
     assert sum(map(len, end)) <= characters
 
 
-def test_a_share_is_held_out(tmp_path: Path) -> None:
+def test_validation_share_is_held_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("".join(f"line {number}\n" for number in range(1000)), encoding="utf-8")
     keys = {"documents": "file", "validation_share": 0.1, "test_share": 0.05}
     splits = load_documents(CausalData(path=str(tmp_path / "a.txt"), **keys))
@@ -333,7 +333,7 @@ def by_bytes(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.text())
-def test_bytes_come_back(by_bytes: Any, text: str) -> None:
+def test_byte_level_round_trip(by_bytes: Any, text: str) -> None:
     import unicodedata
 
     if not any("\ud800" <= letter <= "\udfff" for letter in text):
@@ -352,7 +352,7 @@ def test_text_that_looks_like_a_special_token_is_text_in_training(tmp_path: Path
     assert not np.isin(inside, special).any()
 
 
-def test_what_a_run_would_see_is_shown(tmp_path: Path) -> None:
+def test_dry_run_shows_examples(tmp_path: Path) -> None:
     inspection = inspect_recipe(recipe_of(tmp_path, "nsp"))
     assert list(inspection.splits["train"].sides) == ["text"]
     assert list(inspection.examples[0].sides) == ["reads", "predicts"]
@@ -374,7 +374,7 @@ def test_what_a_run_would_see_is_shown(tmp_path: Path) -> None:
         ("gpt", "eval.num_beams=4", "num_beams applies to translation, captioning and dialogue"),
     ],
 )
-def test_mistakes_are_named(kind: str, change: str, message: str | None, tmp_path: Path) -> None:
+def test_mistakes_are_reported(kind: str, change: str, message: str | None, tmp_path: Path) -> None:
     if message is None:
         with pytest.raises(DataError, match=r"validation_share: .* has a split for validation of its own"):
             prepare(recipe_of(tmp_path, kind, change))
@@ -383,7 +383,7 @@ def test_mistakes_are_named(kind: str, change: str, message: str | None, tmp_pat
         recipe_of(tmp_path, kind, change)
 
 
-def test_texts_without_columns_have_no_use_for_their_names(tmp_path: Path) -> None:
+def test_column_names_are_rejected_for_plain_text(tmp_path: Path) -> None:
     text = "task: causal_lm\nmodel: {type: gpt2}\ndata: {path: a.txt, documents: file, columns: [text]}\n"
     (tmp_path / "gpt.yaml").write_text(text, encoding="utf-8")
     with pytest.raises(RecipeError, match=r"data.columns: it has no effect on texts without columns"):

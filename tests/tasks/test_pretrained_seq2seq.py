@@ -35,7 +35,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path, data: Path) -> Prep
     return prepare(load_recipe(fine_tuning(tmp_path, data, family, family.recipe)))
 
 
-def test_loss_is_that_of_the_model_itself(prepared: Prepared) -> None:
+def test_loss_equals_that_of_the_model(prepared: Prepared) -> None:
     """The decoder reads what the class would make of the labels, whose tokens are those of its own tokenizer."""
     tokenizers, pairs = prepared.tokenizers, prepared.encoded["train"].examples
     batch = pairs.batch(np.arange(len(pairs)), tokenizers.source.pad_token_id)
@@ -84,9 +84,7 @@ def test_settings_change_the_configuration(tmp_path: Path, data: Path) -> None:
         prepare(load_recipe(path, ["model.dropuot=0.3"]))
 
 
-def test_nothing_but_necessary_tokens_is_kept_of_the_search_that_a_model_was_published_with(
-    tmp_path: Path, data: Path
-) -> None:
+def test_only_required_tokens_of_published_generation_settings_remain(tmp_path: Path, data: Path) -> None:
     """Else evaluation while training would search otherwise than the recipe says, and than the saved model."""
     configs = {}
     for name in ("marian", "bart"):
@@ -101,13 +99,13 @@ def test_nothing_but_necessary_tokens_is_kept_of_the_search_that_a_model_was_pub
     assert (configs["bart"].forced_eos_token_id, configs["bart"].min_length) == (None, None)
 
 
-def test_what_a_class_freezes_stays_frozen(tmp_path: Path, data: Path) -> None:
+def test_frozen_parameters_stay_frozen(tmp_path: Path, data: Path) -> None:
     model = prepare(load_recipe(fine_tuning(tmp_path, data, FAMILIES["marian"]()))).model
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     assert frozen == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
 
 
-def test_prefix_is_part_of_every_source_and_is_handed_on(tmp_path: Path, data: Path) -> None:
+def test_prefix_precedes_every_source_and_is_saved(tmp_path: Path, data: Path) -> None:
     path = fine_tuning(tmp_path, data, FAMILIES["t5"](), {"data": {"source_prefix": "turn: "}})
     first = prepare(load_recipe(path))
     plain = prepare(load_recipe(path, ["data.source_prefix=null"]))
@@ -133,7 +131,7 @@ def test_prefix_is_part_of_every_source_and_is_handed_on(tmp_path: Path, data: P
 @given(st.lists(st.text("abc ", max_size=30), min_size=1, max_size=5), st.integers(8, 20))
 @settings(max_examples=25, deadline=None)
 @pytest.mark.parametrize("name", ["mbart50", "nllb", "bart", "marian"])
-def test_a_cut_sequence_keeps_what_the_tokenizer_adds(name: str, texts: list[str], limit: int) -> None:
+def test_truncation_keeps_special_tokens(name: str, texts: list[str], limit: int) -> None:
     family = FAMILIES[name]()
     section = Seq2SeqTokenizerSection(**family.recipe.get("tokenizer", {}))
     set_language_codes(family.tokenizer, section, [])

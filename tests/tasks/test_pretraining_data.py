@@ -21,7 +21,7 @@ def share(part: np.ndarray, whole: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("whole_word_mask", [False, True])
-def test_masking_has_its_shares_and_spares_special_tokens(whole_word_mask: bool) -> None:
+def test_masking_follows_its_shares_and_spares_special_tokens(whole_word_mask: bool) -> None:
     random = np.random.default_rng(0)
     ids = random.integers(SPECIAL, 200, (400, 100))
     ids[:, 0], ids[:, 50], ids[:, 90:] = 2, 3, 1
@@ -46,7 +46,7 @@ def test_masking_has_its_shares_and_spares_special_tokens(whole_word_mask: bool)
                 assert chosen[row][same_word].all() or not chosen[row][same_word].any()
 
 
-def test_masks_differ_from_time_to_time_and_follow_the_generator() -> None:
+def test_masks_differ_and_follow_the_generator() -> None:
     ids = np.full((4, 60), 7)
     masking = Masking(MASK, ORDINARY)
     first, again, other = (masking(ids, ids > 0, np.random.default_rng(seed))[1] for seed in (1, 1, 2))
@@ -74,7 +74,7 @@ def test_causal_blocks_predict_every_token_once(texts: list[list[int]], length: 
 
 @given(texts=documents, length=st.integers(2, 17))
 @settings(max_examples=100, deadline=None)
-def test_positions_start_anew_with_every_document(texts: list[list[int]], length: int) -> None:
+def test_positions_restart_with_every_document(texts: list[list[int]], length: int) -> None:
     blocks = CausalBlocks.pack(RaggedTokens(texts), 0, length)
     tokens, _ = blocks.batch(np.arange(len(blocks)))
     for row, positions in zip(tokens, document_positions(tokens, 0), strict=True):
@@ -141,7 +141,7 @@ def test_pairs_are_balanced_and_labeled_right(swap: bool) -> None:
             assert pair.label == IS_NOT_NEXT or pair.first[0] < pair.second[0]
 
 
-def test_pairs_are_as_long_as_there_is_room_but_for_some() -> None:
+def test_pairs_fill_the_length_except_some_short_ones() -> None:
     random = np.random.default_rng(5)
     lengths = [len(p.first) + len(p.second) for p in make_pairs(books(random, 200), 40, random).pairs]
     assert np.mean(np.array(lengths) >= 30) > 0.6

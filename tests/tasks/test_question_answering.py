@@ -47,7 +47,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return train(recipe(folder, "question_answering", data, **sections), folder / "run")
 
 
-def test_eval_and_the_pipeline_give_the_answers_of_training(run: FinishedRun) -> None:
+def test_eval_and_pipeline_match_training(run: FinishedRun) -> None:
     lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
     rows, again = [json.loads(line) for line in lines], evaluate(run.folder)
     assert [row["prediction"] for row in again.rows] == [row["prediction"] for row in rows]
@@ -63,7 +63,7 @@ def test_eval_and_the_pipeline_give_the_answers_of_training(run: FinishedRun) ->
         assert answer["answer"] == row["prediction"] != ""
 
 
-def test_the_threshold_is_that_of_validation_and_travels_with_the_model(run: FinishedRun) -> None:
+def test_threshold_is_tuned_on_validation_and_saved_with_the_model(run: FinishedRun) -> None:
     config = AutoConfig.from_pretrained(run.folder / "model")
     saved = config.question_answering
     assert saved["null_threshold"] == run.results["validation"]["null_threshold"]
@@ -76,7 +76,7 @@ def test_the_threshold_is_that_of_validation_and_travels_with_the_model(run: Fin
     assert {row["prediction"] for row in silent.rows} == {""}
 
 
-def test_a_run_leaves_a_card_and_the_code_of_the_pipeline(run: FinishedRun) -> None:
+def test_run_folder_has_card_and_pipeline_code(run: FinishedRun) -> None:
     assert (run.folder / "model" / "question_answering.py").is_file()
     card = (run.folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: question-answering" in card
@@ -90,7 +90,7 @@ def test_the_card_states_where_the_threshold_comes_from(run: FinishedRun) -> Non
     assert "more than 0.5, a threshold that was set in the recipe" in note
 
 
-def test_a_model_of_answerable_questions_never_stays_silent(tmp_path: Path) -> None:
+def test_model_of_answerable_questions_always_answers(tmp_path: Path) -> None:
     # SQuAD has the answers of three people to each question, often the same
     several = [{**row, "answers": {name: 3 * values for name, values in row["answers"].items()}} for row in ROWS]
     path = write_rows(tmp_path / "data", train=ROWS, validation=several)
@@ -105,7 +105,7 @@ def test_a_model_of_answerable_questions_never_stays_silent(tmp_path: Path) -> N
     assert "| who? | 1900 |" in (done.folder / "README.md").read_text(encoding="utf-8")
 
 
-def test_answers_that_no_window_has_are_left_out_of_train_and_counted(tmp_path: Path) -> None:
+def test_answers_outside_every_window_are_dropped_and_counted(tmp_path: Path) -> None:
     long = "a" * 10 + " " + "b" * 60 + " c"
     odd = [row(20, long, "b" * 60), row(21, "Anna met Bo.", "Oslo", start=0)]
     ready = prepared(tmp_path, [*ROWS, *odd], max_length=32, doc_stride=4, max_question_length=8)
@@ -140,7 +140,7 @@ def test_a_squad_file_is_judged_by_the_same_answers_as_json_lines(tmp_path: Path
             assert getattr(squad_examples, name).tolist() == getattr(line_examples, name).tolist()
 
 
-def test_a_place_that_is_slightly_wrong_is_put_right(tmp_path: Path) -> None:
+def test_slightly_wrong_offset_is_corrected(tmp_path: Path) -> None:
     moved = [{**row, "answers": {**row["answers"], "answer_start": [3]}} for row in ROWS]
     right, corrected = (
         prepared(tmp_path / "a").encoded["train"].examples,
@@ -185,12 +185,12 @@ def test_the_validation_split_of_the_data_can_be_the_test(tmp_path: Path) -> Non
         ([row(1, "Anna met Bo.", "Oslo", start=0)], {}, "no question .* has an answer that can be learned"),
     ],
 )
-def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, data: dict[str, Any], message: str) -> None:
+def test_unlearnable_data_is_rejected(tmp_path: Path, rows: Any, data: dict[str, Any], message: str) -> None:
     with pytest.raises(KitError, match=message):
         prepared(tmp_path, rows, **data)
 
 
-def test_contradictions_are_named(tmp_path: Path) -> None:
+def test_contradictory_recipes_are_rejected(tmp_path: Path) -> None:
     for data, key in (
         ({"max_question_length": 58, "max_length": 60, "doc_stride": 1}, "data.max_question_length"),
         ({"truncation": "only_first"}, "data.truncation"),

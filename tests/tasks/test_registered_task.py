@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(load_recipe(RECIPE), tmp_path_factory.mktemp("reverse") / "run").folder
 
 
-def test_it_learns_and_is_evaluated_again(run: Path) -> None:
+def test_run_learns_and_is_evaluated_again(run: Path) -> None:
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     assert results["test"]["exact_match"] > 0.5
     assert evaluate(run).figures == pytest.approx(results["test"])

@@ -49,7 +49,7 @@ def test_both_labels_have_the_same_segments_and_lengths(documents: Any, seed: in
 
 @given(numbers=st.lists(st.integers(0, 4), max_size=24), seed=st.integers(0, 9))
 @settings(max_examples=100, deadline=None)
-def test_as_many_pairs_are_coupled_as_there_can_be(numbers: list[int], seed: int) -> None:
+def test_coupling_is_maximal(numbers: list[int], seed: int) -> None:
     random = np.random.default_rng(seed)
     pairs = [Consecutive(number, [1], [1] * int(random.integers(1, 9))) for number in numbers]
     couples = couple(pairs, random)
@@ -80,7 +80,7 @@ def rules(pairs: list[SentencePair], tokenizer: Any) -> list[Rule]:
     return try_rules(LabeledPairs(*sides, labels, ("next", "not next"), ("first", "second"), tokenizer))
 
 
-def test_headings_give_the_pairs_of_bert_away_but_not_these(articles: Path, tmp_path: Path) -> None:
+def test_headings_reveal_labels_of_bert_pairs_but_not_of_these(articles: Path, tmp_path: Path) -> None:
     prepared = prepare(recipe(tmp_path, articles))
     tokenizer = prepared.tokenizers.source
     lines = (articles / "train.txt").read_text(encoding="utf-8").split("\n")

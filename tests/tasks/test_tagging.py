@@ -53,7 +53,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> FinishedRun:
     return train(recipe(folder, "tagging", data, **sections), folder / "run")
 
 
-def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun) -> None:
+def test_eval_and_stock_pipeline_match_training(run: FinishedRun) -> None:
     lines = (run.folder / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
     rows, again = [json.loads(line) for line in lines], evaluate(run.folder)
     assert again.rows == rows
@@ -70,7 +70,7 @@ def test_eval_and_the_stock_pipeline_predict_what_training_did(run: FinishedRun)
         assert [tags[index] for index in range(len(row["tokens"]))] == row["prediction"]
 
 
-def test_a_run_leaves_pictures_and_a_card(run: FinishedRun) -> None:
+def test_run_folder_has_plots_and_card(run: FinishedRun) -> None:
     assert {path.name for path in (run.folder / "plots").glob("*.png")} >= {"confusion.png", "types.png", "loss.png"}
     card = (run.folder / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: token-classification" in card
@@ -108,7 +108,7 @@ tagged = st.lists(st.tuples(words, st.sampled_from(["O", "B-X", "I-X", "B-Y"])),
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sentences=st.lists(tagged, min_size=2, max_size=4), everything=st.booleans())
-def test_words_are_judged_the_same_whatever_the_sub_words(
+def test_evaluation_is_independent_of_subwords(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]], everything: bool
 ) -> None:
     """With tags that are read off the labels, all words that have tokens are right, however they are cut."""
@@ -141,7 +141,7 @@ def tagger(ready: Prepared) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["word", "bpe", "byte_bpe", "unigram", "char"])
-def test_the_stock_pipeline_finds_where_a_word_starts(tmp_path: Path, kind: str) -> None:
+def test_stock_pipeline_reports_word_starts(tmp_path: Path, kind: str) -> None:
     ready = prepared(tmp_path, tokenizer={"train": kind, "vocab_size": 2000})
     ready.state.tokenizers.source.save_pretrained(tmp_path / "saved")
     entities = tagger(ready)(SENTENCE)
@@ -159,7 +159,7 @@ def test_the_stock_pipeline_groups_the_word_pieces_of_a_word(tmp_path: Path) -> 
     assert [SENTENCE[entity["start"] : entity["end"]].strip() for entity in entities] == SENTENCE.split()
 
 
-def test_byte_level_tokenizers_of_others_find_where_a_word_starts(tmp_path: Path) -> None:
+def test_foreign_byte_level_tokenizers_report_word_starts(tmp_path: Path) -> None:
     """Like that of RoBERTa, whose post-processor trims the space before a word."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     backend = Tokenizer(models.BPE({token: n for n, token in enumerate(["<s>", "</s>", "<unk>", *letters])}, []))
@@ -173,7 +173,7 @@ def test_byte_level_tokenizers_of_others_find_where_a_word_starts(tmp_path: Path
     assert shown == SENTENCE.replace(" ", "")
 
 
-def test_words_without_tokens_are_outside_and_told(tmp_path: Path) -> None:
+def test_words_without_tokens_are_tagged_outside_and_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {"tokens": ["Anna", "\u200b \t", ""], "tags": ["B-PER", "B-PER", "O"]}]
     ready = prepared(tmp_path, rows, tokenizer={"train": "wordpiece", "min_frequency": 1})
     evaluation = evaluated(ready)
@@ -183,7 +183,7 @@ def test_words_without_tokens_are_outside_and_told(tmp_path: Path) -> None:
     assert any("words without a token" in line for line in ready.summary())
 
 
-def test_long_words_and_sentences_are_cut_and_told(tmp_path: Path) -> None:
+def test_long_words_and_sentences_are_truncated_and_counted(tmp_path: Path) -> None:
     long = [
         {"tokens": ["x" * 300, "Anna"], "tags": ["B-LOC", "B-PER"]},
         {"tokens": ["Bo"] * 90, "tags": ["B-PER"] * 90},
@@ -199,7 +199,7 @@ def test_long_words_and_sentences_are_cut_and_told(tmp_path: Path) -> None:
     assert (len(out.encoded["train"].examples), out.dropped) == (len(ROWS), {"max_length": 2})
 
 
-def test_schemes_are_found_out_and_converted(tmp_path: Path) -> None:
+def test_schemes_are_detected_and_converted(tmp_path: Path) -> None:
     rows = [{"tokens": ["Anna", "Li", "Bo", "met"], "tags": ["I-PER", "I-PER", "B-PER", "O"]}] * 3
     ready = prepared(tmp_path, rows, scheme="IOBES")
     assert list(ready.state.labels) == ["O", "B-PER", "I-PER", "E-PER", "S-PER"]
@@ -207,7 +207,7 @@ def test_schemes_are_found_out_and_converted(tmp_path: Path) -> None:
     assert any("tags are IOB1, and become IOBES" in line for line in ready.summary())
 
 
-def test_later_parts_of_a_word_learn_nothing_or_go_on(tmp_path: Path) -> None:
+def test_later_subwords_are_ignored_or_continue_the_tag(tmp_path: Path) -> None:
     first = prepared(tmp_path / "a").encoded["train"].examples.batch(np.array([1]))["labels"][0].tolist()
     every = prepared(tmp_path / "b", label_all_tokens=True)
     names = every.state.labels
@@ -233,12 +233,12 @@ def test_tags_that_are_no_spans(tmp_path: Path) -> None:
         ([{"tokens": ["Anna"], "tags": "O"}] * 2, "expected a list of labels"),
     ],
 )
-def test_what_cannot_be_learned_is_named(tmp_path: Path, rows: Any, message: str) -> None:
+def test_unlearnable_data_is_rejected(tmp_path: Path, rows: Any, message: str) -> None:
     with pytest.raises(DataError, match=message):
         prepared(tmp_path, rows)
 
 
-def test_contradictions_are_named(tmp_path: Path) -> None:
+def test_contradictory_recipes_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"eval.metrics: entity_f1 measures spans"):
         recipe(tmp_path, "tagging", {"path": "x", "scheme": "none"}, eval={"metrics": ["entity_f1"]})
     with pytest.raises(RecipeError, match=r"data.tags"):

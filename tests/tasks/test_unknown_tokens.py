@@ -74,7 +74,7 @@ def test_unknown_words_are_generated_and_reported(run: Path, kit_here: RunKit, t
         ("byte_bpe", "a bird, b", "a bird, b"),
     ],
 )
-def test_every_kind_of_tokenizer_shows_what_it_does_not_know(kind: str, text: str, expected: str) -> None:
+def test_every_tokenizer_marks_unknown_text(kind: str, text: str, expected: str) -> None:
     section = Seq2SeqTokenizerSection(
         **{"train": kind, "vocab_size": 300, **({} if kind == "unigram" else {"min_frequency": 1})}
     )
@@ -100,7 +100,7 @@ def test_pretrained_and_masked_tokenizers_show_it_too() -> None:
 
 
 @pytest.mark.parametrize("name", ["unknown_id", "decode_text"])
-def test_what_the_pipeline_of_images_copies_is_equal(name: str) -> None:
+def test_code_copied_by_the_image_pipeline_is_equal(name: str) -> None:
     original, copy = (vars(module)[name] for module in (text_to_text, image_to_text))
     assert inspect.getsource(original) == inspect.getsource(copy)
 

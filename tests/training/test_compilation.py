@@ -135,7 +135,7 @@ def test_the_run_reports_that_nothing_is_compiled(tmp_path: Path, kit_here: RunK
 
 @pytest.mark.soak
 @pytest.mark.parametrize("task", SECTIONS)
-def test_compiled_training_is_uncompiled_training(task: str, tmp_path: Path) -> None:
+def test_compiled_training_equals_eager_training(task: str, tmp_path: Path) -> None:
     figures = []
     for compiled in ("false", "true"):
         torch._dynamo.reset()

@@ -76,7 +76,7 @@ def test_each_parameter_has_the_rate_of_its_layer(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("frozen", ["embeddings", 2, 3])
-def test_what_is_frozen_is_below_what_is_not(kind: str, frozen: Any) -> None:
+def test_frozen_layers_are_below_trained_layers(kind: str, frozen: Any) -> None:
     model = small(kind)
     freeze(model, section(freeze=frozen))
     highest = 0 if frozen == "embeddings" else frozen
@@ -92,7 +92,7 @@ def test_what_is_frozen_is_below_what_is_not(kind: str, frozen: Any) -> None:
                   "decoder_attention_heads": 2}, "an encoder and a decoder"),
     ],
 )  # fmt: skip
-def test_a_model_whose_layers_cannot_be_told_is_refused(kind: str, sizes: dict[str, int], reason: str) -> None:
+def test_model_with_unknown_layers_is_rejected(kind: str, sizes: dict[str, int], reason: str) -> None:
     config = AutoConfig.for_model(kind, vocab_size=20, pad_token_id=1, **sizes)
     model = AutoModelForSequenceClassification.from_config(config)
     for key, values in (("train.freeze", {"freeze": 1}), ("train.layer_decay", {"layer_decay": 0.9})):
@@ -101,7 +101,7 @@ def test_a_model_whose_layers_cannot_be_told_is_refused(kind: str, sizes: dict[s
             ask(model, section(**values))
 
 
-def test_frozen_layers_are_bit_by_bit_as_they_were(tmp_path: Path) -> None:
+def test_frozen_layers_are_bit_identical(tmp_path: Path) -> None:
     rows = [{"text": "ab cd"[: 1 + i % 5], "label": "xy"[i % 2]} for i in range(40)]
     data = {"path": str(write_rows(tmp_path / "data", train=rows, validation=rows[:4]))}
     model = {**TINY, "num_hidden_layers": 3}
@@ -121,7 +121,7 @@ def test_frozen_layers_are_bit_by_bit_as_they_were(tmp_path: Path) -> None:
         train(layerwise_recipe.with_values("train", freeze=4), tmp_path / "again")
 
 
-def test_counts_say_what_is_trained() -> None:
+def test_trained_parameters_are_counted() -> None:
     model = small("bert")
     total = sum(parameter.numel() for parameter in model.parameters())
     assert parameter_counts(model) == (total, total)

@@ -112,7 +112,7 @@ def test_the_head_sees_masked_positions_only() -> None:
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2", "llama"])
-def test_a_suited_model_is_the_same_function_in_training(kind: str) -> None:
+def test_adapted_model_computes_the_same_in_training(kind: str) -> None:
     """Exchanged parts change neither the loss nor a gradient, with and without padding."""
     register_models()
     sizes = {**(ENCODERS | CAUSAL)[kind], "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -151,7 +151,7 @@ def test_plain_attention_with_dropout_has_the_mean_of_attention_without(causal: 
     assert torch.allclose(nearly, exact, atol=1e-6)
 
 
-def test_a_chunked_loss_gives_its_gradients_away_once() -> None:
+def test_chunked_loss_releases_its_gradients() -> None:
     head, hidden = nn.Linear(4, 9), torch.randn(3, 4, requires_grad=True)
     loss = chunked_cross_entropy(hidden, head, torch.tensor([1, 2, 3]))
     loss.backward(retain_graph=True)

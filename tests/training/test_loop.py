@@ -21,7 +21,7 @@ def run(recipe: Path, output: Path, *overrides: str) -> Path:
     return train(load_recipe(recipe, overrides), output).folder
 
 
-def test_a_run_folder_holds_what_it_should(trained: Path) -> None:
+def test_run_folder_contents(trained: Path) -> None:
     files = {str(path.relative_to(trained)) for path in trained.rglob("*") if path.is_file()}
     expected = [
         "recipe.yaml",
@@ -43,7 +43,7 @@ def test_a_run_folder_holds_what_it_should(trained: Path) -> None:
     assert not any(name.endswith((".bin", ".pt", ".pkl")) for name in files)
 
 
-def test_patience_ends_a_run(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_early_stopping_ends_a_run(tiny_recipe: Path, tmp_path: Path) -> None:
     # a learning rate of nearly nothing gains nothing after the first evaluation: exact match stays where it is, and
     # the loss, which decides between equals, must not fall either
     folder = run(
@@ -57,14 +57,14 @@ def test_patience_ends_a_run(tiny_recipe: Path, tmp_path: Path) -> None:
     assert evaluated[-1] == results["train"]["steps"]
 
 
-def test_time_ends_a_run_and_what_is_there_is_evaluated(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_max_minutes_ends_a_run_which_is_evaluated(tiny_recipe: Path, tmp_path: Path) -> None:
     folder = run(tiny_recipe, tmp_path / "run", "train.max_minutes=1e-9", "train.max_steps=1000")
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     assert results["train"]["steps"] == 0
     assert results["test"]["examples"] == 20
 
 
-def test_epochs_are_steps(tiny_recipe: Path, tmp_path: Path) -> None:
+def test_num_train_epochs_become_steps(tiny_recipe: Path, tmp_path: Path) -> None:
     folder = run(tiny_recipe, tmp_path / "run", "train.max_steps=null", "train.num_train_epochs=1.5", "eval.steps=0")
     results = json.loads((folder / "results.json").read_text(encoding="utf-8"))
     assert results["train"]["epochs"] == pytest.approx(1.5, abs=0.1)
@@ -111,7 +111,7 @@ def test_the_best_checkpoint_is_kept_and_exported(tiny_recipe: Path, tmp_path: P
     assert steps == {best, 30}
 
 
-def test_a_loss_that_is_not_finite_stops_with_its_batch(
+def test_nonfinite_loss_stops_with_its_batch(
     tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Seq2SeqObjective.forward
@@ -160,7 +160,7 @@ def test_a_run_is_repeated_from_its_own_recipe(trained: Path, tmp_path: Path) ->
     assert again.results["test"] == first["test"]
 
 
-def test_tensorboard_or_a_clear_refusal(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
+def test_tensorboard_is_used_or_its_absence_reported(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
     done = kit_here("train", tiny_recipe, "train.max_steps=2", "train.report_to=[tensorboard]")
     try:
         import tensorboard  # noqa: F401

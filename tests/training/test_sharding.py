@@ -69,7 +69,7 @@ def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["causal_lm", *OTHERS])
-def test_divided_weights_learn_what_whole_ones_do(kind: str, tmp_path: Path) -> None:
+def test_sharded_training_equals_replicated_training(kind: str, tmp_path: Path) -> None:
     """Dropout, accumulation, clipping and a moving average on; a GPT-2 has its word vectors tied, and layers that are
     gathered one by one. Then a run goes on sharded that was not, and the other way round, with another number."""
     recipe = load_recipe(write_recipe(tmp_path, kind), [*SAME, "train.save_total_limit=9"])
@@ -127,7 +127,7 @@ def test_a_layer_that_shares_weights_stays_with_the_whole(tied: bool) -> None:
         ([], 2, {"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is not supported"),
     ],
 )
-def test_what_does_not_work_together_is_refused(
+def test_unsupported_combinations_are_rejected(
     tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch, overrides: list[str], processes: int, variables: dict[str, str],
     message: str,
 ) -> None:  # fmt: skip
@@ -139,7 +139,7 @@ def test_what_does_not_work_together_is_refused(
         sharding.check(recipe, accelerator)
 
 
-def test_one_process_has_nothing_to_divide(tiny_recipe: Path, kit_here: RunKit) -> None:
+def test_one_process_has_nothing_to_shard(tiny_recipe: Path, kit_here: RunKit) -> None:
     done = kit_here("train", tiny_recipe, "--shard")
     assert done.returncode == 2
     assert "--shard splits the weights across processes: add --processes 2 or more" in done.stderr

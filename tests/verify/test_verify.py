@@ -172,13 +172,13 @@ def test_a_broken_model_fails_the_right_proofs(
     assert failures(built(model_class, **choices)) == failing
 
 
-def test_an_encoder_that_reads_left_padding_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_encoder_that_reads_left_padding_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kit.models.recurrent, "left_align_index", lambda mask, reverse: None)
     assert failures(built()) == {"left padding"}
 
 
 @pytest.mark.parametrize("broken", ["summed_loss", "forward"])
-def test_a_wrong_objective_is_found(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
+def test_wrong_objective_fails(monkeypatch: pytest.MonkeyPatch, broken: str) -> None:
     right = Seq2SeqObjective.summed_loss
 
     def without_smoothing(self: Seq2SeqObjective, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
@@ -191,7 +191,7 @@ def test_a_wrong_objective_is_found(monkeypatch: pytest.MonkeyPatch, broken: str
     assert failures(built()) == ({"loss"} if broken == "summed_loss" else {"accumulation"})
 
 
-def test_a_model_that_cannot_overfit_is_found() -> None:
+def test_model_that_cannot_overfit_fails() -> None:
     for model_class, learns in ((Model, True), (IgnoresSource, False), (DoesNotLearn, False)):
         model = built(model_class, attention="none", context_to=[])
         check = learning.overfitting(Subject(model, random_batch(model, 0)))
@@ -271,7 +271,7 @@ def test_a_tiny_copy_keeps_the_choices_and_which_sizes_are_equal() -> None:
     assert same.encoder_size == same.hidden_size == same.word_embedding_size == 4
 
 
-def test_a_model_is_left_as_it_was() -> None:
+def test_model_is_unchanged() -> None:
     model = built(dropout=0.5).train()
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
     settings = model.generation_config.to_dict()
@@ -283,7 +283,7 @@ def test_a_model_is_left_as_it_was() -> None:
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_tokenizers_that_do_not_fit_are_found() -> None:
+def test_mismatched_tokenizers_fail() -> None:
     words = ["a b c d e f g h"]
     tokenizers = train_tokenizers(Seq2SeqTokenizerSection(train="word", min_frequency=1), words, words)
     size = len(tokenizers.source)
@@ -337,7 +337,7 @@ def test_a_run_is_proved_with_its_weights_and_its_data_where_it_still_is(recipe_
     assert {"loss", "padding"} <= {check.name for check in verify(run) if not check.passed}
 
 
-def test_what_is_neither_is_refused(tmp_path: Path) -> None:
+def test_neither_run_nor_recipe_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no recipe\.yaml"):
         verify(tmp_path)
     with pytest.raises(RecipeError, match="no recipe"):

@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return trained(tmp_path_factory.mktemp("run"), "classification").folder
 
 
-def test_a_model_that_reads_its_padding_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_that_reads_padding_fails(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = BertForSequenceClassification.forward
 
     def without_mask(self: Any, attention_mask: Any = None, **inputs: Any) -> Any:
@@ -60,7 +60,7 @@ def test_a_model_that_reads_its_padding_is_found(run: Path, monkeypatch: pytest.
     assert failed(run) == {"padding", "pipeline"}  # evaluation reads batches, the pipeline one text at a time
 
 
-def test_a_wrong_loss_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_loss_fails(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def forward(self: LabelObjective, batch: Any, totals: torch.Tensor) -> torch.Tensor:
         return self.summed_loss(self.output(batch), batch, training=True) / len(batch["labels"])
 
@@ -70,7 +70,7 @@ def test_a_wrong_loss_is_found(run: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert failed(run) == {"loss", "accumulation"}
 
 
-def test_labels_in_another_order_are_found(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_in_another_order_fail(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     names = config["id2label"]
     changed = {**config, "id2label": {"0": names["1"], "1": names["0"], **{k: names[k] for k in list(names)[2:]}}}
