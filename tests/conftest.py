@@ -1,4 +1,4 @@
-"""What several tests need: a tiny recipe, and the real command line."""
+"""Fixtures: tiny recipes and runs, the command line, and a local Hub."""
 
 import atexit
 import os
@@ -81,7 +81,7 @@ def kit(tmp_path: Path) -> RunKit:
 
 @pytest.fixture
 def kit_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> RunKit:
-    """The command line within this process: the same arguments, output and exit code, without the start-up time."""
+    """The command line within this process: same arguments, output and exit code, without the start-up time."""
     from kit.cli import main
 
     def run(*arguments: object) -> subprocess.CompletedProcess[str]:
@@ -98,7 +98,7 @@ def kit_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.Capt
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with two vocabularies and attention, trained for a moment."""
+    """A finished run of a translation model with two vocabularies and attention."""
     from support.recipes import make_recipe
 
     from kit import train
@@ -110,7 +110,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run_of_task(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """A function that returns a finished run of a task on built-in data, trained for a moment."""
+    """A function that returns a finished two-step run of a task on built-in data."""
     from functools import cache
 
     from support.recipes import SCORED, make_recipe
@@ -141,7 +141,7 @@ NUMBERS = {
 
 @pytest.fixture(scope="session")
 def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with four directions between three languages, of numbers in words, trained for a moment."""
+    """A finished run with four directions between three languages, on numbers in words."""
     import random
 
     from support.recipes import make_recipe
@@ -171,7 +171,7 @@ def multilingual(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> "Iterator[HubServer]":
-    """A Hub that this process talks to, with a token that may write, an empty cache, and no time lost by waiting."""
+    """A local Hub for this process, with a writing token, an empty cache, and retries that do not wait."""
     import huggingface_hub.file_download
     import huggingface_hub.utils._http
     from huggingface_hub import constants

@@ -325,7 +325,7 @@ def as_lines(rows: Path, path: Path) -> Path:
 
 
 def compare(old: Path, new: Path, names: list[str]) -> int:
-    """Print every difference between two folders of results; returns how many there are."""
+    """Print every difference between two folders of results; returns their number."""
     differences = 0
     for name in names:
         job_differences = list(differences_of(name, old, new))

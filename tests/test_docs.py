@@ -80,7 +80,7 @@ class Names:
 
 
 def check(command: Command, names: Names) -> None:
-    """Check one command of a shell, with whatever of kit is in it."""
+    """Check one shell command, including every kit command within it."""
     words = list(command.words)
     while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):  # variables of the environment
         del words[0]
@@ -151,7 +151,7 @@ def check_overrides(command: str, recipe: str | None, overrides: list[str]) -> N
 
 
 def check_script(arguments: list[str], names: Names) -> None:
-    """A script of the project: it is there, and knows its options; `key=value` belongs to the recipe that it names."""
+    """A script of the project exists and has its options; `key=value` belongs to the recipe that it names."""
     path, *rest = arguments
     assert (ROOT / path).is_file(), path
     source = (ROOT / path).read_text(encoding="utf-8")
@@ -203,7 +203,7 @@ def test_the_commands_of_a_recipe_header_parse(path: Path) -> None:
 
 
 class naming:
-    """Say which command it was that failed."""
+    """Adds the failing command to an error."""
 
     def __init__(self, command: Command) -> None:
         self.command = command

@@ -106,7 +106,7 @@ def test_many_kills(tiny_recipe: Path, tmp_path: Path, processes: int) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path, kit: RunKit) -> Callable[..., Path]:
-    """`run("translation", 2, "name", *overrides)`: a training by the command line, in so many processes."""
+    """`run("translation", 2, "name", *overrides)` trains through the command line in this number of processes."""
 
     def train(kind: str, processes: int, name: str, *arguments: str) -> Path:
         recipe = write_recipe(tmp_path, kind)

@@ -154,7 +154,7 @@ def test_hostile_examples_stay_in_their_cells(run: Path) -> None:
 
 
 def seen(text: str) -> str:
-    """What a reader sees of a text: one line, with a replacement for what cannot be shown."""
+    """A text as displayed: one line, with replacements for undisplayable characters."""
     bad = {"\x00", "\x1b", "\ud800", "\u202e"}
     return "".join("\ufffd" if letter in bad else letter for letter in " ".join(text.split()))
 

@@ -1,4 +1,4 @@
-"""Every template, rendered: valid metadata, no gaps, no empty sections, code that compiles, well-formed Markdown."""
+"""Every rendered template has valid metadata, no gaps, no empty sections, code that compiles, and valid Markdown."""
 
 import json
 import math

@@ -20,7 +20,7 @@ INPUTS = {
     "question_answering": ("new.jsonl", '{"question": "When?", "context": "On 3 May 1984 it rained."}\n'),
     "forecasting": ("new.jsonl", json.dumps({"values": [[0.1, 0.2]] * 12}) + "\n"),
 }
-"""Rows to predict."""
+"""Rows to predict, by task."""
 RANKED = {"classification": "top_labels", "question_answering": "top_answers", "masked_lm": "top_tokens"}
 """Columns of `kit predict --top-k`."""
 
@@ -37,7 +37,7 @@ def test_every_command(
         return done.stdout
 
     def refuse(command: str, *arguments: object) -> None:
-        """The command names another one, which there is."""
+        """The message names another command, which exists."""
         done = kit_here(command, *arguments)
         named = done.stderr.rpartition("use `kit ")[2].partition("`")[0]
         assert done.returncode == 2, done.stdout

@@ -1,4 +1,4 @@
-"""A user's mistake ends in one message that names it and says what to do, with exit code 2 and nothing overwritten."""
+"""A user's mistake ends in one message that names it and the remedy, with exit code 2 and nothing overwritten."""
 
 import gzip
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Every option of a command acts, or is refused with one message: none is accepted and ignored."""
+"""Every option of a command has an effect or is rejected with one message; none is ignored."""
 
 import ast
 import inspect

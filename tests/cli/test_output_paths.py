@@ -1,4 +1,4 @@
-"""Where commands write: a path that cannot be is one message before the work, and a kill blocks nothing."""
+"""Output paths: an unwritable one is reported before the work, and leftovers of a kill do not block."""
 
 import os
 from pathlib import Path
@@ -25,7 +25,7 @@ WRITERS: dict[str, tuple[list[str], str]] = {
 
 @pytest.fixture
 def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Work that begins, which it must not."""
+    """The expensive work that was started; must stay empty."""
     from kit.pretrained.folder import ModelFolder
     from kit.runs import average, merge
 
@@ -70,7 +70,7 @@ def test_a_figure_does_not_replace_a_file(trained: Path, tmp_path: Path, kit_her
 
 
 def test_two_writers_of_one_file(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
-    """The second is refused, the first completes; a killed one is followed by the next."""
+    """The second writer is rejected and the first completes; leftovers of a killed writer are replaced."""
     (tmp_path / "lines.txt").write_text("1 May 2020\n2 May 2020\n")
     (tmp_path / ".tmp-out.txt").write_text("what a killed process left, longer than the output will be" * 9)
     output = tmp_path / "out.txt"
@@ -87,7 +87,7 @@ def test_two_writers_of_one_file(trained: Path, tmp_path: Path, kit_here: RunKit
 
 
 def test_leftovers_of_a_killed_command_do_not_block(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:
-    """`kit average` and `kit copy` take over; the complete run has no trace of the temporary folder."""
+    """`kit average` and `kit copy` replace them; the complete run has no trace of the temporary folder."""
     left = tmp_path / ".tmp-mean" / "mean"
     (left / "model").mkdir(parents=True)
     (left / "recipe.yaml").write_text("task: trans")

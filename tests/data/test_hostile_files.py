@@ -25,7 +25,7 @@ from kit.runs.prepare import prepare
 
 
 def zeros_npz(path: Path, size: int) -> None:
-    """An archive with an array of so many zeros, written without having them in memory."""
+    """An archive with an array of zeros, written without holding it in memory."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": "|u1", "fortran_order": False, "shape": (size,)})
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("x.npy", "w") as file:
@@ -35,7 +35,7 @@ def zeros_npz(path: Path, size: int) -> None:
 
 
 def long_line(path: Path, size: int) -> None:
-    """A line of so many characters."""
+    """A line of this length."""
     with gzip.open(path, "wb", compresslevel=1) as file:
         for _ in range(size // 2**20):
             file.write(b"x" * 2**20)

@@ -1,4 +1,4 @@
-"""One count of what splits share with the training data, in `kit data`, the log of a run, its results and its card."""
+"""The overlap of splits with training data is the same in `kit data`, the log, the results and the card."""
 
 import json
 import re
@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 
 def shared(rows: Sequence[Row], train: Sequence[Row], parts: Callable[[Row], Any]) -> int:
-    """How many rows have parts that a training row has, counted by hand."""
+    """The number of rows whose parts occur in a training row, counted by hand."""
     known = {json.dumps(parts(row)) for row in train}
     return sum(json.dumps(parts(row)) in known for row in rows)
 

@@ -1,4 +1,4 @@
-"""Text in parquet files that is not UTF-8, which pyarrow reads without looking."""
+"""Text in parquet files that is not UTF-8, which pyarrow reads without checking."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,7 +16,7 @@ ROWS = 200
 
 
 def texts(bad: int) -> pa.Array:
-    """Strings of which one is invalid, as no check finds out when the array is made."""
+    """Strings of which one is invalid, which no check detects when the array is created."""
     return pa.array([b"\xff\xfe" if number == bad else b"text" for number in range(ROWS)], pa.binary()).view(
         pa.string()
     )

@@ -1,4 +1,4 @@
-"""A tokenizer of two vocabularies is used as Marian's: by transformers' scripts, and in a process without kit."""
+"""A tokenizer with two vocabularies works like Marian's: in scripts of transformers, and without kit."""
 
 import copy
 import pickle
@@ -96,7 +96,7 @@ def folder(tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def test_transformers_scripts_train_and_evaluate_without_kit(folder: Path, tmp_path: Path) -> None:
-    """What run_translation.py does: `text_target`, DataCollatorForSeq2Seq, and `batch_decode` of both."""
+    """The steps of run_translation.py: `text_target`, DataCollatorForSeq2Seq, and `batch_decode` of both sides."""
     run_without_kit(PROGRAM, tmp_path, folder, "|".join(SOURCES), "|".join(TARGETS))
 
 

@@ -73,7 +73,7 @@ def test_known_words_keep_all_their_spaces(words):
 @settings(deadline=None)
 @given(text=st.text(LETTERS, max_size=30), kind=st.sampled_from(["word", "bpe", "byte_bpe", "unigram"]))
 def test_offsets_leave_out_the_space_before_a_word(text, kind):
-    """The text of a token is what its offsets cut out, so an entity starts at its first letter."""
+    """The text of a token is the slice of its offsets, so an entity starts at its first letter."""
     encoding = trained(kind, "none").source.backend_tokenizer.encode(text)
     covered = set()
     for token, (start, end) in zip(encoding.tokens[:-1], encoding.offsets[:-1], strict=True):
@@ -89,7 +89,7 @@ def test_offsets_leave_out_the_space_before_a_word(text, kind):
 
 
 def test_offsets_of_wordpiece_are_as_long_as_its_tokens():
-    """transformers tells words from their parts by it: there, the space before a word counts."""
+    """transformers distinguishes words from subwords by it, and counts the space before a word."""
     encoding = trained("wordpiece", "none").source.backend_tokenizer.encode("the cat, sat")
     spans = ["the cat, sat"[start:end] for start, end in encoding.offsets[:-1]]
     assert "".join(spans) == "the cat, sat"

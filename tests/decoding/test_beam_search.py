@@ -1,4 +1,4 @@
-"""Our search: what transformers' own gives, with fewer rows, for every kind of model and setting."""
+"""kit's beam search equals that of transformers, with fewer rows, for every kind of model and setting."""
 
 import copy
 import statistics
@@ -83,7 +83,7 @@ OWN = ["pre-norm", "post-norm", "additive"]
 
 @cache
 def model_of(name: str) -> PreTrainedModel:
-    """With every parameter moved; in double precision, so that rounding cannot decide between two hypotheses."""
+    """With every parameter perturbed, and in float64, so that rounding cannot decide between two hypotheses."""
     torch.manual_seed(3)
     model = MODELS[name]().double().eval()
     perturb_parameters(model)
@@ -221,7 +221,7 @@ def watch(module: nn.Module, seen: list[Any], measure: Callable[..., Any]) -> An
 
 
 def ending(name: str) -> dict[str, Any]:
-    """Settings by which sentences finish at different times."""
+    """Settings with which sentences finish at different steps."""
     return {"num_beams": 4, "eos_token_id": ends_of(name), "early_stopping": True}
 
 
@@ -299,7 +299,7 @@ def test_every_attention_implementation_gives_the_same(implementation: str) -> N
 
 
 class After(StoppingCriteria):
-    """Ends every output that has a given token."""
+    """Ends every output that contains token 8."""
 
     def __call__(self, input_ids: Tensor, scores: Any, **kwargs: Any) -> Tensor:
         return (input_ids == 8).any(1)

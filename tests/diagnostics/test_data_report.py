@@ -157,7 +157,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str, list[str]]] = {
         [DECODER, "tokenizer.train=char", "data.max_length=64", "eval.max_new_tokens=4"],
     ),
 }  # fmt: skip
-"""How a data set is written, what a model would learn from it, the recipe, and tiny settings for it."""
+"""How each data set is written, the task that kit guesses, the recipe, and tiny settings for it."""
 SAME_TASK = ("pairs", "numbers", "several labels")
 """Cases of a task that another case trains."""
 

@@ -1,4 +1,4 @@
-"""Every figure that `kit data` reports on small hand-made data sets equals one that is counted by hand."""
+"""Every figure that `kit data` reports on small data sets equals a count by hand."""
 
 import copy
 import io

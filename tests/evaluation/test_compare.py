@@ -1,4 +1,4 @@
-"""Comparison of runs: equal to an independent bootstrap and to sacrebleu's draws, refused where unfair."""
+"""Comparison of runs equals an independent bootstrap and sacrebleu's draws, and is rejected where unfair."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Metrics of labels, scores, numbers and tags: equal to counting by hand, and clear about what cannot be judged."""
+"""Metrics of labels, scores, numbers and tags equal counts by hand, and name invalid input."""
 
 import math
 from typing import Any

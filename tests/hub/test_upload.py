@@ -1,4 +1,4 @@
-"""Uploads: one complete commit or none, whatever happens to the connection."""
+"""Uploads: one complete commit or none, however the connection fails."""
 
 import warnings
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Vectors of texts: the same alone and in a batch, in order, from every kind of model that has them."""
+"""Embeddings of texts: independent of the batch, in order, from every kind of model that has them."""
 
 import json
 from pathlib import Path

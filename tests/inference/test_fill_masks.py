@@ -1,4 +1,4 @@
-"""`kit predict` with masked language models: what the stock pipeline fills in, and whether texts belong together."""
+"""`kit predict` with masked language models: tokens of the stock fill-mask pipeline, and sentence pairs."""
 
 import json
 from pathlib import Path

@@ -50,11 +50,11 @@ def texts_of(outputs: Iterator[list[Output]]) -> list[str]:
 
 
 class Line(str):
-    """A text that can be seen to die."""
+    """A text whose lifetime a weak reference can observe."""
 
 
 def test_memory_is_bounded_by_one_portion(translator: Translator) -> None:
-    """What 2,000 lines need is what a few portions of 50 need: this is why memory does not grow with the file."""
+    """2,000 lines hold as many objects as a few portions of 50: memory does not grow with the file."""
     lines: weakref.WeakSet[Line] = weakref.WeakSet()
     read = done = 0
 
@@ -165,7 +165,7 @@ Search = Any
 def test_failing_batch_is_retried_in_halves(
     trained: Path, translator: Translator, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A machine with memory for two lines at a time, and a line of 19 characters that never goes through."""
+    """A machine with memory for two lines at a time, and a line of 19 characters that always fails."""
     lines = [*GOOD, "", *GOOD, "6 May 2002"]
     expected = texts_of(translator.translate(lines))
     search, sizes = kit.tasks.families.seq2seq.inference.search, []
@@ -258,7 +258,7 @@ def test_no_repeat_ngram_size(trained: Path, tmp_path: Path, kit_here: RunKit) -
 
 
 def test_samples_of_an_encoder_decoder(trained: Path, kit_here: Any, tmp_path: Path) -> None:
-    """They follow their seed, and their score is the mean log-probability of their tokens by teacher forcing."""
+    """Samples follow their seed; their score is the mean log-probability of their tokens under teacher forcing."""
     lines = ["3 May 1984", "4. Juni 1990", "1 mai 2001"]
     translator = Translator(trained)
 

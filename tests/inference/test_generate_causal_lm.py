@@ -1,4 +1,4 @@
-"""`kit generate` with language models: batches write what each line alone gets, from START or from a beginning."""
+"""`kit generate` with language models: output is independent of the batch, with and without a prompt."""
 
 import json
 from pathlib import Path
@@ -24,7 +24,7 @@ LINES = ["the", "", "a dog ran to", "no cat sat on a mat and", "dog", "the cat"]
 
 @pytest.fixture(scope="module", params=["gpt2", "rnn_lm"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model with pronounced opinions, so that rounding decides nothing."""
+    """A random model with peaked distributions, so that rounding decides nothing."""
     register()
     folder = tmp_path_factory.mktemp(request.param)
     tokenizer = train_tokenizer(TokenizerSection(train="byte_bpe", vocab_size=290, min_frequency=1), TEXT, "causal")

@@ -1,4 +1,4 @@
-"""A command opens its model once, and runs it on the device that training uses."""
+"""A command opens its model once, and runs it on the device of training."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""`kit plot`: the weights are those that `generate()` saw, and the pictures show the ones that were asked for."""
+"""`kit plot`: the weights equal those of `generate()`, and the figures show the requested ones."""
 
 import json
 import shutil
@@ -143,7 +143,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
 
 
 def tokens_along(figure: Figure) -> tuple[list[str], list[str]]:
-    """Who looks, and what is looked at."""
+    """The labels of queries and of keys."""
     axes = figure.axes[0]
     return [text.get_text() for text in axes.get_yticklabels()], [text.get_text() for text in axes.get_xticklabels()]
 

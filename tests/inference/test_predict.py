@@ -1,4 +1,4 @@
-"""`kit predict` on rows: the predictions of training, from files as people have them, and none is lost in silence."""
+"""`kit predict` on rows: the predictions of training, from common file layouts, with every problem reported."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""The same translations, however the trained model is used: in kit, from its folder alone, or by hand."""
+"""The same translations from kit, from pipelines, and from the command line."""
 
 import gzip
 import json

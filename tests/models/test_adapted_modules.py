@@ -62,7 +62,7 @@ MODELS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 
 
 def built(name: str, **changes: Any) -> PreTrainedModel:
-    """A model in float64, with no parameter at its first value."""
+    """A model in float64, with every parameter perturbed."""
     model_class, config_class, values = MODELS[name]
     torch.manual_seed(0)
     model = model_class(config_class(**{**values, **changes})).double()
@@ -87,7 +87,7 @@ def batch_for(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 def ways(model: PreTrainedModel) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All that peft can adapt or train in full: modules of the classes that it knows, any module, any matrix."""
+    """Everything that peft can adapt or train in full: supported modules, any module, any matrix."""
     some_linear = next(name for name, module in model.named_modules() if isinstance(module, nn.Linear))
     for name, module in model.named_modules():
         parameters = dict(module.named_parameters(recurse=False))

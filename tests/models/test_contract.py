@@ -1,4 +1,4 @@
-"""What transformers, torch and accelerate expect of every model: each contract for each model class, or why not.
+"""Contracts of transformers, torch and accelerate, for every model class, or the reason why one does not apply.
 
 Export is in `test_export.py`, adapters of peft on every kind of module in `test_adapted_modules.py`.
 """

@@ -1,4 +1,4 @@
-"""The dialogue model: turns and their tokens, with padding and without, and all that it shares with other writers."""
+"""The dialogue model: turns and tokens with and without padding, and the proofs that all decoders share."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ LENGTHS = ((3, 1, 4), (2,), (1, 5))  # of the turns of three dialogues
 
 
 def tiny(**choices: Any) -> HREDForConditionalGeneration:
-    """A random model in float64, with no parameter at its first value."""
+    """A random model in float64, with every parameter perturbed."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 5, "hidden_size": 4, "embedding_size": 3}
     model = HREDForConditionalGeneration(HREDConfig(**{**sizes, **choices})).double().eval()
@@ -49,7 +49,7 @@ def random_dialogues(lengths: tuple[tuple[int, ...], ...] = LENGTHS, vocabulary:
 def padded(
     spoken: list[list[Tensor]], turns: int = 0, tokens: int = 0, left: tuple[bool, bool] = (False, False)
 ) -> dict[str, Tensor]:
-    """Dialogues in one batch, with room for so many more turns and tokens on one side, and any token in it."""
+    """Dialogues in one batch, padded by further turns and tokens on either side, with arbitrary tokens as padding."""
     max_turns, longest = (
         max(map(len, spoken)) + turns,
         max(len(turn) for dialogue in spoken for turn in dialogue) + tokens,

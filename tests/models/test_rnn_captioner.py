@@ -1,4 +1,4 @@
-"""The captioner: what it makes of images, with padding and without, and all that it shares with other writers."""
+"""The captioner: images with and without padding, and the proofs that all decoders share."""
 
 import io
 from pathlib import Path
@@ -33,7 +33,7 @@ RESNET = {"model_type": "resnet", "embedding_size": 4, "hidden_sizes": [4, 6], "
 
 
 def tiny(**choices: Any) -> RNNCaptionerForConditionalGeneration:
-    """A random model in float64, with no parameter at its first value."""
+    """A random model in float64, with every parameter perturbed."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 5, "hidden_size": 4, "embedding_size": 3, "cnn_channels": [4, 6]}
     model = RNNCaptionerForConditionalGeneration(RNNCaptionerConfig(**{**sizes, **choices})).double().eval()

@@ -30,7 +30,7 @@ def name_of(choices: dict[str, Any]) -> str:
 
 
 def tiny(**choices: Any) -> RNNForecasterForPrediction:
-    """A random model in float64, with no parameter and no normalization at its first value."""
+    """A random model in float64, with every parameter and normalization perturbed."""
     torch.manual_seed(0)
     sizes = {"value_size": 2, "context_size": 1, "hidden_size": 4, "horizon": 3}
     model = RNNForecasterForPrediction(RNNForecasterConfig(**{**sizes, **choices})).double().eval()

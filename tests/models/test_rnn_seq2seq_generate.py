@@ -26,7 +26,7 @@ def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:
 
 @pytest.fixture(scope="module")
 def model() -> RNNSeq2SeqForConditionalGeneration:
-    """One model for all tests that leave it as it is."""
+    """One model for all tests that do not change it."""
     return tiny(num_attention_heads=2)
 
 
@@ -143,7 +143,7 @@ def test_generation_settings_reach_the_search(
 
 
 def prompts() -> tuple[Tensor, Tensor]:
-    """Beginnings of different lengths, START included, padded on the left."""
+    """Prefixes of different lengths, including START, padded on the left."""
     return torch.tensor([[0, 5, 6, 7], [1, 0, 8, 9], [1, 1, 0, 5], [1, 1, 1, 0]]), torch.tensor(
         [[1, 1, 1, 1], [0, 1, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1]]
     )

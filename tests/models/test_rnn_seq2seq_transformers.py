@@ -41,7 +41,7 @@ def subject_of(model: PreTrainedModel) -> Subject:
 
 @pytest.fixture(scope="module")
 def model() -> RNNSeq2SeqForConditionalGeneration:
-    """One model for all tests that leave it as it is."""
+    """One model for all tests that do not change it."""
     return tiny(num_attention_heads=2)
 
 

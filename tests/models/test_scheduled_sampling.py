@@ -1,4 +1,4 @@
-"""Training of the recurrent encoder-decoder: scheduled sampling, noise and dropout."""
+"""Scheduled sampling, noise and dropout of the recurrent encoder-decoder in training."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Every attention score learns: a short training reverses sequences that it has never seen."""
+"""Every attention score learns: after a short training, models reverse held-out sequences."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def draw(count: int, random: torch.Generator) -> list[tuple[int, ...]]:
 
 
 def batch_of(sequences: list[tuple[int, ...]]) -> dict[str, Tensor]:
-    """The task: a sequence, and the same from its end."""
+    """The task: a sequence, and its reversal."""
 
     def padded(rows: list[list[int]], filler: int) -> Tensor:
         return torch.tensor([row + [filler] * (LENGTHS.stop - len(row)) for row in rows])
@@ -41,7 +41,7 @@ def batch_of(sequences: list[tuple[int, ...]]) -> dict[str, Tensor]:
 
 
 def exact_match_after(steps: int, **choices: Any) -> float:
-    """Train a new model on fresh sequences; the share of unseen ones that it then reverses without a mistake."""
+    """Train a new model on random sequences; returns the share of held-out ones that it reverses exactly."""
     random = torch.Generator().manual_seed(0)
     unseen = dict.fromkeys(draw(UNSEEN, random))
     torch.manual_seed(0)

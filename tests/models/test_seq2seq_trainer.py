@@ -1,4 +1,4 @@
-"""transformers' own Seq2SeqTrainer trains and evaluates the model as any other."""
+"""Seq2SeqTrainer of transformers trains and evaluates the model like any other."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""The Transformer: equal to other people's Transformers with the same weights, and sound by all of kit's proofs."""
+"""The Transformer equals Marian and torch with the same weights, and passes all of kit's proofs."""
 
 import warnings
 from itertools import product
@@ -33,7 +33,7 @@ SMALL: dict[str, Any] = {
 
 
 def built(**choices: Any) -> TransformerSeq2SeqForConditionalGeneration:
-    """A small model whose every parameter, biases too, is away from its first value."""
+    """A small model with every parameter perturbed, biases included."""
     torch.manual_seed(0)
     model = TransformerSeq2SeqForConditionalGeneration(TransformerSeq2SeqConfig(**{**SMALL, **choices})).eval()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The pipelines that people know from transformers 4, for kit's models and for others; with kit and without it."""
+"""The pipelines of transformers 4, for kit's models and others, with kit and without it."""
 
 import json
 import re
@@ -167,7 +167,7 @@ def test_every_direction_is_a_task(multilingual: Path, tmp_path: Path) -> None:
 
 
 def test_the_code_of_the_card_runs(multilingual: Path, trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With kit, and with `generate()` where the tokenizer says all; it prints what the card says about the example."""
+    """With kit, and with `generate()` where the tokenizer suffices; it prints the output that the card shows."""
     for run, count in ((multilingual, 2), (trained, 3)):
         predictions = (run / "predictions" / "test.jsonl").read_text(encoding="utf-8").splitlines()
         blocks = re.findall(r"```python\n(.*?)```", (run / "README.md").read_text(encoding="utf-8"), re.DOTALL)

@@ -20,7 +20,7 @@ TASKS = ("translation", "summarization", "text2text-generation")
 
 @pytest.fixture(autouse=True)
 def registered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kit's classes are registered, and nobody answers questions on the terminal."""
+    """Kit's classes are registered, and a question on the terminal is a failure."""
     register()
     monkeypatch.setattr("builtins.input", lambda text="": pytest.fail(f"asked: {text}"))
 

@@ -1,4 +1,4 @@
-"""Figures of predictions show the errors: the confused pairs, the worst labels, and all numbers in files."""
+"""Plots of label errors: confused pairs and worst labels, with all numbers in files."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""Images: what they show, that they are readable in any script, and that drawing leaves the process alone."""
+"""Plots: their content, readable labels in any script, and no side effects on the process."""
 
 import io
 import json
@@ -140,7 +140,7 @@ def test_a_tensor_is_taken_as_it_comes_from_a_model() -> None:
 
 @pytest.fixture
 def bundled_fonts() -> Iterator[None]:
-    """Only the fonts that come with matplotlib, whatever else is installed on this machine."""
+    """Only the fonts bundled with matplotlib, regardless of what is installed on this machine."""
     from matplotlib import get_data_path
     from matplotlib.font_manager import fontManager
 

@@ -1,4 +1,4 @@
-"""Lines of a pipe are predicted when it pauses, in order, however they arrive."""
+"""Lines from a pipe are predicted in order whenever it pauses."""
 
 import io
 import os

@@ -1,4 +1,4 @@
-"""Adapters: what is trained, saved, loaded and merged is what one thinks it is."""
+"""Adapters: what is trained, saved, loaded and merged."""
 
 import json
 import random

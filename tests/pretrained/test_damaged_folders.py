@@ -1,4 +1,4 @@
-"""Damaged folders of runs and models: every command answers with one message that names the folder or file."""
+"""Damaged run and model folders: every command prints one message that names the folder or file."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A pretrained model is trained with tokens that it knows, and is saved with the end token of its tokenizer."""
+"""A pretrained model is trained only with tokens that it knows, and saved with the end token of its tokenizer."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""`--checkpoint`: single checkpoints in the place of the model, also of a run that is not finished."""
+"""`--checkpoint`: a checkpoint in place of the model, also of an unfinished run."""
 
 import json
 import shutil

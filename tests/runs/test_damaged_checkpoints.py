@@ -1,4 +1,4 @@
-"""Checkpoints, logs and figures that a disk has damaged: a run goes on from what is intact, and keeps that."""
+"""Damaged checkpoints, logs and results: a run continues from what is intact, and preserves it."""
 
 import shutil
 from pathlib import Path

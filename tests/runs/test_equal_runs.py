@@ -1,4 +1,4 @@
-"""Runs that must be equal are: one part or four, one process or two."""
+"""Runs that must be equal: one micro-batch or four, one process or two."""
 
 import json
 import os

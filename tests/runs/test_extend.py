@@ -1,4 +1,4 @@
-"""`--resume train.max_steps=…`: a run that is extended ends as one that was longer from the start."""
+"""`--resume train.max_steps=…`: an extended run equals one that was longer from the start."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""Data with more than a task needs: columns of any type beside its own, and any character in its text."""
+"""Data with additional columns of any type, and any character in its text."""
 
 import datetime
 import json

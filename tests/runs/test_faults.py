@@ -1,4 +1,4 @@
-"""What goes wrong in real life, provoked for real: the run ends with one message, and what was complete stays whole."""
+"""Real failures: full disks, damaged files, memory, signals. A run ends with one message; complete files are intact."""
 
 import json
 import os
@@ -48,7 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Callable[..., Path]]:
-    """A file system of its own: `small_disk("size=300k")` mounts it or changes it. Skipped without the right to."""
+    """A small file system: `small_disk("size=300k")` mounts it or changes its options; skipped without permission."""
     disk = tmp_path / "disk"
     disk.mkdir()
     if not shutil.which("mount") or os.geteuid():
@@ -83,7 +83,7 @@ def test_a_full_disk_leaves_what_was_complete(
 
 
 def test_file_size_limit_is_reported_like_a_full_disk(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit) -> None:
-    """Where nobody can mount anything, a quota does the same; Python lets the write fail."""
+    """Where nothing can be mounted, a quota has the same effect: the write fails."""
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (16_000, limits[1]))
     try:
@@ -218,7 +218,7 @@ def test_diverging_training_stops_with_its_batch(tiny_recipe: Path, tmp_path: Pa
 
 
 def test_out_of_memory(tiny_recipe: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A step that asks the system for more than there is; then the same run goes on with smaller parts."""
+    """A step allocates more than the system has; then the run continues with smaller micro-batches."""
     plain = Seq2SeqObjective.summed_loss
 
     def greedy(self: Seq2SeqObjective, batch: dict, label_smoothing: float = 0.0) -> torch.Tensor:
@@ -312,7 +312,7 @@ def test_first_failure_is_reported_once(
 
 @pytest.mark.soak
 def test_a_process_that_dies_ends_the_run(tiny_recipe: Path, tmp_path: Path) -> None:
-    """The other one does not wait for it, the launcher says which it was, and the last checkpoint is whole."""
+    """The other process does not wait for it, the launcher names it, and the last checkpoint is complete."""
     run = tmp_path / "run"
     process = start(tiny_recipe, run)
     group = workers(process)
@@ -370,7 +370,7 @@ def test_mistake_in_several_processes_is_reported_once(tiny_recipe: Path, kit: R
 
 @pytest.mark.soak
 def test_two_runs_in_one_folder(tiny_recipe: Path, tmp_path: Path, kit: RunKit) -> None:
-    """Both with two processes: the second is refused while the first goes on."""
+    """Both with two processes: the second is rejected while the first continues."""
     run = tmp_path / "run"
     process = start(tiny_recipe, run)
     second = kit("train", tiny_recipe, *LONG, "--output", run, "--processes", 2, "--resume")

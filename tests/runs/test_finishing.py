@@ -1,4 +1,4 @@
-"""After the last step: what is not finite is no model, and what fails does not lose one."""
+"""After the last step: nonfinite weights are never saved as a model, and failures lose no model."""
 
 import json
 import re

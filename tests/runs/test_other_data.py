@@ -1,4 +1,4 @@
-"""`kit eval` on other data than that of the run: each row counts, and no row of the training data is among them."""
+"""`kit eval` on other data than that of the run: every row counts, and training rows are not among them."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_all_rows_of_a_file_are_evaluated(run: Path) -> None:
-    """Nothing is held out of other data, and the filters for training data do not apply to it."""
+    """Nothing is held out of other data, and filters of training data do not apply."""
     lines: list[str] = []
     path = f"data.path={run.parent / 'other.jsonl'}"
     evaluation = evaluate(run, "train", [path], lines.append)
@@ -103,7 +103,7 @@ def test_missing_predictions_are_rejected(trained: Path, kit_here: Any, tmp_path
 
 
 def test_data_without_a_training_split(run: Path, tmp_path: Path) -> None:
-    """One labeled split is enough, whatever the splits of the run's own data are called."""
+    """One labeled split suffices, whatever names the run's own splits have."""
     write_rows(tmp_path / "own", rows=ROWS, dev=ROWS[:6], tst=ROWS[6:12])
     data = {"path": str(tmp_path / "own"), "train": "rows", "validation": "dev", "test": "tst"}
     named = train(recipe(tmp_path, "classification", data), tmp_path / "named").folder

@@ -1,4 +1,4 @@
-"""One process, two, and two with two parts each: the same training, whatever the task."""
+"""One process, two, and two with two micro-batches each train the same model, for every task."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def test_masks_follow_the_micro_batch_and_not_the_process(tmp_path: Path) -> Non
 
 
 def test_unconnected_processes_are_rejected(tmp_path: Path, tiny_recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As under torchrun on a CPU, where Accelerate has to be told that there is no GPU."""
+    """As under torchrun on a CPU, where Accelerate needs ACCELERATE_USE_CPU."""
     from kit import RunError
 
     monkeypatch.setenv("WORLD_SIZE", "3")

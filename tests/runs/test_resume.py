@@ -1,4 +1,4 @@
-"""A run that is killed at any moment and resumed ends exactly like one that never was."""
+"""A run killed at any moment and resumed is bit-identical to an uninterrupted one."""
 
 import json
 import os
@@ -25,7 +25,7 @@ def command(recipe: Path, output: Path, *more: str) -> list[str]:
 
 
 def kill_when(process: ForkedKit, ready: Callable[[], bool]) -> None:
-    """Send SIGKILL as soon as `ready()` says so; the process may have ended before."""
+    """Send SIGKILL as soon as `ready()` is true; the process may have ended before."""
     while process.poll() is None:
         if ready():
             process.send_signal(signal.SIGKILL)

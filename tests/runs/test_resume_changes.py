@@ -1,4 +1,4 @@
-"""What must not change between the start of a run and its resumption: its data, and its recipe."""
+"""Data and recipe must not change between the start of a run and its resumption."""
 
 import json
 import shutil
@@ -105,7 +105,7 @@ def test_editable_keys_may_be_edited(run: Path, kit_here: RunKit) -> None:
 
 
 def test_a_checkpoint_of_another_recipe_is_not_restored(run: Path, kit_here: RunKit) -> None:
-    """Whatever the files beside it have become."""
+    """Even if the files beside it agree."""
     (run / "results.json").unlink()
     newest = max((run / "checkpoints").iterdir(), key=lambda path: int(path.name[5:]))
     state = json.loads((newest / "state.json").read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from kit.training.loop import Loop
 
 
 def train_on_own_disk(recipe: Any, disks: Path, resume: bool) -> None:
-    """Train as on machines without a shared disk, and write down how it ends."""
+    """Train as on machines without a shared disk, and record the outcome."""
     disk = disks / f"disk-{os.environ['RANK']}"
     disk.mkdir(exist_ok=True)
     steps: list[int] = []

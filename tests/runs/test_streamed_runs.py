@@ -1,4 +1,4 @@
-"""Runs that stream their data: killed, shared by processes, stopped by a bad line, and shown before they start."""
+"""Runs that stream their data: kills, several processes, unreadable lines, and the dry run."""
 
 import json
 import re

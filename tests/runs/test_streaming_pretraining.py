@@ -1,4 +1,4 @@
-"""Pretraining on a stream that is killed three times sees the examples of the unbroken run: each once, in its order."""
+"""Pretraining on a stream with three kills reads the examples of the uninterrupted run, once each and in order."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ for name, kill_at in (("unbroken", None), ("broken", 5), ("broken", 15), ("broke
 
 
 def steps_of(run: Path) -> list[list[dict[str, list[list[int]]]]]:
-    """What each step of the run was given; steps that a kill has undone count as they were done again."""
+    """The batches of each step; steps repeated after a kill count once."""
     steps = dict(json.loads(line) for line in (run / "seen.jsonl").read_text().splitlines())
     assert sorted(steps) == list(range(len(steps)))
     return [steps[step] for step in sorted(steps)]

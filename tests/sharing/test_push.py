@@ -1,4 +1,4 @@
-"""`kit push`: a run, its data, adapters and every model class are unchanged by a round trip."""
+"""`kit push`: runs, data, adapters and every model class survive a round trip."""
 
 import json
 import os

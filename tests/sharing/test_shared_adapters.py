@@ -1,4 +1,4 @@
-"""Adapters that are shared: they name a base model that others can load, and their cards load it."""
+"""Shared adapters name a base model that others can load, and their cards load it."""
 
 import json
 import os

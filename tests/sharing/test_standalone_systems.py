@@ -1,4 +1,4 @@
-"""Captioner, dialogue model, forecaster and feature extractors, loaded from their folders without kit."""
+"""Captioner, dialogue model, forecaster and feature extractors work in a process without kit."""
 
 from pathlib import Path
 

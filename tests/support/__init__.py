@@ -1,1 +1,1 @@
-"""What tests of several packages share."""
+"""Helpers shared by tests of several packages."""

@@ -87,7 +87,7 @@ def run_card(folder: Path) -> list[dict[str, Any]]:
 
 
 def run_code(code: str, name: str) -> dict[str, Any]:
-    """Run Python as a program of its own, within this process; returns its variables."""
+    """Run code as `__main__` within this process; returns its variables."""
     variables: dict[str, Any] = {"__name__": "__main__"}
     exec(compile(code, name, "exec"), variables)
     return variables

@@ -1,4 +1,4 @@
-"""What is true of every model that writes text with the recurrent decoder, whatever it reads."""
+"""Proofs for every model that writes text with the recurrent decoder, regardless of its encoder."""
 
 import copy
 from pathlib import Path
@@ -109,7 +109,7 @@ def assert_every_parameter_has_a_gradient(model: PreTrainedModel, batch: Batch, 
 
 
 def overfit(model: PreTrainedModel, batch: Batch, steps: int, rate: float = 0.01) -> float:
-    """The loss after learning one batch by heart."""
+    """The loss after overfitting one batch."""
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     model.train()
     for _ in range(steps):
@@ -123,7 +123,7 @@ def overfit(model: PreTrainedModel, batch: Batch, steps: int, rate: float = 0.01
 
 
 def trained_by_trainer(model: PreTrainedModel, batch: Batch, folder: Path, **settings: Any) -> dict[str, Any]:
-    """What Seq2SeqTrainer, with generation, says of a model before and after a few steps on a batch."""
+    """Losses of a model before and after a few steps of Seq2SeqTrainer on a batch, and the tokens that it generates."""
     rows = [{name: tensor[i] for name, tensor in batch.items()} for i in range(len(batch["labels"]))]
 
     def collate(examples: list[Batch]) -> Batch:

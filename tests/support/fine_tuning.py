@@ -26,14 +26,14 @@ def write_text(folder: Path, pairs: list[tuple[str, str]], split: str = "train")
 
 
 def write_pairs(folder: Path) -> Path:
-    """Write text that a model can learn by heart; validation has the training pairs too."""
+    """Write text that a model can memorize; validation has the training pairs."""
     for split in ("train", "val"):
         write_text(folder, PAIRS, split)
     return folder
 
 
 def recipe_file(folder: Path, data: Path, *parts: dict[str, Any]) -> Path:
-    """A recipe that learns the pairs by heart, with more keys for its sections; a key of None is left out."""
+    """A recipe that memorizes the pairs; `parts` add keys to its sections."""
     recipe: dict[str, Any] = {
         "model": {},
         "tokenizer": {},

@@ -1,4 +1,4 @@
-"""The Hub on this machine, for tests: what `huggingface_hub` asks of it, kept in memory, with faults on demand.
+"""A local Hub for tests: it answers the requests of `huggingface_hub` from memory, with faults on demand.
 
 It speaks plain LFS, not xet: clients must set HF_HUB_DISABLE_XET. The address of stored files is another host name
 (`localhost`) than that of the Hub (`127.0.0.1`), as on the real one, so that redirects and access tokens are treated

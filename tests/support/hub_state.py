@@ -12,7 +12,7 @@ LARGE = (".safetensors", ".bin", ".parquet", ".npy", ".gz", ".model")
 
 @dataclass
 class Fault:
-    """What happens instead of an answer, to requests whose "METHOD /path" matches, so many times."""
+    """A fault in place of a response, for the next `times` requests whose "METHOD /path" matches."""
 
     match: str
     kind: str = "status"  # status, cut (no answer), cut_body (half of it), slow, corrupt, lost (done, but not told)

@@ -1,4 +1,4 @@
-"""What the tests of fine-tuning share: rows as files, and recipes of tiny models on them."""
+"""Data files and recipes of tiny models for tests of fine-tuning."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def recipe(folder: Path, task: str, data: dict[str, Any], **sections: dict[str, 
 
 
 def trained(folder: Path, kind: str) -> FinishedRun:
-    """A run of a tiny model, which has learned enough to say different things."""
+    """A run of a tiny model that has learned enough to make different predictions."""
     builtin = {"classification": "date_language", "tagging": "date_tags", "question_answering": "date_questions"}
     if kind in builtin:
         sizes = {"train": 120, "validation": 10, "test": 15}

@@ -1,4 +1,4 @@
-"""Tiny models of the pretrained families with random weights, each in a folder with a tokenizer of its own class.
+"""Tiny models of the pretrained families with random weights, each with a tokenizer of its class.
 
 The tokenizers of Marian and M2M need a package that is not among kit's: a fast tokenizer stands in for Marian's, and
 M2M is met as NLLB, which is the same model with another tokenizer.
@@ -36,7 +36,7 @@ SIZES = {
 
 @dataclass(frozen=True)
 class Family:
-    """A kind of pretrained model: its configuration, its tokenizer, and what a recipe says beside its name."""
+    """A pretrained family: its configuration, its tokenizer, and the recipe keys that it needs."""
 
     config: PreTrainedConfig
     tokenizer: PreTrainedTokenizerBase
@@ -44,7 +44,7 @@ class Family:
     generation: dict[str, Any] = field(default_factory=dict)
 
     def save(self, folder: Path) -> Path:
-        """Write a model with random weights, as one finds it on the Hub."""
+        """Write a model with random weights, in the layout of the Hub."""
         from transformers import AutoModelForSeq2SeqLM
 
         torch.manual_seed(0)

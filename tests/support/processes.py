@@ -1,6 +1,6 @@
-"""Several processes that share what this one has imported: starting them takes no time.
+"""Processes forked from this one, which start without importing anything.
 
-Tests of the command line start real ones; here it is the training that is put to the proof, not how it is started.
+Use them where training is the subject. Tests of the command line start real processes.
 """
 
 import multiprocessing
@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 
 def in_processes(number: int, function: Callable[..., Any], *arguments: Any) -> None:
-    """Call a function in so many processes that form a group; all must end well."""
+    """Call a function in a group of processes; all must succeed."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -35,9 +35,9 @@ def kit_command(*arguments: object) -> list[str]:
 
 
 class ForkedKit:
-    """`python -m kit …` in a process that has everything imported already, with the part of `Popen` that tests use.
+    """`python -m kit …` in a forked process, with the part of `Popen`'s interface that tests use.
 
-    It can be killed like any other. What it prints is lost unless there is a file for it, `log`.
+    It can be killed like any other process. Its output goes to the file `log`, if given.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ForkedKit:
 
 
 def _run_kit(arguments: list[str], environment: Mapping[str, str], folder: Path | None, log: Path | None) -> NoReturn:
-    """Become the command line; nothing of the parent's test may run on."""
+    """Run the command line and exit, so that the forked test never continues."""
     code = 1
     try:
         from kit.cli import main
@@ -91,7 +91,7 @@ def _run_kit(arguments: list[str], environment: Mapping[str, str], folder: Path 
 
 
 def forget_accelerator() -> None:
-    """Clear what an earlier test of this process has left."""
+    """Clear Accelerate's state of earlier tests in this process."""
     from accelerate.state import AcceleratorState, GradientState, PartialState
 
     for state in (AcceleratorState, GradientState, PartialState):

@@ -1,4 +1,4 @@
-"""Tiny recipes of every task, which train in a moment, and variants of them."""
+"""Tiny recipes of every task, which train within seconds, and variants of them."""
 
 from collections.abc import Sequence
 from pathlib import Path

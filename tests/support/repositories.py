@@ -1,4 +1,4 @@
-"""Pushes to the Hub of the tests, and the files of its repositories."""
+"""Uploads to the local Hub, and the files of its repositories."""
 
 from pathlib import Path
 from typing import Any

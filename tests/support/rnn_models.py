@@ -11,7 +11,7 @@ from kit.verify.subject import Subject, random_batch
 
 
 def tiny(**choices: Any) -> RNNSeq2SeqForConditionalGeneration:
-    """A random model in float64, with no parameter at its first value."""
+    """A random model in float64, with every parameter perturbed."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 5, "hidden_size": 4, "embedding_size": 3}
     model = RNNSeq2SeqForConditionalGeneration(RNNSeq2SeqConfig(**{**sizes, **choices})).double().eval()

@@ -1,4 +1,4 @@
-"""What tests read from run folders, and how they compare them."""
+"""Reading and comparing run folders."""
 
 import json
 import shutil
@@ -35,14 +35,14 @@ def assert_same_weights(run: Path, other: Path, tolerance: float) -> None:
 
 
 def flip(path: Path) -> None:
-    """Damage a file: one bit in the middle is another."""
+    """Flip one bit in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
     path.write_bytes(content)
 
 
 def rewind(run: Path, step: int) -> None:
-    """Turn a finished run into one that was killed after the checkpoint of a step."""
+    """Turn a finished run into one that was killed after the checkpoint of `step`."""
     (run / "results.json").unlink()
     for checkpoint in (run / "checkpoints").glob("step-*"):
         if int(checkpoint.name[5:]) > step:

@@ -1,4 +1,4 @@
-"""Guarded reads of JSON: one message with path, line and reason for whatever is wrong with a file."""
+"""Guarded reads of JSON: one message with path, line and reason for any damage to a file."""
 
 from pathlib import Path
 

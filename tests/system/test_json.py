@@ -1,4 +1,4 @@
-"""JSON that kit writes is valid, whatever the values are."""
+"""JSON that kit writes is valid for any values."""
 
 import datetime
 import json

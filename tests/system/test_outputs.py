@@ -1,4 +1,4 @@
-"""Outputs: whole or not at all, whoever is killed, and never from two writers at once."""
+"""Outputs are complete or absent, also after a kill, and never mix two writers."""
 
 import errno
 import os
@@ -63,7 +63,7 @@ def test_a_second_writer_is_refused(tmp_path: Path) -> None:
 
 
 def test_writers_that_take_turns_never_mix(tmp_path: Path) -> None:
-    """Whoever is refused leaves the file of the other alone, also at the moment in which it is renamed."""
+    """A rejected writer leaves the other's file alone, also at the moment of its rename."""
     path, done, refused = tmp_path / "out.txt", [], []
 
     def write(content: str) -> None:

@@ -60,7 +60,7 @@ DRIVE = np.sin(np.arange(12.0)).reshape(2, 6)
 
 
 def write_series(folder: Path, form: str) -> dict[str, Any]:
-    """The same numbers in a file of each kind, and what a recipe says about it."""
+    """The same numbers in a file of each format, with the recipe keys that read it."""
     steps = [
         {"who": f"s{n}", "a": NUMBERS[n, t, 0], "b": NUMBERS[n, t, 1], "c": DRIVE[n, t]}
         for t in range(6)

@@ -85,7 +85,7 @@ def test_settings_change_the_configuration(tmp_path: Path, data: Path) -> None:
 
 
 def test_only_required_tokens_of_published_generation_settings_remain(tmp_path: Path, data: Path) -> None:
-    """Else evaluation while training would search otherwise than the recipe says, and than the saved model."""
+    """Otherwise, evaluation during training would search differently from the recipe and from the saved model."""
     configs = {}
     for name in ("marian", "bart"):
         (tmp_path / name).mkdir()

@@ -108,7 +108,7 @@ def test_packed_rows_are_full() -> None:
 
 
 def books(random: np.random.Generator, number: int) -> list[list[list[int]]]:
-    """Documents whose every token tells where it stands: document · 10,000 + place."""
+    """Documents in which each token encodes its position: document · 10,000 + position."""
     documents = []
     for document in range(number):
         position, sentences = 0, []

@@ -1,4 +1,4 @@
-"""A task that is defined outside kit runs through every command: "reverse", with a data set of its own."""
+"""A task defined outside kit, "reverse", runs through every command with its own data set."""
 
 import json
 from collections.abc import Iterator

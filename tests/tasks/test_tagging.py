@@ -1,4 +1,4 @@
-"""Tagging end to end: words are judged the same whatever the sub-words; odd words and sentences are told."""
+"""Tagging end to end: evaluation is by word and independent of subwords; unusual words and sentences are reported."""
 
 import json
 from pathlib import Path
@@ -78,7 +78,7 @@ def test_run_folder_has_plots_and_card(run: FinishedRun) -> None:
 
 
 class Oracle(TaggingObjective):
-    """Says what the labels of the tokens are, whatever it reads."""
+    """Predicts the labels of the tokens, regardless of its input."""
 
     def __init__(self, labels: int) -> None:
         from transformers import BertConfig, BertForTokenClassification
@@ -111,7 +111,7 @@ tagged = st.lists(st.tuples(words, st.sampled_from(["O", "B-X", "I-X", "B-Y"])),
 def test_evaluation_is_independent_of_subwords(
     tmp_path_factory: pytest.TempPathFactory, sentences: list[list[tuple[str, str]]], everything: bool
 ) -> None:
-    """With tags that are read off the labels, all words that have tokens are right, however they are cut."""
+    """With tags read off the labels, all words that have tokens are right, however they are split."""
     learned = [("ab", "B-X"), ("cd", "I-X"), ("e", "B-Y"), ("f", "I-Y"), ("g", "O")]
     rows = [
         {"tokens": [word for word, _ in sentence], "tags": [tag for _, tag in sentence]}

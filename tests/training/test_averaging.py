@@ -1,4 +1,4 @@
-"""Means of weights are what they say: over checkpoints, moving along, and in what a run keeps."""
+"""Weight averages: over checkpoints, exponential moving averages, and which of them a run exports."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""torch.compile: few compilations whatever the lengths, and the results of training without it."""
+"""torch.compile: few compilations for any mix of lengths, and the results of eager training."""
 
 from collections import Counter
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What the loop promises besides equal results: where it stops, what it keeps, what it says."""
+"""The training loop beyond equal results: when it stops, which checkpoints it keeps, what it reports."""
 
 import json
 from pathlib import Path

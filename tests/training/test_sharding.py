@@ -1,4 +1,4 @@
-"""Weights divided among processes: the training of those that each have all, and files that tell no difference."""
+"""Sharded training equals replicated training, and its files cannot be told apart."""
 
 import json
 import os

@@ -126,7 +126,7 @@ class PrefersShort(Model):
 
 
 class HasFewBeams(Model):
-    """Prunes all but two beams, whatever was asked for."""
+    """Prunes all but two beams, regardless of num_beams."""
 
     def _get_running_beams_for_next_iteration(self, **arguments: Any) -> tuple[Tensor, ...]:
         sequences, scores, indices = super()._get_running_beams_for_next_iteration(**arguments)
@@ -135,7 +135,7 @@ class HasFewBeams(Model):
 
 
 class IgnoresSource(Model):
-    """Reads the same, whatever the source says."""
+    """Encodes the same states for every source."""
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, **inputs: Any) -> Any:
         return super().forward(input_ids=torch.zeros_like(input_ids), **inputs)
