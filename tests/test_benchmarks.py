@@ -1,4 +1,4 @@
-"""The benchmarks still fit the code that they measure: each runs with tiny sizes. What they measure is not judged."""
+"""The benchmarks run with tiny sizes; their measurements are not asserted."""
 
 import multiprocessing
 import re

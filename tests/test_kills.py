@@ -86,7 +86,7 @@ class Killer:
         return process.returncode != 0
 
     def unfinished(self) -> bool:
-        """Whether the command has begun to write."""
+        """True if the command has begun to write."""
         names = (name for _, folders, files in os.walk(self.folder) for name in (*folders, *files))
         return any(name.startswith((".tmp-", "kit-push-")) for name in names)
 

@@ -1,4 +1,4 @@
-"""The scripts beside the recipes, run on made-up text for a moment."""
+"""The scripts under recipes/, run with tiny settings on generated text."""
 
 import ast
 import gzip
@@ -403,9 +403,9 @@ def test_the_demo_shows_translations_and_files_that_exist(trained: Path, capsys)
     output = capsys.readouterr().out
     assert "exact match on 20 test dates" in output
     assert output.count("  →  ") == len(demo.DATES)
-    assert all(
-        Path(path).is_file() for path in re.findall(r"^(?:where|the model card).*: +(\S+)$", output, re.MULTILINE)
-    )
+    paths = re.findall(r"^(?:where|the model card).*: +(\S+)$", output, re.MULTILINE)
+    assert len(paths) == 2
+    assert all(Path(path).is_file() for path in paths)
 
 
 def test_the_example_of_attention_names_a_place_for_each_token(trained: Path, in_tmp: Path, capsys) -> None:

@@ -1,4 +1,4 @@
-"""What a user would not expect of a tool that is handed foreign files: each test is one such surprise."""
+"""Surprises in foreign files that kit must withstand, one in each test."""
 
 import ast
 import builtins
@@ -206,7 +206,7 @@ def test_a_password_in_an_address_is_masked(
 
 
 def on_hub(hub: HubServer, folder: Path, name: str = NAME, **changes: str) -> None:
-    """Put a run on the Hub, with keys of its recipe changed."""
+    """Put a run with a changed recipe on the Hub."""
     files = {p.relative_to(folder / "model").as_posix(): p.read_bytes() for p in (folder / "model").rglob("*.*")}
     files = {path: content for path, content in files.items() if not path.startswith("plots")}
     overrides = [f"{key.replace('__', '.')}={value}" for key, value in changes.items()]

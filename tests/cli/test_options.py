@@ -91,7 +91,7 @@ def test_options_of_other_models_are_rejected(models: dict[str, Path], refuses: 
         "dialogue": [("--seed", 1), ("--source-language", "de"), ("--split-sentences", "de")],
     }.items():  # fmt: skip
         for option in options:
-            refuses("", "generate", models[task], "in.txt", *option)
+            refuses(option[0], "generate", models[task], "in.txt", *option)
     for task, plot_options in {
         "translation": [("--image", "a.png"), ("--target", "x"), ("--target-language", "de", "--sentence", "x")],
         "dialogue": [
@@ -100,7 +100,7 @@ def test_options_of_other_models_are_rejected(models: dict[str, Path], refuses: 
         ],
     }.items():  # fmt: skip
         for option in plot_options:
-            refuses("", "plot", models[task], *option)
+            refuses(option[0], "plot", models[task], *option)
 
 
 # ---- none is forgotten on its way ------------------------------------------------------------------------------------
@@ -137,6 +137,7 @@ def test_a_pipeline_reads_each_of_its_parameters(task: str) -> None:
     bare = object.__new__(pipeline)
     bare.__dict__ |= {"task": task, "assistant_model": None, "assistant_tokenizer": None}
     bare.tokenizer = type("Tokenizer", (), {"init_kwargs": {"target_languages": ["de"]}})()
+    checked = []
     for base in pipeline.__mro__:  # a subclass may name some of the parameters only
         sanitize = vars(base).get("_sanitize_parameters")
         for name in inspect.signature(sanitize).parameters if sanitize and base.__module__.startswith("kit.") else ():
@@ -149,6 +150,8 @@ def test_a_pipeline_reads_each_of_its_parameters(task: str) -> None:
                 refusal, parts = str(error), ({}, {}, {})
             readers = [names_read(stage) for stage, part in zip(stages, parts, strict=True) if name in part]
             assert name in refusal or any({name, "settings"} & read for read in readers), name
+            checked.append(name)
+    assert checked
 
 
 def test_results_are_printed_once(kit_here: RunKit, tiny_recipe: Path) -> None:

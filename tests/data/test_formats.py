@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import openpyxl
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.parquet
@@ -127,7 +128,6 @@ def test_excel_is_read_or_its_extra_is_named(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "openpyxl", None)
         assert 'pip install ".[excel]"' in message_of(data)
-    openpyxl = pytest.importorskip("openpyxl")
     assert "is not an Excel workbook" in message_of(data)
     workbook = openpyxl.Workbook()
     for cells in (["text", "label"], *(list(row.values()) for row in ROWS), [None, None]):

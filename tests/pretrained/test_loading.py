@@ -1,4 +1,4 @@
-"""Loading models prints nothing that is not so, and never fills in missing weights."""
+"""Loading a model prints no false warning and never fills in missing weights."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -61,7 +61,7 @@ class OldBag(Bag):
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
-    """The classes, registered as a program does it, and forgotten afterwards."""
+    """The classes, registered as in a user's program and unregistered afterwards."""
     models = AutoModelForSequenceClassification._model_mapping._extra_content
     for config, model in ((BagConfig, Bag), (OldBagConfig, OldBag)):
         AutoConfig.register(config.model_type, config)

@@ -24,7 +24,7 @@ from kit.tasks.registry import recipe_classes
 
 
 def unbounded(annotation: Any, metadata: list[Any]) -> bool:
-    """Whether a type allows numbers without limits."""
+    """True if a type allows unbounded numbers."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return unbounded(inner[0], [*metadata, *inner[1:]])

@@ -65,7 +65,7 @@ def dotted(table: tuple[str, str]) -> set[str]:
 
 
 def run_without_model(folder: Path, task: str) -> Path:
-    """The folder of a run that has not come to its model: what is refused must be refused before that is missed."""
+    """The folder of a run without a model: a key must be rejected before the model is missed."""
     run = folder / "run"
     run.mkdir()
     (run / "recipe.yaml").write_text(make_recipe(folder, task).to_yaml(), encoding="utf-8")

@@ -115,7 +115,7 @@ def test_unwritable_outputs_are_detected_before_the_work(tmp_path: Path) -> None
 def test_a_full_or_read_only_disk_is_reported_with_the_file_of_the_user(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    """Not with the temporary one; at the beginning as well as while it is written."""
+    """The message names the user's path and not the temporary one, at the start and during the write."""
     path = tmp_path / "out.txt"
 
     def fails(*arguments: object) -> None:

@@ -1,4 +1,4 @@
-"""Captioning: train, resume, evaluate, caption files, look, prove; and the model's folder without kit."""
+"""Captioning: training, resuming, evaluation, captions of files, plots, proofs, and the model without kit."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Images with captions on their way to batches: what is read, put together, held out and refused."""
+"""Data of captioning: how images and captions are read, grouped, held out and rejected."""
 
 import io
 import json

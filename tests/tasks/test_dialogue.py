@@ -1,4 +1,4 @@
-"""The task `dialogue`: from turns, however they are written down, to replies, in the terminal and from the pipeline."""
+"""The task `dialogue`: from turns in every layout to replies in the terminal and from the pipeline."""
 
 import json
 import shutil
@@ -51,7 +51,7 @@ def recipe(folder: Path, model: str = "hred", data: dict[str, Any] | None = None
 
 @pytest.fixture(scope="module")
 def dialogue_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of the hierarchical model, trained for a moment."""
+    """A short, finished run of the hierarchical model."""
     folder = tmp_path_factory.mktemp("dialogue")
     return train(recipe(folder), folder / "run").folder
 

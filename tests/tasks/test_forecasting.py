@@ -47,7 +47,7 @@ def recipe(
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with a context, a predicted spread and a schedule, trained for a moment."""
+    """A short, finished run with a context, a predicted variance and a schedule."""
     folder = tmp_path_factory.mktemp("forecaster")
     model = {"loss": "gaussian", "scheduled_sampling": 0.8, "feedback": "sample", "input_noise": 0.01}
     return train(recipe(folder, model=model, sampling_start=3, sampling_steps=6), folder / "run").folder

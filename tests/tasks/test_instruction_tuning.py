@@ -105,7 +105,7 @@ def test_model_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> Non
 
 
 def test_generate_reads_prompts_in_the_template_of_training(fluent: Path, tmp_path: Path, kit_here: Any) -> None:
-    """With or without the recipe: a line is a prompt, and its output the answer that the evaluation has."""
+    """With or without the recipe, a line is a prompt, and its output equals the answer of the evaluation."""
     rows = [json.loads(line) for line in (fluent / "predictions" / "test.jsonl").read_text().splitlines()]
     (tmp_path / "in.txt").write_text("".join(row["prompt"] + "\n" for row in rows) + "\n")
     for model in (fluent, fluent / "model"):

@@ -195,7 +195,7 @@ def test_every_example_has_the_languages_of_its_direction(
 
 
 class Pieces:
-    """What the M2M tokenizer needs of the sentencepiece package: cutting at spaces."""
+    """The part of the sentencepiece package that the M2M tokenizer needs: splitting at spaces."""
 
     def Load(self, path: str) -> None:
         pass
@@ -208,7 +208,7 @@ class Pieces:
 
 
 def test_codes_of_m2m(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its tokenizer has other names for codes and tokens than all the others."""
+    """Its tokenizer names codes and tokens differently from all others."""
     stand_in = types.ModuleType("sentencepiece")
     stand_in.SentencePieceProcessor = Pieces  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "sentencepiece", stand_in)
@@ -290,7 +290,7 @@ def test_single_direction_model_rejects_languages(prepared: Prepared) -> None:
 
 @pytest.mark.parametrize("name", ["own", "bart", "t5"])
 def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
-    """The vectors that it has stay as they are."""
+    """Existing embeddings are unchanged."""
     if name == "own":
         first = own_model(tmp_path, data, {"data": {"directions": ["de-en", "en-de"]}})
         export_model(tmp_path / "first", first.model, first.tokenizers, first.model.generation_config, ())

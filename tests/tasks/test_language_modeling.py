@@ -1,4 +1,4 @@
-"""Pretraining through the interfaces of every task: documents, runs, evaluation, and what transformers makes of it."""
+"""Pretraining of language models: documents, runs, evaluation, and use in transformers."""
 
 import itertools
 import json
@@ -86,7 +86,7 @@ def test_samples_end_with_the_positions_of_the_model(positions: int, tmp_path: P
 
 
 def train_separator(run: Path) -> int:
-    """What stands before every text in training: what generate() has to start from."""
+    """The token that precedes every text in training is the one that generate() starts from."""
     return int(prepare(load_recipe(run / "recipe.yaml")).encoded["train"].examples.blocks.stream[0])
 
 
@@ -308,7 +308,7 @@ def test_validation_share_is_held_out(tmp_path: Path) -> None:
 
 
 def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An output layer at the wrong places."""
+    """An output layer at the wrong positions."""
     path = write_recipe(tmp_path, "masked_lm")
     original = MaskedLMObjective._outputs
 

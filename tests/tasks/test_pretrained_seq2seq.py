@@ -56,7 +56,7 @@ def test_loss_equals_that_of_the_model(prepared: Prepared) -> None:
 def test_fine_tuned_model_writes_what_it_learned(
     name: str, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In kit and, from the run's folder alone, in transformers; and every proof that applies holds for it."""
+    """In kit and, from the run's folder alone, in transformers; every applicable proof passes."""
     monkeypatch.setattr("kit.runs.finish.draw_curves", lambda *_: None)  # a third of the time
     family = FAMILIES[name]()
     run = train(load_recipe(fine_tuning(tmp_path, data, family, family.recipe)), tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Question answering end to end: training, `kit eval` and kit's pipeline give the same answers; odd data is refused."""
+"""Question answering end to end: training, `kit eval` and kit's pipeline agree; unusable data is rejected."""
 
 import json
 from pathlib import Path

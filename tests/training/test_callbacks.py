@@ -1,4 +1,4 @@
-"""Callbacks, custom metrics and several runs in one Python program."""
+"""Callbacks, custom metrics, and several runs in one Python program."""
 
 import io
 import json

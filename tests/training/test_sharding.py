@@ -30,7 +30,7 @@ SAME = ["train.dtype=float64", "train.micro_batches=4", "train.ema_decay=0.9", "
 
 
 def train_as_on_gpus(recipe: Any, output: Path, resume: bool = False) -> None:
-    """Train with divided weights, with what Accelerate does on GPUs: it turns to FSDP itself, never on a CPU."""
+    """Train sharded, with what Accelerate does on GPUs: it switches to FSDP, which it never does on a CPU."""
     from accelerate.state import AcceleratorState, PartialState
 
     plain = AcceleratorState.__init__
@@ -46,7 +46,7 @@ def train_as_on_gpus(recipe: Any, output: Path, resume: bool = False) -> None:
 
 
 def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
-    """Train with divided weights, and write down what this process held of them."""
+    """Train sharded, and record which part of the weights this process held."""
     os.environ |= SHARDED_ENVIRONMENT
     plain, held = Loop._step, {}
 
@@ -70,8 +70,8 @@ def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["causal_lm", *OTHERS])
 def test_sharded_training_equals_replicated_training(kind: str, tmp_path: Path) -> None:
-    """Dropout, accumulation, clipping and a moving average on; a GPT-2 has its word vectors tied, and layers that are
-    gathered one by one. Then a run goes on sharded that was not, and the other way round, with another number."""
+    """With dropout, accumulation, clipping and a moving average; GPT-2 ties its word embeddings and gathers its layers
+    one by one. Then a replicated run resumes sharded, and the reverse, with another number of processes."""
     recipe = load_recipe(write_recipe(tmp_path, kind), [*SAME, "train.save_total_limit=9"])
     whole = train(recipe, tmp_path / "whole").folder
     sharded = tmp_path / "sharded"

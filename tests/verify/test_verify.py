@@ -1,4 +1,4 @@
-"""The proofs find what they should: models broken on purpose fail those that speak of the break, and no others."""
+"""Models broken on purpose fail the proofs of what is broken, and no others."""
 
 import copy
 import io

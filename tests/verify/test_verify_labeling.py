@@ -1,4 +1,4 @@
-"""The proofs about fine-tuned models hold for those of every task, and find what is broken on purpose."""
+"""The proofs for fine-tuned models pass for every task, and fail for models broken on purpose."""
 
 import json
 from pathlib import Path
