@@ -11,11 +11,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kit.data.formats.folders import (
+    NOT_DATA,
     is_saved_dataset,
     list_data_files,
     nested_files,
     read_shards,
+    role_of,
     split_of,
+    texts_in,
 )
 from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.reader import EXTENSIONS, FORMATS, Format, check_extension
@@ -32,13 +35,6 @@ if TYPE_CHECKING:
 
 VALUES = 1000
 """Values of a column that are looked at."""
-WORDS_OF_SPLITS = {
-    "train": ("train", "training"),
-    "validation": ("validation", "val", "valid", "dev", "development", "testa"),
-    "test": ("test", "testing", "testb", "eval", "heldout"),
-}
-"""Words in the names of files by the split that they stand for."""
-NOT_DATA = re.compile(r"(readme|licen[cs]e|notice|copying|citation|requirements|dataset_\w+|state)\b.*", re.IGNORECASE)
 METADATA = re.compile(r"metadata\.(jsonl|csv|parquet)")
 """The table of an image folder, as `datasets` names it."""
 
@@ -104,6 +100,8 @@ def find_files(path: Path) -> Found:
             (stem,) = stems.values()
             (file,) = (file for paths in files[stem].values() for file in paths)
             return Found({"train": file}, file)
+        if texts := texts_in(path):
+            return Found({"train": texts[0]}, path)
         raise DataError(
             f"{path} has several files, and none is named as the training data: {', '.join(sorted(stems)[:8])}. "
             "Name one train, such as train.csv; move those for training into a folder train; or give the path of one."
@@ -171,15 +169,6 @@ def roles_of(names: Iterable[str]) -> dict[str, str]:
     return roles
 
 
-def role_of(name: str) -> str | None:
-    """The split that a name stands for, by the words in it."""
-    words = re.findall(r"[a-z]+", name.lower())
-    for role, known in WORDS_OF_SPLITS.items():
-        if any(word in known for word in words) or any(word.endswith(known[0]) for word in words):
-            return role
-    return None
-
-
 def standard_names(role: str) -> tuple[str, ...]:
     """The names of a split that need no key."""
     return (role, *OTHER_NAMES.get(role, ()))
@@ -210,6 +199,8 @@ def sample_tables(found: Found, given: Mapping[str, Any]) -> DataSample:
     form, layout, documents, what = check_extension(file, Layout()), Layout(), "row", extension
     if form.is_text:
         layout, documents, what = guess_layout(file, form)
+    if found.path.is_dir() and documents != "row" and texts_in(found.path):
+        documents = "file"
     source = {"path": str(found.path), **found.names, **keys_of(layout), **given}
     steps = FolderSteps(found)
     data = steps.data = DataSection(**source)

@@ -17,6 +17,7 @@ from kit.data.formats.folders import (
     split_files,
     split_folders,
     splits_of,
+    texts_in,
 )
 from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.reader import EXTENSIONS
@@ -116,6 +117,8 @@ def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, l
         if data.train in files:
             suffix, key = next(iter(suffixes.items()))
             raise missing_file(path, data.train, key, suffix, files[data.train])
+        if data.train == "train" and (texts := texts_in(path)):
+            return {"train": [*texts]}
         if not available and (file := next(nested_files(path), None)):
             raise DataError(nested_hint(path, file))
     return {

@@ -190,11 +190,11 @@ def repeated_table(duplicates: "Duplicates", overlaps: "Mapping[str, Overlap]") 
         columns = overlap.columns
         if columns.all != columns.inputs:
             shown = shown_pair(overlap.input_example)
-            result.add_row(f"{split}: {overlap.input_name} is in train", f"{overlap.inputs:,}", shown)
+            result.add_row(f"{split}: {overlap.input_name} also in train", f"{overlap.inputs:,}", shown)
         if columns.targets:
             shown = shown_pair(overlap.target_example)
-            result.add_row(f"{split}: {overlap.target_name} is in train", f"{overlap.targets:,}", shown)
-        result.add_row(f"{split}: whole example is in train", f"{overlap.whole:,}", shown_pair(overlap.whole_example))
+            result.add_row(f"{split}: {overlap.target_name} also in train", f"{overlap.targets:,}", shown)
+        result.add_row(f"{split}: whole example also in train", f"{overlap.whole:,}", shown_pair(overlap.whole_example))
     return result
 
 

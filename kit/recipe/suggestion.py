@@ -130,6 +130,7 @@ class Column:
             "images": self.is_image, "labels": self.is_label, "dates": self.is_date, "whole numbers": self.is_integer,
             "numbers": self.is_number, "text": self.is_text, "lists of text": self.lists_text,
             "lists of numbers": self.lists_numbers, "lists": bool(self.items), "nested values": self._all(dict),
+            "true or false": bool(self.values) and all(isinstance(value, bool) for value in self.values),
         }  # fmt: skip
         return next((kind for kind, matches in kinds.items() if matches), "mixed values")
 
@@ -189,6 +190,10 @@ class Suggestion:
     """Dotted keys of other sections."""
 
 
+_PLAIN = re.compile(r"[\w.-]+( [\w.-]+)*")
+"""Texts that need no quotation marks in a list of YAML, unless they read as something else."""
+
+
 def override(key: str, value: Any) -> str:
     """A `key=value` argument that `kit train` reads as this value."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -196,6 +201,9 @@ def override(key: str, value: Any) -> str:
         text = value.replace("\t", r"\t") if key == "data.delimiter" else value
         if parse_override(f"{key}={text}")[1] != text:
             text = json.dumps(text, ensure_ascii=False)
+    elif isinstance(value, list) and all(isinstance(item, str) and _PLAIN.fullmatch(item) for item in value):
+        plain = f"[{', '.join(value)}]"
+        text = plain if parse_override(f"{key}={plain}")[1] == value else text
     return f"{key}={text}"
 
 

@@ -131,9 +131,24 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str, list[str]]] = {
         write_squad, "question and text → part of the text", "qa_squad",
         [*LABELED, "data.max_question_length=20", "data.doc_stride=8", "data.max_length=64"],
     ),
+    "answers as texts": (
+        lambda folder: write_csv(folder / "a.csv", {
+            "question": [f"who {n}?" for n in range(ROWS)],
+            "context": [f"the {WORDS[n % 9]} sees" for n in range(ROWS)],
+            "answer": [WORDS[n % 9] for n in range(ROWS)],
+        }),
+        "question and text → part of the text", "qa_squad",
+        [*LABELED, "data.max_question_length=20", "data.doc_stride=8", "data.max_length=64"],
+    ),
     "parallel text": (write_parallel, "de → en (text to text)", "multi30k_transformer", [RNN, "eval.average=null"]),
     "prose": (
         lambda folder: write_csv(folder / "a.txt", {" ".join(texts()): texts()}),
+        "text → the next token", "gpt_tiny", [DECODER, "data.block_size=32"],
+    ),
+    "a folder of texts": (
+        lambda folder: write(folder, README_txt="not a text", **{
+            f"{name}_txt": "\n\n".join(texts(len(name))) for name in ("one", "three", "seventeen", "story")
+        }),
         "text → the next token", "gpt_tiny", [DECODER, "data.block_size=32"],
     ),
     "images": (
@@ -151,6 +166,13 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str, list[str]]] = {
         }),
         "past → future of sales", "pendulum", ['model={"type": "rnn_forecaster", "cell": "gru", "hidden_size": 8}'],
     ),
+    "several series": (
+        lambda folder: write_csv(folder / "a.csv", {
+            "date": [series(n)["date"] for n in range(200)], "load": range(200), "degrees": range(1, 201),
+        }),
+        "past → future of load and degrees", "pendulum",
+        ['model={"type": "rnn_forecaster", "cell": "gru", "hidden_size": 8}'],
+    ),
     "instructions": (
         lambda folder: write_jsonl(folder / "a.jsonl", lambda n: {"instruction": sentence(n), "output": sentence(n)}),
         "prompt → answer of a causal language model", "lora_causal_lm",
@@ -158,7 +180,7 @@ CASES: dict[str, tuple[Callable[[Path], Path], str, str, list[str]]] = {
     ),
 }  # fmt: skip
 """How each data set is written, the task that kit guesses, the recipe, and tiny settings for it."""
-SAME_TASK = ("pairs", "numbers", "several labels")
+SAME_TASK = ("pairs", "numbers", "several labels", "answers as texts", "several series")
 """Cases of a task that another case trains."""
 
 
@@ -237,6 +259,7 @@ MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
     "broken JSON": ({"a_jsonl": '{"text": "a"}\n{"text": '}, "line 2, column 10: invalid JSON"),
     "unequal sides": ({"train_de": "a\nb\n", "train_en": "a\n"}, "needs the same number of lines in every file"),
     "an unknown format": ({"a_docx": "x"}, "kit reads files that end in tsv, csv"),
+    "texts of other splits": ({"dev_txt": "a\n", "story_txt": "b\n"}, "none is named as the training data: dev, story"),
     "no training data": ({"one_csv": "a,b\n", "two_csv": "a,b\n"}, "none is named as the training data: one, two"),
     "gzip without its name": ({"a_csv": b"\x1f\x8b\x08"}, "compressed with gzip: add .gz to its name"),
     "an old workbook": ({"a_xls": "x"}, "kit reads .xlsx, not the older .xls"),

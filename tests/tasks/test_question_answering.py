@@ -150,6 +150,19 @@ def test_slightly_wrong_offset_is_corrected(tmp_path: Path) -> None:
     assert right.starts.min() > 0
 
 
+def test_answers_can_be_texts(tmp_path: Path) -> None:
+    """A table has no places of answers: the first occurrence counts, as if a SQuAD file had named it."""
+    known = [row(n, "Anna met Bo in 1900.", "Bo") for n in range(4)] + [row(4, "Anna met Bo.", None)]
+    texts = [{**one, "answers": (one["answers"]["text"] or [""])[0]} for one in known]
+    lists = [{**one, "answers": one["answers"]["text"]} for one in known]
+    expected = prepared(tmp_path / "squad", known).encoded["train"].examples
+    for name, rows in (("texts", texts), ("lists", lists)):
+        examples = prepared(tmp_path / name, rows).encoded["train"].examples
+        assert (examples.starts.tolist(), examples.ends.tolist()) == (expected.starts.tolist(), expected.ends.tolist())
+    other = [*texts, {**texts[0], "id": "other", "answers": "Oslo"}]
+    assert prepared(tmp_path / "other", other).dropped == {"windows": 0, "answers": 1}
+
+
 def test_empty_texts_and_long_questions(tmp_path: Path) -> None:
     odd = [row(20, "", None), row(21, "Anna met Bo.", "Bo", question="who " * 40)]
     ready = prepared(tmp_path, [*ROWS, *odd], max_length=48, max_question_length=12, doc_stride=8)
@@ -176,7 +189,7 @@ def test_the_validation_split_of_the_data_can_be_the_test(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("rows", "data", "message"),
     [
-        ([{**ROWS[0], "answers": ["1900"]}], {}, "data.answers: .*row 1: expected"),
+        ([{**ROWS[0], "answers": [1900]}], {}, "data.answers: .*row 1: expected"),
         ([{**ROWS[0], "answers": {"text": ["1900"], "answer_start": []}}], {}, "data.answers: .*row 1: expected"),
         ([ROWS[0], ROWS[0]], {}, 'data.id: .*row 2: the id "q0" is not unique'),
         (ROWS, {"answers": "answer"}, 'data.answers: .* has no column "answer"'),

@@ -2,7 +2,8 @@
 
 `train.tsv`, or `train.de` beside `train.en`, each plain or as .gz; or several shards, named as on the Hub:
 `train-00000-of-00008.jsonl`. A split can also be a folder of files with any names, in the order of these:
-`train/a.csv`, `train/b.csv`; or a dataset that `save_to_disk` wrote, whose state.json lists its files.
+`train/a.csv`, `train/b.csv`; or a dataset that `save_to_disk` wrote, whose state.json lists its files. A folder of
+texts (`.txt`) of which none is named like a split is training data as a whole.
 """
 
 import json
@@ -28,6 +29,13 @@ ShardFiles = Path | dict[str, Path]
 STATE = "state.json"
 """The file in which `save_to_disk` lists the files of a dataset."""
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
+WORDS_OF_SPLITS = {
+    "train": ("train", "training"),
+    "validation": ("validation", "val", "valid", "dev", "development", "testa"),
+    "test": ("test", "testing", "testb", "eval", "heldout"),
+}
+"""Words in the names of files by the split that they stand for."""
+NOT_DATA = re.compile(r"(readme|licen[cs]e|notice|copying|citation|requirements|dataset_\w+|state)\b.*", re.IGNORECASE)
 
 
 def list_data_files(folder: Path, suffixes: Collection[str]) -> Files:
@@ -56,6 +64,27 @@ def split_folders(folder: Path, suffixes: dict[str, str], layout: Layout) -> dic
 def nested_files(folder: Path) -> Iterator[Path]:
     """The readable files at any depth below a folder."""
     return (path for path in sorted(folder.rglob("*")) if path.is_file() and file_extension(path) in EXTENSIONS)
+
+
+def role_of(name: str) -> str | None:
+    """The split that a name stands for, by the words in it."""
+    words = re.findall(r"[a-z]+", name.lower())
+    for role, known in WORDS_OF_SPLITS.items():
+        if any(word in known for word in words) or any(word.endswith(known[0]) for word in words):
+            return role
+    return None
+
+
+def texts_in(folder: Path) -> list[Path]:
+    """The .txt files of a folder that has no other data and no names of splits; empty for any other folder."""
+    files = {
+        stem: extensions
+        for stem, extensions in list_data_files(folder, ()).items()
+        if extensions.keys() & set(EXTENSIONS) and not NOT_DATA.fullmatch(stem)
+    }
+    if any(extensions.keys() & set(EXTENSIONS) != {"txt"} or role_of(stem) for stem, extensions in files.items()):
+        return []
+    return [path for extensions in files.values() for path in extensions["txt"]]
 
 
 def is_saved_dataset(folder: Path) -> bool:

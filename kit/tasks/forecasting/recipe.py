@@ -122,6 +122,10 @@ class ForecastingEval(EvalSection[ErrorMetric]):
     true values, on standardized data)."""
 
 
+MAX_TARGETS = 4
+"""Columns of numbers up to which `kit data` suggests to forecast all."""
+
+
 class ForecastingRecipe(Recipe):
     """Time series forecasting."""
 
@@ -153,13 +157,16 @@ class ForecastingRecipe(Recipe):
         numbers = [column for column in sample.columns if column.is_number and not column.is_id and column not in named]
         if not numbers or sample.prose or (date is None and named):
             return None
-        target = sample.find("value", "values", "target", "y", "sales", "close", among=numbers) or numbers[-1]
+        named_target = sample.find("value", "values", "target", "y", "sales", "close", "ot", among=numbers)
+        # of a few columns without such a name, none can be preferred, and one model can learn all
+        targets = [named_target or numbers[0]] if named_target or len(numbers) > MAX_TARGETS else numbers
         steps = sample.splits.get("train", 0) // (named[0].distinct if named else 1)
-        data = {"targets": [target.name], **windows(steps), "date": date.name if date else None}
+        data = {"targets": [target.name for target in targets], **windows(steps), "date": date.name if date else None}
         data |= {"series": named[0].name} if named else {}
         held_out = max(data["horizon"], steps // 10)
         data |= {f"{split}_steps": held_out for split in ("validation", "test") if split not in sample.splits}
-        return Suggestion(0.9 if date else 0.6, f"past → future of {target.name}", "pendulum", data)
+        what = " and ".join(filter(None, (", ".join(data["targets"][:-1]), data["targets"][-1])))
+        return Suggestion(0.9 if date else 0.6, f"past → future of {what}", "pendulum", data)
 
 
 def windows(steps: int) -> dict[str, Any]:

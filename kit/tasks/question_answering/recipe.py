@@ -7,13 +7,15 @@ from annotated_types import Ge, Gt, Le
 
 from kit.evaluation.metrics.choice import or_registered
 from kit.recipe.section import MAX_COUNT, MAX_NUMBER, NonNegativeInt, PositiveInt
-from kit.recipe.suggestion import DataSample, Suggestion
+from kit.recipe.suggestion import Column, DataSample, Suggestion
 from kit.recipe.training import EvalSection
 from kit.tasks.families.labeling.recipe import LabelingData, LabelingRecipe
 
 AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered("answers")]
 
 
+PARTS, SHARE_OF_PARTS = 100, 0.9
+"""Answers that are looked for in their contexts, and the share that must occur there."""
 MIN_ROOM = 4
 """Tokens of a window beside the question: three special ones, and at least one of the text."""
 
@@ -36,7 +38,7 @@ class QuestionAnsweringData(LabelingData):
 
     answers: str = "answers"
     """Column of the answers, in SQuAD format: {"text": […], "answer_start": […]}, with empty lists if there is no
-    answer."""
+    answer. A text, or a list of texts, stands for its first occurrence in the context; an empty one for no answer."""
 
     id: str | None = "id"
     """Column of the question id, which identifies predictions; null numbers the questions."""
@@ -115,17 +117,29 @@ class QuestionAnsweringRecipe(LabelingRecipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """A question, a text, and answers with their positions in it."""
+        """A question, a text, and answers that are parts of it."""
         filled = [column for column in sample.columns if column.values]
-        answers = next((column for column in filled if all(map(is_answer, column.values))), None)
         question, context = sample.find("question", "query"), sample.find("context", "passage", "paragraph", "text")
-        if answers is None or question is None or context is None:
+        if question is None or context is None:
+            return None
+        answers = next((column for column in filled if all(map(is_answer, column.values))), None)
+        answers = answers or parts_of(context, sample.find("answer", "answers", "answer_text", "span", among=filled))
+        if answers is None:
             return None
         data: dict[str, Any] = {"question": question.name, "context": context.name, "answers": answers.name}
         data |= {"id": "id" if sample.find("id") else None} | sample.held_out()
         if sample.find("title"):
             data["held_out_together"] = "title"
         return Suggestion(1.0, "question and text → part of the text", "qa_squad", data)
+
+
+def parts_of(context: Column, answers: Column | None) -> Column | None:
+    """The column of answers if nearly all of its texts are in the contexts; None for answers in other words."""
+    if answers is None or not answers.is_text or not context.is_text:
+        return None
+    contexts = set(context.values)
+    found = sum(any(answer in text for text in contexts) for answer in answers.values[:PARTS])
+    return answers if found >= SHARE_OF_PARTS * len(answers.values[:PARTS]) else None
 
 
 def is_answer(cell: Any) -> bool:

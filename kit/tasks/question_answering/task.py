@@ -166,19 +166,21 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
     def rows(self, rows: Dataset, split: str) -> Iterable[dict[str, Any]]:
         """The rows, each with its id as text, or its number if the data has no ids.
 
-        Raises DataError for answers that do not have the form of SQuAD, and for an id that occurs twice.
+        Raises DataError for answers that are neither texts nor have the form of SQuAD, and for an id that occurs twice.
         """
         data = self.recipe.data
         where = f"data.answers: {data.path}, {split}"
         seen: set[str] = set()
         ids = map(str, ColumnView(rows, "id")) if data.id is not None else map(str, range(1, len(rows) + 1))
         cells = zip(ids, *(ColumnView(rows, name) for name in ("question", "context", "answers")), strict=True)
-        for number, (key, question, context, answers) in enumerate(cells, start=1):
+        for number, (key, question, context, cell) in enumerate(cells, start=1):
+            answers = in_squad_format(cell)
             if not (isinstance(answers, dict) and isinstance(answers.get("text"), list)
                     and isinstance(answers.get("answer_start"), list)
                     and len(answers["text"]) == len(answers["answer_start"])):  # fmt: skip
                 raise DataError(
-                    f'{where}, row {number}: expected {{"text": […], "answer_start": […]}}, got {str(answers)[:60]}.'
+                    f'{where}, row {number}: expected a text, texts, or {{"text": […], "answer_start": […]}}, '
+                    f"got {str(cell)[:60]}."
                 )
             if key in seen:
                 raise DataError(f'data.id: {data.path}, {split}, row {number}: the id "{key}" is not unique.')
@@ -331,6 +333,15 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
         answer = dict(pipe(question=row["question"], context=row["context"]))
         return {"prediction": answer.pop("answer"), **answer}
+
+
+def in_squad_format(cell: Any) -> Any:
+    """Answers that are texts, without their positions, in the format of SQuAD; anything else as it is."""
+    texts = [cell] if isinstance(cell, str) else cell
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        return cell
+    present = [text for text in texts if text.strip()]
+    return {"text": present, "answer_start": [0] * len(present)}
 
 
 def unpadded(output: dict[str, Tensor], batch: Batch) -> list[tuple[Tensor, Tensor]]:
