@@ -27,11 +27,14 @@ class BeamDecoder(Protocol):
         """
 
     def keep(self, sentences: Tensor) -> None:
-        """Keep only these sentences in the batch."""
+        """Keep only the sentences at these positions (number,) of the batch; the others are finished."""
 
 
 def beam_decoder(model: PreTrainedModel, beams: int, inputs: dict[str, Any]) -> BeamDecoder:
-    """The fastest decoder for a model, from inputs that `generate()` prepared: every tensor repeated per beam."""
+    """The fastest decoder for a model.
+
+    `inputs` are those that `generate()` has prepared, in which every tensor is repeated for each beam.
+    """
     # classes of transformers have no layout: each beam is a row with its copy of the source
     layout = getattr(model, "beam_layout", None)
     if layout == "positions" and model.config._attn_implementation in ADDITIVE:
@@ -40,7 +43,7 @@ def beam_decoder(model: PreTrainedModel, beams: int, inputs: dict[str, Any]) -> 
 
 
 def select(inputs: Any, rows: Tensor | slice) -> dict[str, Any]:
-    """The inputs of some rows, including those inside encoder outputs."""
+    """The inputs with only these rows of every tensor, including the tensors inside `encoder_outputs`."""
 
     def select_rows(name: str, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -102,7 +105,7 @@ class BeamsAsPositions:
     """
 
     prune_every = 4
-    """Steps between searches for tokens without a surviving descendant; each search moves the whole cache."""
+    """Steps between prunings, which remove tokens that no beam attends to anymore. Each one copies the whole cache."""
 
     def __init__(self, model: PreTrainedModel, beams: int, inputs: dict[str, Any]):
         self.model, self.beams = model, beams
@@ -149,7 +152,7 @@ class BeamsAsPositions:
         self._keep(sentences)
 
     def _keep(self, sentences: Tensor) -> None:
-        """Keep these sentences, and of their tokens those that a beam still attends to."""
+        """Keep these sentences in the cache of the target, and of their tokens those that a beam still attends to."""
         mask_by_beam = self.mask_by_beam[sentences]
         alive = (mask_by_beam == 0).any(1)  # (sentences, keys)
         max_tokens = int(alive.sum(1).max())
@@ -165,12 +168,16 @@ class BeamsAsPositions:
 
 
 class PreallocatedLayer(DynamicLayer):
-    """Keys and values of one layer in preallocated buffers, so that a step copies only the new token."""
+    """Keys and values of one layer in preallocated buffers, so that a step copies only the new token.
+
+    A full buffer is replaced by one of twice the size, so that growing copies each token about once more.
+    """
 
     min_capacity = 64
+    """Tokens in the smallest buffer."""
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """All keys and values (sentences, heads, tokens, d), the new ones at the end."""
+        """Append keys and values (sentences, heads, new tokens, d); returns all of them."""
         new = [key_states.transpose(1, 2), value_states.transpose(1, 2)]  # (sentences, tokens, heads, d)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -185,7 +192,7 @@ class PreallocatedLayer(DynamicLayer):
         return self.keys, self.values
 
     def keep(self, sentences: Tensor, tokens: Tensor) -> None:
-        """Keep these sentences (number,), with some tokens of each (number, tokens)."""
+        """Keep these sentences (number,), and of each the tokens at these positions (number, tokens), in this order."""
         rows = (sentences.unsqueeze(1) * self.buffers[0].shape[1] + tokens).flatten()
         kept = [buffer.flatten(0, 1).index_select(0, rows).unflatten(0, tokens.shape) for buffer in self.buffers]
         self._fill(kept, 2 * tokens.shape[1])

@@ -68,10 +68,11 @@ def beam_search(
     generation_config: GenerationConfig,
     **inputs: Any,
 ) -> Tensor | GenerateBeamEncoderDecoderOutput:
-    """The `custom_generate` function: returns sequences, and with `return_dict_in_generate` also their scores.
+    """Greedy or beam search, as `generate(custom_generate=beam_search)` calls it.
 
-    The score is Σ log p / length ** length_penalty, for greedy search Σ log p. Falls back to transformers for what it
-    does not cover: sampling, scores or attentions of every step, and processors that depend on more than one row.
+    Returns the sequences, with `return_dict_in_generate` also their scores: Σ log p / length ** length_penalty, for
+    greedy search Σ log p. Falls back to transformers for what it does not cover: sampling, scores or attentions of
+    every step, and processors that depend on more than one row.
     """
     if not _covers(model, logits_processor, stopping_criteria, generation_config, inputs):
         fallback = model._sample if generation_config.num_beams == 1 else model._beam_search
@@ -102,6 +103,7 @@ def _covers(
     config: GenerationConfig,
     inputs: dict[str, Any],
 ) -> bool:
+    """Whether this search does all that a call of `generate()` asks for."""
     cache = inputs.get("past_key_values")
     parts = [cache.self_attention_cache, cache.cross_attention_cache] if isinstance(cache, EncoderDecoderCache) else []
     return bool(
@@ -128,6 +130,7 @@ class _Hypotheses:
     lengths: Tensor  # (sentences, beams) tokens after the prompt; 0 for an empty slot
 
     def of(self, which: Tensor) -> "_Hypotheses":
+        """Those of the sentences at these indices, or where this mask is true."""
         return _Hypotheses(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
@@ -203,6 +206,8 @@ class _Search:
         return self._merge_sentences([*finished_sentences, results])
 
     def _log_probs(self, logits: Tensor, written: Tensor) -> Tensor:
+        """Log-probabilities of logits (sentences, beams, vocabulary) after the tokens `written`, as processors change
+        them. Beams that are still equal come as a single one."""
         logits = logits.float()
         if not self.processors:
             return logits.log_softmax(-1)
@@ -212,6 +217,7 @@ class _Search:
         return self.processors(rows, logits.log_softmax(-1).flatten(0, 1)).view_as(logits)
 
     def _ended(self, tokens: Tensor, length: int) -> Tensor:
+        """Whether a hypothesis of this length, prompt included, ends with each of these tokens."""
         if length == self.max_length:
             return torch.ones_like(tokens, dtype=torch.bool)
         if self.ends is None:
@@ -219,7 +225,10 @@ class _Search:
         return (tokens.unsqueeze(-1) == self.ends).any(-1)
 
     def _merge(self, results: _Hypotheses, tokens: Tensor, scores: Tensor, length: int) -> _Hypotheses:
-        """The best of the previous and the new hypotheses."""
+        """The best of the previous hypotheses and of new ones, which have this length without the prompt.
+
+        `scores` are −inf where `tokens` (sentences, beams, length) are not a finished hypothesis.
+        """
         lengths = torch.full_like(results.lengths, length).masked_fill(scores == -torch.inf, 0)
         scores, best = torch.cat([results.scores, scores], dim=1).topk(self.beams)
         lengths = torch.cat([results.lengths, lengths], dim=1).gather(1, best)
@@ -239,7 +248,7 @@ class _Search:
         return torch.nn.functional.pad(tokens, (0, length - tokens.shape[-1]), value=self.padding)
 
     def _merge_sentences(self, parts: list[_Hypotheses]) -> _Hypotheses:
-        """All sentences, in the order of the batch."""
+        """The hypotheses of all sentences, in the order of the batch."""
         max_length = max(part.tokens.shape[-1] for part in parts)
         parts = [replace(part, tokens=self._pad_to(part.tokens, max_length)) for part in parts]
         joined = _Hypotheses(

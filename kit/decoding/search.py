@@ -26,7 +26,7 @@ class Hypothesis:
 def search(
     model: PreTrainedModel, batch: dict[str, Tensor], settings: GenerationSettings, attention: bool = False
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each source of a batch, best first.
+    """The best hypotheses of each source of a batch, best first: `settings.num_return_sequences` for each.
 
     With `attention`, each has its cross-attention weights if the model has cross-attention.
     """
@@ -71,7 +71,7 @@ def search(
 class DrawnTokens(LogitsProcessor):
     """Records the log-probabilities of sampled tokens, before temperature and top-p change them.
 
-    The logits of all steps at once would not fit into memory: the ones of a step are kept until its token is known.
+    All logits of all steps would not fit into memory: those of a step are held until the next call reveals its token.
     """
 
     def __init__(self) -> None:
@@ -84,6 +84,7 @@ class DrawnTokens(LogitsProcessor):
         return scores
 
     def _take(self, tokens: Tensor) -> None:
+        """Record the log-probability of the token (rows,) that was drawn in the last step."""
         if self._last is not None:
             self._steps.append(self._last.gather(1, tokens[:, None])[:, 0])
             self._last = None
@@ -95,7 +96,7 @@ class DrawnTokens(LogitsProcessor):
 
 
 def _total(output: Any, row: int, tokens: list[int]) -> float:
-    """The sum of the log-probabilities of a row's tokens in greedy search."""
+    """The sum of the log-probabilities of a row's tokens after greedy search, by kit or by transformers."""
     if "sequences_scores" in output:
         return float(output.sequences_scores[row])
     return sum(float(step[row].log_softmax(-1)[token]) for token, step in zip(tokens, output.scores, strict=False))
@@ -104,7 +105,8 @@ def _total(output: Any, row: int, tokens: list[int]) -> float:
 def _cross_attention(output: Any) -> Tensor | None:
     """Cross-attention weights of the last layer, (hypotheses, heads, target, source).
 
-    With beams, each step comes from the beam that held the hypothesis at that step.
+    With beams, each step comes from the beam that held the hypothesis at that step. None if the model has no
+    cross-attention.
     """
     if not output.cross_attentions or not output.cross_attentions[0]:
         return None

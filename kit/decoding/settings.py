@@ -57,7 +57,7 @@ class GenerationSettings:
         )
 
     def _search_arguments(self) -> dict[str, Any]:
-        """The arguments of `GenerationConfig` that choose tokens; length and special tokens depend on the model."""
+        """The arguments of `GenerationConfig` for choosing tokens; length and special tokens depend on the model."""
         arguments: dict[str, Any] = {
             "num_beams": self.num_beams,
             "num_return_sequences": self.num_return_sequences,

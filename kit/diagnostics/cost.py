@@ -24,11 +24,11 @@ from kit.training.objective import Batch, Objective
 from kit.training.optim import build_optimizer
 
 STRATA = 5
-"""Number of micro-batches to time, evenly spaced by length."""
+"""Number of micro-batches to time, evenly spaced by length: the time of attention is quadratic in it."""
 
 ROUNDS = 8
 SECONDS_OF_STEPS = 5.0
-"""Each stratum is timed at most ROUNDS times; no further step is timed after these seconds."""
+"""Each stratum is timed at most ROUNDS times, and the median counts; no further step is timed after these seconds."""
 SECONDS_OF_EVALUATION = 1.0
 """No further part of an evaluation is timed after this."""
 TRIAL_ROWS = 4
@@ -36,7 +36,7 @@ TRIAL_ROWS = 4
 GROWTH = 4
 
 FEW_TOKENS = 2
-"""Length of the outputs where only memory counts."""
+"""Maximum length of outputs where only memory is measured."""
 
 
 @dataclass(frozen=True)
@@ -91,15 +91,15 @@ def weights_of(objective: Objective) -> int:
 
 
 def copy_for_checkpoint(model: nn.Module, optimizer: Optimizer) -> None:
-    """Hold the copies of all tensors for a moment that writing a checkpoint makes, file by file."""
+    """Make the copies that writing a checkpoint makes, file by file, so that they count in the peak of memory."""
     for tensors in (model.state_dict().values(), tensors_of(optimizer)):
         copies = [tensor.cpu().clone() for tensor in tensors]
         del copies
 
 
 def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[np.ndarray]]:
-    """The micro-batch with the longest examples of the first epoch, and a few at even distances when all are sorted by
-    their longest example."""
+    """The micro-batch with the longest example of the first epoch, and `STRATA` micro-batches of it to be timed, evenly
+    spaced when all are sorted by their longest example."""
     plan = prepared.plan
     assert not isinstance(plan, StreamPlan), "a stream is measured by its first buffer"
     lengths = np.maximum.reduce(plan.sides)
@@ -111,7 +111,7 @@ def representative_micro_batches(prepared: Prepared) -> tuple[np.ndarray, list[n
 
 
 class _Trial:
-    """Training steps as in the loop, whose result is discarded."""
+    """Training steps as those of the loop, but on a copy of the model that is discarded."""
 
     def __init__(
         self,
@@ -146,8 +146,11 @@ class _Trial:
         self.seconds_of_update = seconds()
 
     def seconds(self, parts: list[np.ndarray], budget: float) -> float:
-        """Mean seconds of a micro-batch: the mean over `parts` of the median of as many rounds as fit the budget, but
-        at least one round of the middle one."""
+        """Mean seconds of a micro-batch.
+
+        It is the mean over `parts` of their median times, over as many rounds as fit into `budget` seconds. The middle
+        one is timed at least once.
+        """
         measured: list[list[float]] = [[] for _ in parts]
         # from the middle outwards: if time runs out, the extremes are skipped
         order = sorted(range(len(parts)), key=lambda i: abs(i - len(parts) // 2))
@@ -197,8 +200,8 @@ def estimate_evaluations(prepared: Prepared, objective: Objective, accelerator: 
 def time_evaluation(
     prepared: Prepared, objective: Objective, accelerator: Accelerator, final: bool
 ) -> Callable[[int], float]:
-    """Time `Task.evaluate` on growing parts of the validation split; returns a function that extrapolates the seconds
-    of a number of rows."""
+    """Time `Task.evaluate` on growing parts of the validation split; returns a function from a number of rows to the
+    seconds that evaluating them should take."""
     rows, state = prepared.splits.datasets["validation"], prepared.state
     task, evaluator = trial_task(prepared), prepared.evaluator(accelerator)
     size, timings, start = min(TRIAL_ROWS, len(rows)), list[tuple[int, float]](), time.perf_counter()
@@ -214,7 +217,7 @@ def time_evaluation(
 
 
 def evaluate_longest(prepared: Prepared, objective: Objective, accelerator: Accelerator) -> None:
-    """Evaluate as many of the longest rows of the validation split as fill a batch, whose memory is the largest.
+    """Evaluate the longest rows of the validation split, as many as fill a batch: the one that needs most memory.
 
     Outputs have a few tokens only: generating needs less memory than the loss over whole references.
     """
@@ -232,7 +235,7 @@ def evaluate_longest(prepared: Prepared, objective: Objective, accelerator: Acce
 
 
 def example_lengths(prepared: Prepared, split: str) -> np.ndarray:
-    """The length of each example of a split, of a pair that of its longer side."""
+    """The length in tokens of each example of a split; for pairs, of the longer side."""
     examples: Any = prepared.encoded[split].examples
     texts = prepared.task.token_lists(examples, prepared.state).values()
     sides = [examples.lengths] if hasattr(examples, "lengths") else [text.lists.lengths for text in texts]
@@ -240,11 +243,11 @@ def example_lengths(prepared: Prepared, split: str) -> np.ndarray:
 
 
 def trial_task(prepared: Prepared, max_new_tokens: int | None = None) -> Task[Any, Any]:
-    """The task with an evaluation that suits a part of the data and an untrained model.
+    """The task, changed for evaluating a part of the data with an untrained model.
 
-    Such a model never writes an end token, so its outputs are limited, by default to the longest reference. Metrics of
-    models that
-    do not generate cost next to nothing, but some are undefined on a few rows.
+    Such a model never writes an end token, so the length of its outputs is limited, by default to that of the longest
+    reference. If the model does not generate, metrics are left out: they take hardly any time, and some are undefined
+    on a few rows.
     """
     recipe = prepared.recipe
     fields = type(recipe.eval).model_fields
@@ -261,9 +264,10 @@ def trial_task(prepared: Prepared, max_new_tokens: int | None = None) -> Task[An
 
 
 def extrapolate(timings: list[tuple[int, float]]) -> Callable[[int], float]:
-    """From (rows, seconds) to the seconds of any number of rows: a constant part and a part per row, by the last two.
+    """A function from a number of rows to seconds, fitted to the last two timings (rows, seconds): a constant plus a
+    part for each row.
 
-    A single timing, and one that is not longer than that of fewer rows, counts as proportional to the rows.
+    If there is a single timing, or the last one is not longer than the one before, seconds are proportional to rows.
     """
     (fewer, before), (rows, seconds) = ((0, 0.0), *timings)[-2:]
     per_row = (seconds - before) / (rows - fewer) if seconds > before else seconds / rows

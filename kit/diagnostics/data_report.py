@@ -1,4 +1,4 @@
-"""`kit data FILE`: what is in data, what could be learned from it, and the command that does."""
+"""`kit data FILE`: what is in a file or folder, which tasks could learn from it, and the commands that train them."""
 
 import shlex
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe, suggest
 
 LEAST_SCORE = 0.5
-"""Suggestions below this are mentioned only if there is no better one."""
+"""Suggestions below this are listed only if there is no better one."""
 MAX_ENCODED = 5_000
-"""Rows of a split that are encoded: their lengths differ from those of all rows by little."""
+"""Rows of a split that are encoded, which takes seconds: quantiles of their lengths are close to those of all rows."""
 SAMPLE_KEYS = ("name", "revision", "columns", "delimiter", "quoting", "encoding", "train", "validation", "test")
-"""Data keys of the command line that help to read a sample."""
+"""Data keys of the command line that change how a sample is read."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Facts:
-    """What loading and encoding the data for a recipe shows."""
+    """Statistics of data, from loading and encoding it for a recipe."""
 
     splits: Mapping[str, SplitFacts]
     word_lengths: Mapping[str, Mapping[str, LengthStats]]
@@ -59,7 +59,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class DataDescription:
-    """All about data that no recipe names yet."""
+    """The report on data that no recipe names yet."""
 
     sample: DataSample
     proposals: Sequence[Proposal]
@@ -67,7 +67,7 @@ class DataDescription:
     facts: Facts | None
     """For the first proposal; None if there is none, or the data has mistakes."""
     problems: Sequence[str] = field(default_factory=tuple)
-    """Mistakes that the first proposal would end with."""
+    """Mistakes in the data with which the first proposal would fail."""
 
     def as_json(self) -> dict[str, Any]:
         """The report as values for programs."""
@@ -108,7 +108,7 @@ def inspect_path(path: str, overrides: Sequence[str] = ()) -> DataDescription:
 
 
 def arguments_of(sample: DataSample, suggestion: Suggestion, overrides: Sequence[str]) -> list[str]:
-    """The arguments with which the shipped recipe learns from the data instead of its own."""
+    """The arguments that make the shipped recipe of a suggestion train on this data instead of its own."""
     shipped = load_recipe(suggestion.recipe).data
     wanted = {**sample.source, **suggestion.data}
     # what the shipped recipe states about its own data, rather than about how a model reads text
@@ -124,7 +124,7 @@ def arguments_of(sample: DataSample, suggestion: Suggestion, overrides: Sequence
 
 
 def differs(shipped: Any, name: str, value: Any) -> bool:
-    """Whether a key of the section `data` needs to be given."""
+    """Whether the section `data` has this key with another value."""
     return name in type(shipped).model_fields and getattr(shipped, name) != value
 
 
@@ -158,7 +158,7 @@ def facts_of(recipe: Recipe) -> Facts:
 
 
 def evenly(rows: int) -> np.ndarray:
-    """The indices of all rows, or of so many that are evenly spaced that encoding them takes seconds."""
+    """The indices of the rows to encode: all, or `MAX_ENCODED` evenly spaced ones."""
     return np.arange(min(rows, MAX_ENCODED)) * rows // max(1, min(rows, MAX_ENCODED))
 
 
@@ -178,7 +178,7 @@ def plain_facts(task: Task[Any, Any], splits: Splits) -> dict[str, SplitFacts]:
 
 
 def word_lengths(recipe: Recipe, splits: Splits) -> dict[str, dict[str, LengthStats]]:
-    """Lengths of the texts in words."""
+    """Lengths of texts in words, by split and column; of lists, the number of items."""
 
     def words(cell: Any) -> int:
         return len(cell.split()) if isinstance(cell, str) else len(cell)

@@ -46,7 +46,7 @@ def render_data(report: "DataDescription") -> RenderableType:
 
 
 def data_facts(sample: "DataSample") -> Iterable[tuple[str, str]]:
-    """What the data is, and the keys with which it is read."""
+    """Path, format and sizes of the data, and the keys that read it, as names and values."""
     yield "path", str(sample.source["path"])
     yield "format", sample.format
     yield "rows", ", ".join(f"{split} {rows:,}" for split, rows in sample.splits.items())
@@ -58,6 +58,7 @@ def data_facts(sample: "DataSample") -> Iterable[tuple[str, str]]:
 
 
 def columns_table(sample: "DataSample") -> RenderableType:
+    """The columns, and what they hold."""
     result = table(["column", "holds", "rows", "distinct"], text_columns=("holds",))
     for column in sample.columns:
         result.add_row(line(column.name), column.kind, f"{column.rows:,}", f"{column.distinct:,}")
@@ -73,13 +74,14 @@ def first_rows(sample: "DataSample") -> Iterable[RenderableType]:
 
 
 def example(column: "Column", number: int) -> str:
+    """An example value of a column as text; of an image, its size."""
     value: Any = column.values[number]
     text = f"{len(value['bytes'] or b''):,} bytes" if column.is_image and isinstance(value, dict) else cell_text(value)
     return text if len(text) <= EXAMPLE_WIDTH else f"{text[:EXAMPLE_WIDTH]}…"
 
 
 def facts_blocks(facts: "Facts") -> list[RenderableType]:
-    """What loading and encoding the data shows."""
+    """Sizes, lengths, labels and repeated examples of the data as the first proposal loads it."""
     blocks: list[RenderableType] = [
         heading("As the recipe below loads it"),
         sizes_table(facts.splits),
@@ -94,7 +96,7 @@ def facts_blocks(facts: "Facts") -> list[RenderableType]:
 
 
 def commands(report: "DataDescription") -> list[str]:
-    """The tasks with the commands that train them, the most likely one last, as lines that no terminal cuts."""
+    """The tasks and the commands that train them, the most likely one last, as lines to print without wrapping."""
     first, *others = report.proposals
     ordered = [*(("Or", proposal) for proposal in others), ("Most likely", first)]
     return [

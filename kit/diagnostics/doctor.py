@@ -43,10 +43,10 @@ Check = Callable[[], Iterable[Finding]]
 
 
 def diagnose(check_hub: bool = False, more: Mapping[str, Check] | None = None) -> list[Finding]:
-    """Check versions, devices, settings and disk, then run the `more` checks, by topic.
+    """Check versions, devices, settings and disk; then run the checks in `more`, which are named by topic.
 
-    Nothing is kept on disk; only `check_hub` uses the network, for one request. If a check cannot run because a package
-    is missing, that is a problem, and the others run all the same.
+    Nothing remains on disk. Only `check_hub` uses the network, for one request. If a check cannot run because a package
+    is missing, that is a finding, too, and the other checks still run.
     """
     checks: dict[str, Check] = {
         "versions": lambda: package_findings(supported_ranges()),

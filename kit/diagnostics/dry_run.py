@@ -112,7 +112,8 @@ def split_facts(
 
 
 def side_of(text: TextTokens, rows: Dataset) -> Side:
-    """Statistics of one kind of text; `rows` have the texts where each row has its own."""
+    """Statistics of one kind of text. `rows` provide the original texts for examples of unknown tokens, where each list
+    of tokens belongs to one row."""
     column = None if text.column is None else rows[text.column]
     unknown = count_unknown(text.tokenizer, text.lists, lambda i: "" if column is None else column[i], text.as_target)
     lengths = text.lists.lengths if text.full_lengths is None else text.full_lengths

@@ -50,7 +50,7 @@ class PeakMemory:
         return self
 
     def _watch(self) -> None:
-        while not self._ended.wait(0.002):
+        while not self._ended.wait(0.002):  # seconds
             self._look()
 
     def _look(self) -> None:
@@ -81,7 +81,7 @@ class PeakMemory:
 
 
 def load_libraries(metrics: Sequence[str]) -> None:
-    """Import what a run needs at its end at the latest: it is a part of its memory."""
+    """Import the libraries of metrics and plots, which a run loads at its end at the latest: it needs their memory."""
     for name in metrics:
         find_metric(name).function  # noqa: B018  # imports it
     for module in ("matplotlib.figure", "matplotlib.backends.backend_agg"):

@@ -17,7 +17,7 @@ class Side:
 
 @dataclass(frozen=True)
 class SplitFacts:
-    """What reading, filtering and encoding made of a split."""
+    """Statistics of a split after reading, filtering and encoding."""
 
     read: int
     left_out: dict[str, int]  # by reason, nonzero counts only
@@ -54,7 +54,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Batches:
-    """The plan of the training."""
+    """Sizes of the batch plan."""
 
     steps_per_epoch: int
     total_steps: int
@@ -79,7 +79,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a run of a recipe will see and need."""
+    """The report of a dry run: what a run of the recipe will read, and what it will need."""
 
     splits: dict[str, SplitFacts]
     duplicates: Duplicates

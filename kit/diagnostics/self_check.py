@@ -105,7 +105,7 @@ def learning(prepared: Prepared, device: torch.device) -> Finding:
 
 
 def backward(objective: Objective, batches: list[Batch], step: int) -> Tensor:
-    """Accumulate the gradients of a step's micro-batches and return its loss."""
+    """Accumulate the gradients of a step's micro-batches, as the training loop does, and return its loss."""
     totals = add_columns(objective.normalizers(batch) for batch in batches)
     losses = []
     for number, batch in enumerate(batches):

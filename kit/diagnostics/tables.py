@@ -100,6 +100,7 @@ def line(text: str, style: str = "") -> Text:
 
 
 def heading(text: str) -> Padding:
+    """A bold line after an empty one."""
     return Padding(Text(text, style="bold"), (1, 0, 0, 0), expand=False)
 
 
@@ -113,6 +114,7 @@ def table(columns: Sequence[str], text_columns: Iterable[str] = ()) -> Table:
 
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
+    """Names and values in two columns."""
     result = Table.grid(padding=(0, 2, 0, 0))
     for name, value in facts:
         result.add_row(Text(name), line(value))
@@ -123,6 +125,7 @@ def facts_table(facts: Iterable[tuple[str, str]]) -> Table:
 
 
 def listed(counts: dict[str, int]) -> str:
+    """Counts with their reasons, separated by commas."""
     return ", ".join(f"{count:,} {reason}" for reason, count in counts.items())
 
 
@@ -203,7 +206,7 @@ def shown_pair(pair: "ExampleTexts | None") -> Text:
 
 
 def examples(inspection: "Inspection") -> Iterable[RenderableType]:
-    """The first examples, and for models with a decoder a line on what it reads."""
+    """The first examples; for models with a decoder, also a line on its input."""
     for number, example in enumerate(inspection.examples):
         sides = [side_lines(name, side) for name, side in example.sides.items()]
         labels = [facts_table([(name, label)]) for name, label in example.labels.items()]

@@ -30,7 +30,7 @@ MAX_DIFFERENCE = 1e-9
 
 TIMEOUT = 600.0
 SELF_CHECK_PROCESSES, SELF_CHECK_TIMEOUT = 2, 120.0
-"""Seconds after which a training counts as hanging. Processes that wait for one another do so forever."""
+"""Timeouts in seconds after which training counts as hanging: processes that wait for one another do so forever."""
 
 CPU_ONLY = {"ACCELERATE_USE_CPU": "true", "CUDA_VISIBLE_DEVICES": ""}
 
@@ -106,7 +106,8 @@ def compare(topic: str, expected: Training, actual: Training) -> Finding:
 
 
 def overrides(processes: int) -> list[str]:
-    """A shipped recipe cut down to a few seconds, in float64, with dropout and two micro-batches per process."""
+    """Overrides that shrink a shipped recipe to a few seconds, in float64, with dropout and two micro-batches for each
+    process."""
     return [
         "model={type: transformer_seq2seq, hidden_size: 32, encoder_layers: 2, decoder_layers: 2, dropout: 0.1,"
         " num_attention_heads: 2, intermediate_size: 64}",

@@ -1,5 +1,10 @@
 """Model classes of kit: one flat folder without imports from the rest of kit, because its files are uploaded with a
-model. transformers collects them by following `from .module import name`, also inside functions, within one folder."""
+model. transformers collects them by following `from .module import name`, also inside functions, within one folder.
+
+Some code here repeats on purpose. As in transformers, each modeling file spells out its `forward`, so that it reads
+from top to bottom without its neighbors. And what a Transformer shares with recurrent models is copied, marked `Copied
+from` and compared by a test: a shared file would upload recurrent code with every Transformer.
+"""
 
 # ruff: noqa: F403 (as in transformers: each module lists its public classes in `__all__`)
 
@@ -28,8 +33,8 @@ MODELS = {
     "hred": "HRED",
     "rnn_forecaster": "RNNForecaster",
 }
-"""Model types with the start of their class names. `X` is configured by `XConfig` in `configuration_<type>.py`, and its
-model classes are in `modeling_<type>.py`."""
+"""Prefix of the class names of each model type: `<prefix>Config` is in `configuration_<type>.py`, the model classes are
+in `modeling_<type>.py`."""
 
 
 def config_class(model_type: str) -> type[Any]:
@@ -38,7 +43,10 @@ def config_class(model_type: str) -> type[Any]:
 
 
 def register_models() -> None:
-    """Register every model with the Auto classes of transformers, each class with the one that its file names."""
+    """Register the configurations and models with the Auto classes of transformers.
+
+    Which Auto class loads a model is stated at the end of its modeling file, by `register_for_auto_class`.
+    """
     import transformers
 
     for model_type in MODELS:

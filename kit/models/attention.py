@@ -21,15 +21,15 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 MAX_ELEMENTS = 2**25
-"""Additive scores need a tensor of batch · queries · memory · width numbers. Beyond this size, 128 MiB in float32,
-queries are scored in chunks."""
+"""Additive scores need a tensor of batch · queries · memory · width numbers, which for long texts would not fit into
+memory. Beyond this size, 128 MiB in float32, queries are scored in chunks."""
 
 SCORES: dict[str, type["Attention"]] = {}
 """The attention scores by name, as `config.attention` gives it."""
 
 
 def register_score(name: str) -> Callable[[type["Attention"]], type["Attention"]]:
-    """Make a subclass of `Attention` known as the score `name`."""
+    """Class decorator: register a subclass of `Attention` under the name that `config.attention` gives it."""
 
     def register(score_class: type["Attention"]) -> type["Attention"]:
         SCORES[name] = score_class
@@ -44,7 +44,15 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 class AttentionMemory(nn.Module):
-    """Keys and values of the source. They do not depend on the query, so they are computed once per source."""
+    """Projects the encoder's states to keys and values: once per source, because they do not depend on the query.
+
+    Args:
+        score: Name of the attention score, which decides how keys are made.
+        state_size: Width of the encoder's states, and of the values.
+        key_size: Width of the keys, all heads together.
+        layers: Number of layers of the key projection, for scores that have layers.
+        project_values: Use learned projections of the states as values instead of the states themselves.
+    """
 
     def __init__(self, score: str, state_size: int, key_size: int, layers: int = 1, project_values: bool = False):
         super().__init__()
@@ -61,6 +69,12 @@ class Attention(nn.Module):
 
     A subclass is one score: it overrides what differs from the product q·k of projected queries and keys. Its
     parameters are created after those of the query, and initialized by `init_weights`.
+
+    Args:
+        query_size: Width of the decoder's states.
+        key_size: Width of queries and keys, all heads together.
+        heads: Number of heads.
+        layers: Number of layers of the query projection, for scores that have layers.
     """
 
     projects: ClassVar[bool] = True
@@ -79,28 +93,34 @@ class Attention(nn.Module):
 
     @classmethod
     def project_query(cls, query_size: int, key_size: int, layers: int) -> nn.Module:
-        """The module that makes queries of decoder states. Unlike that of a key, its bias changes the softmax."""
+        """The module that turns decoder states into queries. Unlike that of a key, its bias changes the softmax."""
         return nn.Linear(query_size, key_size) if cls.projects else nn.Identity()
 
     @classmethod
     def project_key(cls, state_size: int, key_size: int, layers: int) -> nn.Module:
-        """The module that makes keys of encoder states.
+        """The module that turns encoder states into keys.
 
         It has no bias where the softmax would cancel it: such a parameter would have no gradient.
         """
         return nn.Linear(state_size, key_size, bias=False)
 
     def init_weights(self) -> None:
-        """Initialize the parameters that a score adds."""
+        """Initialize the parameters that a score has besides its projections."""
 
     def score(self, query: Tensor, key: Tensor) -> Tensor:
         """query (batch, heads, queries, d), key (batch, heads, memory, d) → scores (batch, heads, queries, memory)."""
         return query @ key.transpose(-1, -2)
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Context (batch, queries, value width) and weights (batch, heads, queries, memory).
+        """Attend.
 
-        `mask` (batch, memory) is true where there is something to attend to.
+        Args:
+            query: Decoder states (batch, queries, query_size).
+            keys, values: Output of `AttentionMemory`, (batch, memory, …).
+            mask: True at the positions of the memory that may be attended to, (batch, memory).
+
+        Returns:
+            The context (batch, queries, value width) and the weights (batch, heads, queries, memory).
         """
         q = split_heads(self.query(query), self.heads)  # (batch, heads, queries, d)
         k = split_heads(keys, self.heads)  # (batch, heads, memory, d)
@@ -116,7 +136,7 @@ class Attention(nn.Module):
 
 @register_score("dot")
 class DotAttention(Attention):
-    """q·k of the states themselves (Luong et al., 2015)."""
+    """q·k of the unprojected states (Luong et al., 2015)."""
 
     projects = False
     needs_equal_widths = True

@@ -115,7 +115,7 @@ class HREDEncoder(RNNEncoder):
         return turns
 
     def _encode_tokens(self, input_ids: Tensor | None, inputs_embeds: Tensor | None, mask: Tensor) -> Tensor:
-        """The final states (turns, utterance_width) of turns (turns, tokens), each with a token where mask is true."""
+        """The final states (turns, utterance_width) of turns (turns, tokens); mask is true at real tokens."""
         embeds = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
         x = self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
         return run_stack(self.utterance_layers, self.dropout, x, mask).hidden[:, -1]
@@ -202,11 +202,23 @@ class HREDForConditionalGeneration(RNNTextGenerationMixin, HREDPreTrainedModel, 
         num_items_in_batch: Tensor | int | None = None,
         sampling_probability: float | None = None,
     ) -> Seq2SeqLMOutput:
-        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
+        """Encode the turns of a dialogue and decode the answer.
 
-        `input_ids` and `attention_mask` are (batch, turns, tokens), cross-attentions (batch, heads, target, turns). The
-        loss is summed and divided by `num_items_in_batch`, by default the number of labels. While training,
-        `sampling_probability` replaces `config.scheduled_sampling`.
+        Args:
+            input_ids: Tokens of each turn, (batch, turns, tokens).
+            attention_mask: 1 at real tokens, of the same shape; a turn without any is padding.
+            decoder_input_ids: Tokens that the decoder reads, (batch, target); by default `labels`, shifted right.
+            decoder_attention_mask: 1 at real tokens of the answer, (batch, past + target).
+            encoder_outputs: What the encoder returned for this source, which is then not encoded again.
+            past_key_values: State of the decoder to continue from.
+            inputs_embeds, decoder_inputs_embeds: Word embeddings instead of the ids.
+            labels: Tokens to predict, (batch, target); −100 is ignored.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
+            sampling_probability: Replaces `config.scheduled_sampling` while training.
+
+        Returns:
+            `Seq2SeqLMOutput` with logits (batch, target, vocabulary) and, with `labels`, the loss. Cross-attentions
+            are one tensor (batch, heads, target, turns).
         """
         if labels is not None:
             use_cache = False
@@ -232,7 +244,7 @@ class HREDForConditionalGeneration(RNNTextGenerationMixin, HREDPreTrainedModel, 
     def _prepare_model_inputs(
         self, inputs: Tensor | None, bos_token_id: Tensor | None, model_kwargs: dict[str, Any]
     ) -> tuple[Tensor, str, dict[str, Any]]:
-        """Flatten the turns of the mask: `generate()` wants two dimensions, and the encoder takes both shapes."""
+        """Flatten the turns of the mask: `generate()` expects two dimensions, and the encoder takes both shapes."""
         mask = model_kwargs.get("attention_mask")
         if mask is not None:
             model_kwargs = {**model_kwargs, "attention_mask": mask.flatten(1)}

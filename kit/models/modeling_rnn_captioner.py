@@ -48,7 +48,7 @@ class ChannelNorm(nn.LayerNorm):
 
 
 def masked(x: Tensor, mask: Tensor | None) -> Tensor:
-    """x (batch, channels, rows, columns), zero where mask (batch, 1, rows, columns) is."""
+    """x (batch, channels, rows, columns), set to zero where mask (batch, 1, rows, columns) is zero."""
     return x if mask is None else x * mask
 
 
@@ -94,12 +94,12 @@ class ConvolutionalNetwork(nn.Module):
 
 
 class Backbone(nn.Module):
-    """A backbone of transformers. It sees padding, so that all images must have one size."""
+    """A backbone of transformers. It takes no mask, so all images of a batch must have the same size."""
 
     def __init__(self, config: RNNCaptionerConfig):
         super().__init__()
         settings = dict(config.backbone_config)
-        for kernel in ("attn_implementation", "_attn_implementation"):  # which could be code from the Hub
+        for kernel in ("attn_implementation", "_attn_implementation"):  # can name code on the Hub, to be executed
             settings.pop(kernel, None)
         backbone = AutoConfig.for_model(settings.pop("model_type"), **settings)
         self.network = AutoBackbone.from_config(backbone, trust_remote_code=False)
@@ -125,7 +125,7 @@ def position_coordinates(features: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def masked_mean(states: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean (batch, width) of the real ones of states (batch, positions, width)."""
+    """Mean (batch, width) of states (batch, positions, width) where mask (batch, positions) is true."""
     if mask is None:
         return states.mean(1)
     weights = mask.to(states.dtype)
@@ -261,12 +261,23 @@ class RNNCaptionerForConditionalGeneration(RNNTextGenerationMixin, RNNCaptionerP
         num_items_in_batch: Tensor | int | None = None,
         sampling_probability: float | None = None,
     ) -> Seq2SeqLMOutput:
-        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
+        """Encode images and decode their captions.
 
-        `pixel_values` are (batch, channels, height, width); `pixel_mask` (batch, height, width) is 1 at real pixels,
-        which start at the upper left corner. Cross-attentions are (batch, heads, target, positions): see
-        `feature_shape`. The loss is summed and divided by `num_items_in_batch`, by default the number of labels. While
-        training, `sampling_probability` replaces `config.scheduled_sampling`.
+        Args:
+            pixel_values: Images, (batch, channels, height, width).
+            pixel_mask: 1 at real pixels, which start at the upper left corner, (batch, height, width).
+            decoder_input_ids: Tokens that the decoder reads, (batch, target); by default `labels`, shifted right.
+            decoder_attention_mask: 1 at real tokens of the caption, (batch, past + target).
+            encoder_outputs: What the encoder returned for these images, which are then not encoded again.
+            past_key_values: State of the decoder to continue from.
+            decoder_inputs_embeds: Word embeddings instead of the ids.
+            labels: Tokens to predict, (batch, target); −100 is ignored.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
+            sampling_probability: Replaces `config.scheduled_sampling` while training.
+
+        Returns:
+            `Seq2SeqLMOutput` with logits (batch, target, vocabulary) and, with `labels`, the loss. Cross-attentions
+            are one tensor (batch, heads, target, positions), which `feature_shape` unfolds into a heat map.
         """
         if labels is not None:
             use_cache = False

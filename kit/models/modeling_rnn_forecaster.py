@@ -27,7 +27,7 @@ from .rnn_decoder import RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrained
 
 @dataclass
 class RNNForecastOutput(ModelOutput):
-    """What is predicted, in the units of the data."""
+    """Predictions in the units of the data."""
 
     loss: Tensor | None = None
     predictions: Tensor | None = None  # (batch, horizon, value_size)
@@ -55,7 +55,7 @@ class Normalization(nn.Module):
 
     @torch.no_grad()
     def fit(self, x: Tensor) -> None:
-        """Take mean and standard deviation from x (number, size). A constant is centered but not scaled."""
+        """Set mean and scale to those of x (number, size). A column of equal numbers is centered, but not scaled."""
         x = x.double()
         std = x.std(0, correction=0)
         self.mean.copy_(x.mean(0))
@@ -106,7 +106,8 @@ class ForecastDecoder(RNNDecoder):
 
 
 class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
-    """Fit its normalization, train it with `future_values`, and let it `predict`."""
+    """The forecaster with its output layer: call `fit_normalization` on the training data, train with `future_values`,
+    forecast with `predict()`."""
 
     # the Trainer would count labels, but the loss is a mean over the values that a mask keeps
     accepts_loss_kwargs = False
@@ -122,8 +123,13 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         self.post_init()
 
     def fit_normalization(self, values: Tensor, mask: Tensor | None = None, context: Tensor | None = None) -> None:
-        """Take means and standard deviations from data: values (batch, time, value_size), mask (batch, time) 1 at real
-        steps, and context (batch, time, context_size)."""
+        """Set the normalization to the means and standard deviations of training data.
+
+        Args:
+            values: (batch, time, value_size).
+            mask: 1 at real steps, (batch, time).
+            context: Covariates, (batch, time, context_size).
+        """
         real = torch.ones(values.shape[:2], dtype=torch.bool) if mask is None else mask.bool()
         self.normalization.fit(values[real])
         if context is not None:
@@ -144,15 +150,23 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         output_attentions: bool | None = None,
     ) -> RNNForecastOutput:
         """Predict each value of the future from the true one before it, and compute the loss; without `future_values`,
-        predict each of `horizon` steps from the prediction before it.
+        predict each step from the prediction before it.
 
-        past_values (batch, time, value_size), past_context (batch, time, context_size) and past_mask (batch, time), 1
-        at real steps: the others have no effect. future_… are the same over the horizon. Where future_mask is 0, the
-        loss does not count, and the next step reads the model's own prediction. The context of a step is known when its
-        value is predicted, also in a gap.
+        Args:
+            past_values: Values of the past, (batch, time, value_size).
+            past_mask: 1 at real steps, (batch, time); the others, on either side or between, have no effect.
+            past_context: Covariates of the past, (batch, time, context_size).
+            future_values: True values of the future, (batch, horizon, value_size).
+            future_mask: 1 at real steps, (batch, horizon). Elsewhere the loss does not count, and the next step reads
+                the model's own prediction.
+            future_context: Covariates of the future, (batch, horizon, context_size); that of a step is known when its
+                value is predicted, also where the value is missing.
+            horizon: Number of steps; by default that of the other arguments, or else `config.horizon`.
+            num_items_in_batch: Divisor of the summed loss; by default the count of numbers that enter it.
+            sampling_probability: Replaces `config.scheduled_sampling` while training.
 
-        The loss is the mean over all numbers that count; with `num_items_in_batch`, their sum divided by it. While
-        training, `sampling_probability` replaces `config.scheduled_sampling`.
+        Returns:
+            `RNNForecastOutput` in the units of the data, with the loss of normalized values.
         """
         encoded, last = self._encode(past_values, past_mask, past_context)
         steps = self._horizon(future_values, future_context, horizon)
@@ -212,7 +226,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         return means, nn.functional.softplus(rest[0]) + self.config.min_scale if rest else None
 
     def add_noise(self, values: Tensor) -> Tensor:
-        """Values as training reads them."""
+        """Values with `config.input_noise` while training."""
         return add_noise(values, self.config.input_noise, self.training)
 
     def _encode(
@@ -280,12 +294,13 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         return lengths.pop() if lengths else self.config.horizon
 
     def _normalize(self, values: Tensor, mask: Tensor) -> Tensor:
-        """Values in normalized units. Masked ones are set to zero, so that not even NaN spreads from them."""
+        """Values in normalized units. Masked ones become zero, so that not even NaN spreads from them."""
         values = self.normalization(values.to(float_dtype(self)))
         return values.masked_fill(~mask.unsqueeze(-1), 0.0)
 
     def _normalize_context(self, context: Tensor | None, mask: Tensor, name: str) -> Tensor:
-        """(batch, steps, context_size) in normalized units."""
+        """The context (batch, steps, context_size) in normalized units, zero where masked; of width 0 if the model has
+        none. Raises ValueError, with `name`, for a context of another width."""
         size = self.config.context_size
         if (context is None) != (size == 0) or (context is not None and context.shape[-1] != size):
             got = "none" if context is None else f"{context.shape[-1]}"
@@ -345,7 +360,8 @@ class ForecastStep(nn.Module):
 
 
 class _ForecastFeedback:
-    """Makes each next input of the decoder: the model's prediction where asked for, otherwise the true value."""
+    """A `Feedback` of the decoder: the next input is the model's prediction where `reads_prediction`, or else the true
+    value."""
 
     def __init__(self, model: RNNForecasterForPrediction, first: Tensor, reads_prediction: Tensor, samples: bool):
         self.model, self.reads_prediction, self.samples = model, reads_prediction, samples

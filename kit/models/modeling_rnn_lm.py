@@ -157,11 +157,20 @@ class RNNLMForCausalLM(RecurrentGenerationMixin, RNNLMPreTrainedModel, Generatio
         logits_to_keep: int | Tensor = 0,
         num_items_in_batch: Tensor | int | None = None,
     ) -> CausalLMOutputWithPast:
-        """Logits (batch, time, vocabulary), and with `labels` (batch, time; −100 is ignored) the loss of predicting
-        each label from the tokens before it.
+        """Predict each next token.
 
-        The loss is summed and divided by `num_items_in_batch`, by default the number of labels. `logits_to_keep` is how
-        many positions from the end get logits (0: all), or which.
+        Args:
+            input_ids: Tokens, (batch, time), which come after those that `past_key_values` has read.
+            attention_mask: 1 at real tokens, 0 at padding on either side, (batch, past + time).
+            past_key_values: State to continue from.
+            inputs_embeds: Word embeddings instead of the ids.
+            labels: The same tokens as `input_ids`, −100 where they are ignored: the model shifts them.
+            logits_to_keep: How many positions from the end get logits (0: all), or which.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
+
+        Returns:
+            `CausalLMOutputWithPast` with logits (batch, time, vocabulary) and, with `labels`, the loss of predicting
+            each label from the tokens before it.
         """
         outputs = self.model(
             input_ids=input_ids,

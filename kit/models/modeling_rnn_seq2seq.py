@@ -89,7 +89,7 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
         return shift_right(labels, self.config.decoder_start_token_id, self.config.pad_token_id)
 
     def feedback(self, sampling_probability: float | None) -> Feedback | None:
-        """Scheduled sampling (Bengio et al., 2015) for this forward pass: None is teacher forcing."""
+        """The feedback of this forward pass: scheduled sampling (Bengio et al., 2015), or None for teacher forcing."""
         if sampling_probability is None:
             sampling_probability = self.config.scheduled_sampling
         if not self.training or sampling_probability == 0:  # type: ignore[attr-defined]
@@ -97,7 +97,8 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
         return partial(self._mix_inputs, probability=sampling_probability)
 
     def _mix_inputs(self, readout: Tensor, true_embedding: Tensor, probability: float) -> Tensor:
-        """Next inputs (batch, embedding): with this probability the model's own token, otherwise the true one."""
+        """Next inputs (batch, embedding): in each row, with this probability, the embedding of the token that the model
+        predicts, otherwise the true one."""
         predicted = self.model.target_embeddings(self._predict_token(readout))  # (batch, embedding)
         predicted = self.model.decoder.regularize(predicted)
         use_predicted = torch.rand(predicted.shape[0], 1, device=predicted.device) < probability
@@ -159,7 +160,7 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
 
 
 def validate_encoder_outputs(encoder_outputs: Any) -> RNNEncoderOutput:
-    """The encoder outputs that a caller passes. Raises ValueError if they lack the final state."""
+    """The encoder outputs, unchanged. Raises ValueError if they lack the final state, as those of other models do."""
     if isinstance(encoder_outputs, tuple) or "final_hidden" not in encoder_outputs:
         raise ValueError(
             "encoder_outputs must be what this model's encoder returns with return_dict=True: the decoder starts "
@@ -314,10 +315,23 @@ class RNNSeq2SeqForConditionalGeneration(RNNTextGenerationMixin, RNNSeq2SeqPreTr
         num_items_in_batch: Tensor | int | None = None,
         sampling_probability: float | None = None,
     ) -> Seq2SeqLMOutput:
-        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
+        """Encode the source and decode the target.
 
-        The loss is summed and divided by `num_items_in_batch`, by default the number of labels. While training,
-        `sampling_probability` replaces `config.scheduled_sampling`.
+        Args:
+            input_ids: Tokens of the source, (batch, source).
+            attention_mask: 1 at real tokens of the source, 0 at padding on either side, (batch, source).
+            decoder_input_ids: Tokens that the decoder reads, (batch, target); by default `labels`, shifted right.
+            decoder_attention_mask: 1 at real tokens of the target, (batch, past + target).
+            encoder_outputs: What the encoder returned for this source, which is then not encoded again.
+            past_key_values: State of the decoder to continue from.
+            inputs_embeds, decoder_inputs_embeds: Word embeddings instead of the ids.
+            labels: Tokens to predict, (batch, target); −100 is ignored.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
+            sampling_probability: Replaces `config.scheduled_sampling` while training.
+
+        Returns:
+            `Seq2SeqLMOutput` with logits (batch, target, vocabulary) and, with `labels`, the loss. Cross-attentions
+            are one tensor (batch, heads, target, source).
         """
         if labels is not None:
             use_cache = False

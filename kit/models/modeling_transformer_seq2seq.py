@@ -159,7 +159,7 @@ class TransformerSeq2SeqDecoder(TransformerStack):
     ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Decode inputs_embeds (batch, target, hidden), which come after what `past_key_values` holds.
 
-        A cache for self-attention alone will do: the keys and values of the source are then computed again.
+        A cache for self-attention alone also works: the keys and values of the source are then computed again.
 
         `capture_outputs` reads `output_hidden_states` and adds the states to the output.
         """
@@ -196,7 +196,8 @@ class TransformerSeq2SeqDecoder(TransformerStack):
         past_key_values: EncoderDecoderCache | None,
         output_attentions: bool | None = None,
     ) -> Tensor:
-        """The output layer's input (batch, target, hidden); masks are in the form that the attention function takes."""
+        """Run all layers and the final norm over x (batch, target, hidden); masks are in the form that the attention
+        function of transformers takes."""
         for layer in self.layers:
             # gradient checkpointing differentiates positional arguments only
             x = layer(
@@ -241,7 +242,7 @@ class TransformerSeq2SeqModel(TransformerSeq2SeqPreTrainedModel):
         output_hidden_states: bool | None = None,
     ) -> Seq2SeqModelOutput:
         """States (batch, target, hidden) of decoder_input_ids (batch, target), given input_ids (batch, source)."""
-        # resolved here: `capture_outputs` takes an argument that is None as a no
+        # resolved here: `capture_outputs` treats None as False, whatever the config has
         if output_attentions is None:
             output_attentions = self.config.output_attentions
         if output_hidden_states is None:
@@ -318,9 +319,22 @@ class TransformerSeq2SeqForConditionalGeneration(TransformerSeq2SeqPreTrainedMod
         output_hidden_states: bool | None = None,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Seq2SeqLMOutput:
-        """Logits (batch, target, vocabulary), and with `labels` (batch, target; −100 is ignored) the loss.
+        """Encode the source and decode the target.
 
-        The loss is summed and divided by `num_items_in_batch`, by default the number of labels.
+        Args:
+            input_ids: Tokens of the source, (batch, source).
+            attention_mask: 1 at real tokens of the source, 0 at padding on either side, (batch, source).
+            decoder_input_ids: Tokens that the decoder reads, (batch, target); by default `labels`, shifted right.
+            decoder_attention_mask: 1 at real tokens of the target, (batch, past + target).
+            encoder_outputs: What the encoder returned for this source, which is then not encoded again.
+            past_key_values: Keys and values of the target so far, and of the source.
+            inputs_embeds, decoder_inputs_embeds: Word embeddings instead of the ids.
+            labels: Tokens to predict, (batch, target); −100 is ignored.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
+
+        Returns:
+            `Seq2SeqLMOutput` with logits (batch, target, vocabulary) and, with `labels`, the loss. Cross-attentions
+            are (batch, heads, target, source) for each layer, if the attention is `eager`.
         """
         if labels is not None:
             use_cache = False

@@ -1,5 +1,11 @@
-"""What all recurrent models share: dropout, labels and loss, recurrent layers, reading of padded sequences, the state
-of a decoder as a `Cache` for `generate()`, and initial weights.
+"""What all recurrent models share, in the order of this file:
+
+    dropout and noise         `Dropout`, `add_noise`
+    labels and loss           `shift_right`, `cross_entropy`
+    recurrent layers          `recurrent_stack`; `cell_step`, one time step of a layer
+    padded sequences          `run_stack` from zeros, `run_with_state` from a state: padding changes nothing
+    state in `generate()`     `RecurrentCache`; `DecodingStep`, for `torch.export`
+    base of the models        `RecurrentPreTrainedModel`, `RecurrentGenerationMixin`
 
 Shapes in comments: batch, time (positions of a sequence), hidden (width of a state in one direction), layers of a
 stack, and width, the last dimension of anything else.
@@ -20,14 +26,14 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 # ---- dropout and noise -----------------------------------------------------------------------------------------------
 
 DROPOUT_STEPS = 2**16
-"""Values of the 16-bit random numbers behind `fast_dropout`; a probability is met to the nearest 1/65,536."""
+"""Number of values of the 16-bit random numbers behind `fast_dropout`: probabilities are rounded to 1/65,536."""
 
 
 def fast_dropout(x: Tensor, p: float) -> Tensor:
     """Dropout with probability p. On a CPU, one draw of 64 bits decides for four elements.
 
-    torch draws one random number per element there, one after the other, which took a tenth of a training step. The
-    draws come from torch's default generator all the same, so that seeds keep their meaning.
+    There, torch draws one random number per element, one after the other, which took a tenth of a training step. These
+    draws come from torch's default generator, too, so that seeds keep their meaning.
     """
     dropped = round(p * DROPOUT_STEPS)
     if dropped == 0:
@@ -47,7 +53,7 @@ class Dropout(nn.Dropout):
 
 
 def add_noise(x: Tensor, std: float, training: bool) -> Tensor:
-    """x with Gaussian noise while training, as a regularizer."""
+    """x plus Gaussian noise with this standard deviation while training; otherwise x."""
     return x + std * torch.randn_like(x) if training and std > 0 else x
 
 
@@ -96,7 +102,7 @@ def recurrent_stack(
 
 
 def initialize_recurrent(layer: nn.RNNBase) -> None:
-    """Initialize each gate: Xavier for the input, orthogonal for the recurrence, zero biases.
+    """Initialize each gate: Xavier for the weights of the input, orthogonal for those of the state, zero biases.
 
     The forget gate of an LSTM has a bias of one, so that a new model remembers (Jozefowicz et al., 2015).
     """
@@ -131,7 +137,7 @@ def cell_step(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) 
 def weighted_step(
     layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """`cell_step` with the weights of one direction of a layer."""
+    """`cell_step` with other weights than those of the forward direction."""
     if isinstance(layer, nn.LSTM):
         assert cell is not None
         return torch.lstm_cell(x, (hidden, cell), *weights)
@@ -167,8 +173,9 @@ def last_real_step(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def run_packed(layer: nn.Module, x: Tensor, lengths: Tensor | None, state: Any = None) -> tuple[Tensor, Any]:
-    """Outputs, zero at padding, and final state of a layer over right-padded rows, from a state or from zeros.
+    """Run a layer over right-padded rows, from a state or from zeros.
 
+    Returns the outputs, zero at padding, and the final state, as a layer of torch does.
     `lengths` (batch,) are on the CPU, or None where nothing is padded: the fused kernels are faster on plain tensors.
     """
     if torch.compiler.is_exporting():
@@ -181,8 +188,8 @@ def run_packed(layer: nn.Module, x: Tensor, lengths: Tensor | None, state: Any =
 
 
 def run_scanned(layer: Any, x: Tensor, lengths: Tensor | None, state: Any) -> tuple[Tensor, Any]:
-    """What `run_packed` computes, as a graph for any length: `torch.export` can trace neither packed sequences nor the
-    loop within the fused kernels."""
+    """`run_packed` as a graph for sequences of any length, for `torch.export`, which can trace neither packed sequences
+    nor the loop within the fused kernels."""
     from torch._higher_order_ops.scan import scan  # has no public name yet
 
     if not isinstance(layer, nn.RNNBase):
@@ -297,7 +304,7 @@ def run_with_state(
 
 @contextmanager
 def dropped_recurrent_weights(layer: Any, probability: float) -> Iterator[None]:
-    """DropConnect: within the block, the layer drops some of its weights from state to state (Merity et al., 2018)."""
+    """Context manager: DropConnect on the weights from state to state inside the block (Merity et al., 2018)."""
     if probability == 0:
         yield
         return
@@ -382,7 +389,7 @@ class RecurrentCacheLayer(CacheLayerMixin):
 
 
 class RecurrentCache(Cache):
-    """What a recurrent decoder passes from one `generate()` step to the next."""
+    """The state of a recurrent decoder in the form of transformers' `Cache`, as `past_key_values` of `generate()`."""
 
     def __init__(self) -> None:
         super().__init__(layers=[RecurrentCacheLayer()])
@@ -401,7 +408,7 @@ class RecurrentCache(Cache):
 
 
 def state_of(cache: Any) -> dict[str, Tensor]:
-    """The state in `past_key_values`, empty without one. Raises ValueError for a cache of keys and values."""
+    """The state in `past_key_values`, empty if that is None. Raises ValueError for a cache of keys and values."""
     if cache is None:
         return {}
     # not by its class: a model that is loaded with the code in its folder has a `RecurrentCache` of its own
@@ -414,8 +421,7 @@ def state_of(cache: Any) -> dict[str, Tensor]:
 
 
 class DecodingStep(nn.Module):
-    """One step of a recurrent model with an output layer as a function of tensors, for `torch.export`: a graph takes no
-    cache."""
+    """One decoding step of a recurrent model as a function of tensors, for `torch.export`: a graph takes no cache."""
 
     def __init__(self, model: Any):
         super().__init__()
@@ -428,10 +434,16 @@ class DecodingStep(nn.Module):
         encoder_outputs: Any = None,
         attention_mask: Tensor | None = None,
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits (batch, vocabulary) after token (batch, 1), and the state after it. Before the first token, the state
-        is empty.
+        """Read one token.
 
-        An encoder-decoder needs the outputs of its encoder, and the attention_mask (batch, source) that this had.
+        Args:
+            token: The new token of each row, (batch, 1).
+            state: The state that the step before returned; empty before the first token.
+            encoder_outputs: What the encoder returned; for an encoder-decoder only.
+            attention_mask: The mask that the encoder received, (batch, source).
+
+        Returns:
+            The logits of the next token (batch, vocabulary), and the state after this one.
         """
         cache = RecurrentCache()
         cache.store(state, 0)
@@ -448,7 +460,7 @@ class DecodingStep(nn.Module):
 
 
 class RecurrentPreTrainedModel(PreTrainedModel):
-    """Base of all recurrent models: the initial values of their parameters."""
+    """Base of all recurrent models: initial weights, and the code that is saved with a model."""
 
     base_model_prefix = "model"
     main_input_name = "input_ids"
@@ -457,7 +469,7 @@ class RecurrentPreTrainedModel(PreTrainedModel):
     supports_gradient_checkpointing = False
 
     auto_model: ClassVar[str | None] = None
-    """The class in the same file that `AutoModel` loads."""
+    """Name of the class in the same file that `AutoModel` loads; None if there is none."""
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

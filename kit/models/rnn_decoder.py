@@ -52,10 +52,14 @@ from .recurrent import (
 )
 
 State = dict[str, Tensor]
-"""`hidden` and, for an LSTM, `cell` (batch, layers, hidden); with input feeding also `feed` (batch, feed size)."""
+"""The state of the decoder by name: `hidden` and, for an LSTM, `cell` (batch, layers, hidden each); with input feeding
+also `feed` (batch, feed size), which enters the input of the next step."""
 
 Feedback = Callable[[Tensor, Tensor], Tensor]
-"""Makes the next input from the readout of this step and the true next input, all (batch, …)."""
+"""`feedback(readout, true_input)` → the next input: what the model has just predicted, or the true one. All are
+(batch, width)."""
+
+# ---- what an encoder hands over --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -73,7 +77,7 @@ class RNNEncoderOutput(ModelOutput):
 
 
 class RNNEncoder(nn.Module):
-    """Base of the encoders: what they compute, in the form that the decoder takes."""
+    """Base of the encoders: puts what they compute into the form that the decoder takes."""
 
     config: RNNDecoderConfig
     memory: AttentionMemory | None
@@ -87,8 +91,16 @@ class RNNEncoder(nn.Module):
         hidden_states: Sequence[Tensor] = (),
         output_hidden_states: bool | None = None,
     ) -> RNNEncoderOutput:
-        """The output for states (batch, source, encoder_size), and the final hidden and cell (batch, encoder layers,
-        encoder_size); adds keys and values if there is attention."""
+        """The output of the encoder, with keys and values if there is attention.
+
+        Args:
+            states: One state for each position of the source, (batch, source, encoder_size).
+            hidden, cell: Final states of the layers, (batch, encoder layers, encoder_size); only an LSTM has a `cell`.
+            memory_mask: True where there is a state to attend to, (batch, source), if the decoder's
+                `encoder_attention_mask` does not tell.
+            hidden_states: Input and outputs of the layers, for `output_hidden_states`.
+            output_hidden_states: Whether to return them; by default as in the config.
+        """
         keys, values = (None, None) if self.memory is None else self.memory(states)
         if output_hidden_states is None:
             output_hidden_states = self.config.output_hidden_states
@@ -117,12 +129,15 @@ class RNNPreTrainedModel(RecurrentPreTrainedModel):
 
 
 def attention_memory(config: RNNDecoderConfig) -> AttentionMemory | None:
-    """The module that makes keys and values of an encoder's states; None without attention."""
+    """The module that projects an encoder's states to keys and values; None without attention."""
     if not config.uses_attention:
         return None
     return AttentionMemory(
         config.attention, config.encoder_size, config.key_size, config.attention_layers, config.attention_values
     )
+
+
+# ---- into and out of the decoder's state -----------------------------------------------------------------------------
 
 
 def concat_present(*parts: Tensor | None) -> Tensor:
@@ -139,7 +154,11 @@ def stack_state(hiddens: list[Tensor], cells: list[Tensor | None]) -> State:
 
 
 class StateBridge(nn.Module):
-    """Makes the decoder's initial state of the encoder's final state."""
+    """Turns the encoder's final state into the decoder's initial one.
+
+    With `bridge: copy`, layer i starts from that of layer i. With `bridge: mlp`, all layers start from that of the top
+    layer: the hidden state through a tanh layer, the cell of an LSTM, which has no bounds, through a linear one.
+    """
 
     def __init__(self, config: RNNDecoderConfig):
         super().__init__()
@@ -159,7 +178,8 @@ class StateBridge(nn.Module):
 
 
 class Readout(nn.Module):
-    """Makes the output layer's input: the state, on request combined with the context and the decoder's input."""
+    """Turns the decoder's state into the output layer's input: the state itself, or a tanh layer over the state, the
+    context (`context_to: [readout]`) and the decoder's input (`readout_embedding`)."""
 
     def __init__(self, config: RNNDecoderConfig):
         super().__init__()
@@ -176,6 +196,9 @@ class Readout(nn.Module):
             return self.dropout(state)  # (…, hidden)
         x = concat_present(state, context if self.sees_context else None, embedding if self.sees_input else None)
         return self.dropout(torch.tanh(self.projection(x)))  # (…, size)
+
+
+# ---- the decoder -----------------------------------------------------------------------------------------------------
 
 
 class _Source:
@@ -268,11 +291,20 @@ class RNNDecoder(nn.Module):
         output_attentions: bool | None = None,
         feedback: Feedback | None = None,
     ) -> BaseModelOutputWithPastAndCrossAttentions:
-        """Decode inputs_embeds (batch, target, embedding): readouts (batch, target, readout size) as last_hidden_state,
-        and one tensor (batch, heads, target, source) of cross-attentions.
+        """Decode the target.
 
-        attention_mask (batch, past + target): a masked position leaves the state unchanged. encoder_attention_mask
-        (batch, source) is what attention may see. With `feedback`, each input but the first is what it returns.
+        Args:
+            inputs_embeds: Inputs of the decoder, (batch, target, embedding).
+            encoder_outputs: What the encoder returned.
+            encoder_attention_mask: 1 at the positions of the source that attention may see, (batch, source).
+            attention_mask: 0 where an input leaves the state unchanged, (batch, past + target).
+            past_key_values: The state to continue from; by default, that of the bridge.
+            use_cache: Return the state after the last input; by default as in the config, but not in training.
+            feedback: Makes each input but the first one, instead of `inputs_embeds` alone (scheduled sampling).
+
+        Returns:
+            The readouts (batch, target, readout size) as `last_hidden_state`, and `cross_attentions`, one tensor
+            (batch, heads, target, source) for the single layer that attends.
         """
         if use_cache is None:
             use_cache = self.config.use_cache and not self.training
@@ -302,7 +334,7 @@ class RNNDecoder(nn.Module):
         )
 
     def regularize(self, embeds: Tensor) -> Tensor:
-        """Embeddings with noise and dropout, while training."""
+        """Embeddings with noise and dropout while training."""
         return self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
 
     def _initial_state(self, encoder_outputs: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
@@ -324,6 +356,7 @@ class RNNDecoder(nn.Module):
 
     def _run_fused(self, embeds: Tensor, source: _Source, state: State) -> tuple[Tensor, _Trace, State]:
         """All target positions at once, layer by layer."""
+        # without attention, the queries only count: the context is the same for each
         context, weights = self._attend(embeds, source) if self.attention is None else (None, None)
         # 2. input: embeddings, and a fixed context (an attended one at the input takes the step-wise path)
         x = concat_present(embeds, context if self.context_to_input else None)  # (batch, target, input)

@@ -1,4 +1,4 @@
-"""The layers of the Transformer: positions, attention, feed-forward, and what they make together.
+"""The layers of the Transformer: positions, attention, feed-forward, and the encoder and decoder layers built of them.
 
 Shapes in comments: batch, length (of a sequence), hidden (width of the model), heads, d (width of one head), queries
 and keys (positions that attend, and that are attended to), source and target.
@@ -20,15 +20,15 @@ from .configuration_transformer_seq2seq import TransformerSeq2SeqConfig
 
 # Copied from recurrent.py, so that a Transformer is uploaded without recurrent code; a test compares the two.
 DROPOUT_STEPS = 2**16
-"""Values of the 16-bit random numbers behind `fast_dropout`; a probability is met to the nearest 1/65,536."""
+"""Number of values of the 16-bit random numbers behind `fast_dropout`: probabilities are rounded to 1/65,536."""
 
 
 # Copied from recurrent.py
 def fast_dropout(x: Tensor, p: float) -> Tensor:
     """Dropout with probability p. On a CPU, one draw of 64 bits decides for four elements.
 
-    torch draws one random number per element there, one after the other, which took a tenth of a training step. The
-    draws come from torch's default generator all the same, so that seeds keep their meaning.
+    There, torch draws one random number per element, one after the other, which took a tenth of a training step. These
+    draws come from torch's default generator, too, so that seeds keep their meaning.
     """
     dropped = round(p * DROPOUT_STEPS)
     if dropped == 0:
@@ -71,11 +71,14 @@ class Positions(nn.Module):
         self.limit = config.max_position_embeddings
         self.learned = None if self.limit is None else nn.Embedding(self.limit, size)
         # as numbers: models are built without memory for tensors before their weights are loaded
-        exponents = torch.arange(0, size, 2, device="cpu") * (-math.log(10000.0) / size)
+        exponents = torch.arange(0, size, 2, device="cpu") * (-math.log(10000.0) / size)  # Vaswani et al., 2017
         self.frequencies = tuple(torch.exp(exponents).tolist())
 
     def forward(self, embeddings: Tensor, start: int | Tensor = 0, length: int | None = None) -> Tensor:
-        """embeddings (batch, length, hidden) from position `start` on; with `length=1`, all at that one position."""
+        """Add positions to embeddings (batch, length, hidden), the first of which is at position `start`.
+
+        With `length=1`, all of them are at position `start`.
+        """
         length = embeddings.shape[1] if length is None else length
         if not torch.compiler.is_compiling():
             start = int(start)  # a static cache counts in a tensor
@@ -90,10 +93,13 @@ class Positions(nn.Module):
         return embeddings + self.learned(torch.arange(length, device=embeddings.device) + start)
 
     def _sinusoids(self, start: int | Tensor, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Rows (length, hidden) of a table; a traced graph computes them: a longer table would be another graph."""
+        """The sinusoids (length, hidden) of positions from `start` on, from a table.
+
+        A traced graph computes them instead: the table of a longer sequence would make it another graph.
+        """
         if not torch.compiler.is_compiling():
             end = int(start) + length
-            rows = 1 << max(6, (end - 1).bit_length())  # a power of two: few tables serve all lengths
+            rows = 1 << max(6, (end - 1).bit_length())  # a power of two, at least 64: few tables serve all lengths
             return sinusoid_table(rows, self.frequencies, dtype, device)[end - length : end]
         position = torch.arange(length, device="cpu" if device.type == "mps" else device)
         position = position + (start.to(position.device) if isinstance(start, Tensor) else start)
@@ -148,9 +154,17 @@ class MultiHeadAttention(nn.Module):
         past_key_values: Cache | None = None,
         output_attentions: bool | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """x (batch, queries, hidden) attends to itself or to memory (batch, keys, hidden).
+        """Let x attend to itself or to a memory.
 
-        Also returns the weights, where the attention function computes them; a fused one warns if they are asked for.
+        Args:
+            x: States (batch, queries, hidden).
+            memory: The encoder's states (batch, keys, hidden); None for self-attention.
+            attention_mask: In the form that the attention function of transformers takes.
+            past_key_values: The cache; new keys and values are added to it.
+            output_attentions: Request the weights; a fused attention function warns that it has none.
+
+        Returns:
+            The new states (batch, queries, hidden), and the weights (batch, heads, queries, keys) or None.
         """
         query = self._split_heads(self.q_proj(x))  # (batch, heads, queries, d)
         key, value = self._keys_and_values(x, memory, past_key_values)  # (batch, heads, keys, d)
@@ -171,7 +185,7 @@ class MultiHeadAttention(nn.Module):
         return x.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _keys_and_values(self, x: Tensor, memory: Tensor | None, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        """Keys and values (batch, heads, keys, d), with those of the cache."""
+        """Keys and values (batch, heads, keys, d), those in the cache included."""
         if memory is None:
             key, value = self._split_heads(self.k_proj(x)), self._split_heads(self.v_proj(x))
             if cache is None:
@@ -220,7 +234,7 @@ class Layer(GradientCheckpointingLayer):
         self.dropout = Dropout(config.dropout)
 
     def apply_sublayer(self, x: Tensor, number: int, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """x with what a sublayer adds; its number chooses the norm."""
+        """x plus the output of a sublayer, with dropout and the norm of this number."""
         norm = self.norms[number]
         if self.norm_first:
             return x + self.dropout(sublayer(norm(x)))
@@ -285,7 +299,8 @@ class DecoderLayer(Layer):
 
 @torch.no_grad()
 def init_weights(module: nn.Module, config: TransformerSeq2SeqConfig) -> None:
-    """Xavier for linear maps, word embeddings with a norm of about one, layer norms as the identity."""
+    """Initialize a module: Xavier for linear maps, layer norms as the identity, word embeddings by `initializer_range`,
+    by default with a norm of about one."""
     if isinstance(module, nn.Linear):
         init.xavier_uniform_(module.weight)
         if module.bias is not None:

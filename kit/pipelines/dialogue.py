@@ -17,7 +17,7 @@ SETTINGS = "dialogue"
 
 
 def reads_turns(config: Any) -> bool:
-    """Whether a model encodes each turn separately, as (batch, turns, tokens), instead of all turns as one sequence."""
+    """Whether a model with this config reads (batch, turns, tokens), each turn by itself, instead of one sequence."""
     return getattr(config, "reads_turns", False)
 
 

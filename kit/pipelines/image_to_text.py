@@ -49,7 +49,7 @@ def read_image(source: Any, background: str = "#ffffff", channels: int = 3) -> I
 
 
 def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The token for what is not in the vocabulary, or None if the tokenizer has none.
+    """The id of the token that stands for unknown text, or None if the tokenizer has none.
 
     Byte-level tokenizers know all text; some nevertheless name an unknown token, which has another role (in GPT-2, the
     end of a text).
@@ -60,9 +60,9 @@ def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], **arguments: Any) -> str:
-    """The text of generated tokens, without special tokens but the unknown one, which stands for a word.
+    """The text of generated tokens. Of the special tokens, it shows only the unknown one, which stands for a word.
 
-    `decode` alone would drop it, so that a sentence would lack the word, and its metrics would be of a shorter one.
+    `decode` would drop that one too: the sentence would lack a word, and metrics would be those of a shorter sentence.
     """
     unknown = unknown_id(tokenizer)
     if unknown is None or unknown not in ids:

@@ -19,8 +19,9 @@ from transformers.pipelines.base import ChunkPipeline
 TASK = "question-answering"
 
 SETTINGS = "question_answering"
-"""Field of the model's config with its own defaults of the settings below, above all `null_threshold`."""
+"""Field of the model's config that overrides the defaults below, above all `null_threshold`."""
 
+# those of transformers 4, so that a model gives the answers that it gave there
 DEFAULTS: dict[str, Any] = {
     "max_seq_len": 384,
     "doc_stride": 128,
@@ -116,8 +117,10 @@ def _truncate_question(tokenizer: PreTrainedTokenizerBase, question: str, max_le
 
 
 def max_input_length(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """The number of tokens that the model has positions for, according to its modules and its config; that of the
-    tokenizer, which is often the length of the training windows, only if the model has no limit."""
+    """The number of tokens that the model has positions for, according to its modules and its config.
+
+    If these set no limit, it is that of the tokenizer, which otherwise is often the length of the training windows.
+    """
     limits = [getattr(model.config, "max_position_embeddings", None) or 0]
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(module, torch.nn.Embedding):
@@ -228,7 +231,7 @@ def _best_spans(
     top_k: int,
     max_answer_len: int,
 ) -> dict[tuple[int, int], float]:
-    """The logits of the `top_k` best spans of characters in a window."""
+    """The `top_k` best spans of characters in a window, each with its logit: that of its start plus that of its end."""
     first = _candidates(window)[1:]
     if len(first) == 0:
         return {}

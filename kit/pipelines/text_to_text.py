@@ -26,7 +26,7 @@ PREFIX = "source_prefix"
 
 
 def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
-    """The token for what is not in the vocabulary, or None if the tokenizer has none.
+    """The id of the token that stands for unknown text, or None if the tokenizer has none.
 
     Byte-level tokenizers know all text; some nevertheless name an unknown token, which has another role (in GPT-2, the
     end of a text).
@@ -37,9 +37,9 @@ def unknown_id(tokenizer: PreTrainedTokenizerBase) -> int | None:
 
 
 def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], **arguments: Any) -> str:
-    """The text of generated tokens, without special tokens but the unknown one, which stands for a word.
+    """The text of generated tokens. Of the special tokens, it shows only the unknown one, which stands for a word.
 
-    `decode` alone would drop it, so that a sentence would lack the word, and its metrics would be of a shorter one.
+    `decode` would drop that one too: the sentence would lack a word, and metrics would be those of a shorter sentence.
     """
     unknown = unknown_id(tokenizer)
     if unknown is None or unknown not in ids:
@@ -227,7 +227,7 @@ class TextToTextPipeline(Pipeline):
 
     @contextmanager
     def _source_language(self, src_lang: str | None) -> Iterator[None]:
-        """Let the tokenizer encode sources in a language within the block."""
+        """Context manager: the tokenizer encodes sources in this language within the block."""
         code = self._code("src", src_lang) if self._has_codes else None
         if code is None:
             yield
@@ -240,7 +240,7 @@ class TextToTextPipeline(Pipeline):
             self.tokenizer.src_lang = before
 
     def _forced_tokens(self, tgt_lang: str | None) -> dict[str, int]:
-        """The arguments of `generate()` for outputs in a language."""
+        """The arguments of `generate()` that make outputs start with the code of a language."""
         code = self._code("tgt", tgt_lang) if self._has_codes else None
         if code is None:
             return {}

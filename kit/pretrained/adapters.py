@@ -40,7 +40,7 @@ AUTO_CLASSES: dict[str, Any] = {
 PEFT_TYPES = ("LORA", "IA3")
 """The types of adapters that kit trains and loads; peft counts DoRA as LORA."""
 HEADS = {"SEQ_CLS": ("classifier", "score"), "TOKEN_CLS": ("classifier", "score"), "QUESTION_ANS": ("qa_outputs",)}
-"""Heads, by the end of their names, that peft always trains and expects in the folder of an adapter."""
+"""For each task type, how the names of heads end that peft always trains and expects in an adapter's folder."""
 
 
 def adapter_config_file(folder: str | Path) -> Path | None:
@@ -95,7 +95,11 @@ def peft_config(section: PeftSection, model: PreTrainedModel, arguments: dict[st
 
 
 def target_modules(model: PreTrainedModel, section: PeftSection, saved: Iterable[str]) -> list[str]:
-    """The full names of the layers that get an adapter: linear layers outside the modules that are trained in full."""
+    """The full names of the layers that get an adapter: those that `peft.target_modules` selects.
+
+    Only linear layers outside the modules `saved`, which are trained in full, can get one. Raises RecipeError if a name
+    matches none.
+    """
     in_full = tuple(f"{name}." for name in saved)
     linear = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D)]
     candidates = [name for name in linear if not f"{name}.".startswith(in_full)]
@@ -136,7 +140,7 @@ def match_modules(model: PreTrainedModel, endings: Sequence[str], names: Sequenc
 
 
 def unmatched_modules_message(model: PreTrainedModel, ending: str, names: Sequence[str]) -> str:
-    """Why no name matches an ending, and which names would."""
+    """A message on why no name matches an ending, with the names that would."""
     others = [module for name, module in model.named_modules() if name == ending or name.endswith(f".{ending}")]
     ends = list(dict.fromkeys(name.rpartition(".")[2] for name in names if not name.rpartition(".")[2].isdigit()))
     if others:

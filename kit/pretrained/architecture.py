@@ -1,4 +1,4 @@
-"""Which class a model was saved by."""
+"""The class that a model was saved by."""
 
 from typing import Any
 

@@ -29,9 +29,18 @@ def export_model(
     pipelines: tuple[str, ...] = (),
     image_processor: Any = None,
 ) -> None:
-    """Write what `from_pretrained` and `pipeline(..., trust_remote_code=True)` need, also where kit is not installed.
+    """Write all that `from_pretrained` and `pipeline(..., trust_remote_code=True)` need where kit is not installed.
 
-    The folder appears whole, or not at all. Raises RunError if a weight is not a finite number.
+    The folder appears, or replaces an earlier one, only when it is complete. Raises RunError if a weight is not a
+    finite number.
+
+    Args:
+        folder: The model folder to write.
+        model: The model, or a base model with an adapter, of which only the adapter is saved.
+        tokenizers: The tokenizers to save beside it.
+        generation: Generation settings to save; by default those of the model.
+        pipelines: The names of kit's pipelines for this model, whose code is saved with it.
+        image_processor: The image processor to save.
     """
     check_finite(model, "nothing was written")
     temporary = folder.with_name(f"{TEMPORARY_PREFIX}{folder.name}")

@@ -1,4 +1,4 @@
-"""Weights that are not finite numbers, which no model folder may have."""
+"""Find weights that are not finite numbers, which no checkpoint and no model folder may have."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,13 +14,13 @@ def nonfinite(tensors: Mapping[str, Tensor]) -> list[str]:
 
 
 def check_finite(model: nn.Module, consequence: str) -> None:
-    """Raise RunError, which ends with the consequence, if a weight of a model is not a finite number."""
+    """Raise RunError if a weight of a model is not a finite number; `consequence` is the end of the message."""
     with torch.no_grad():
         if names := nonfinite(model.state_dict()):
             raise RunError(f"{describe(names)} of the model are not finite numbers (NaN or infinite): {consequence}")
 
 
 def describe(names: Iterable[str]) -> str:
-    """The first of these weights, and the number of the others."""
+    """A phrase for a message: the name of the first of these weights, and the number of the others."""
     first, *others = names
     return f"weights ({first}{f' and {len(others)} more' if others else ''})"

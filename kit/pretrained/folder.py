@@ -27,7 +27,7 @@ from kit.system.load_errors import one_line_errors
 
 
 def weights_dir(name_or_path: str | Path) -> str:
-    """The folder with the weights of a run, of a model folder, or of `OWNER/NAME[@REVISION]` on the Hub."""
+    """The folder that holds the weights of a run, a model folder, or `OWNER/NAME[@REVISION]` on the Hub."""
     return str(_weights_dir(resolve_folder(name_or_path)))
 
 
@@ -74,7 +74,7 @@ class ModelFolder:
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
-        """The tokenizer of a model with a single text, with padding even if it has no padding token, as GPT-2's."""
+        """The tokenizer of a model that has one. If it has no padding token, as GPT-2's, it pads with its end token."""
         tokenizer = read_tokenizer(str(self.path))
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token

@@ -24,7 +24,7 @@ MAX_LISTED = 8
 
 @dataclass(frozen=True)
 class LabelRows:
-    """Where the rows of a head come from."""
+    """Which row of a pretrained head each row of a new head takes over."""
 
     sources: Sequence[int | None]
     """For each label of the new head, its row in the pretrained one; None for a new row."""
@@ -42,11 +42,11 @@ class LabelRows:
 
     @property
     def kept(self) -> dict[int, int]:
-        """The row in the pretrained head of each row that is kept."""
+        """The rows of the new head that are not new, each with its row in the pretrained head."""
         return {row: source for row, source in enumerate(self.sources) if source is not None}
 
     def describe(self) -> str:
-        """A line that reports which rows are kept, moved and new."""
+        """A line for the log: the labels whose rows are kept, moved, new, and dropped."""
         if not self.kept:
             return f"head: new, {self.reason}"
         if not self.labels:
@@ -61,7 +61,7 @@ class LabelRows:
 
 
 def match_labels(stored: PreTrainedConfig, auto_class: Any, config: PreTrainedConfig) -> LabelRows:
-    """Where the rows of a head for `config` come from, in a model with the configuration `stored`."""
+    """Which rows of a pretrained head, saved with the configuration `stored`, a head for `config` takes over."""
     size = config.num_labels
     is_regression = getattr(config, "problem_type", None) == "regression"
     labels = [] if is_regression else [config.id2label[row] for row in range(size)]
@@ -87,7 +87,7 @@ def match_labels(stored: PreTrainedConfig, auto_class: Any, config: PreTrainedCo
 
 
 def listed(labels: Sequence[str]) -> str:
-    """Labels for a report."""
+    """The first labels as text, with the total number if there are more than `MAX_LISTED`."""
     more = f", … ({len(labels)} in total)" if len(labels) > MAX_LISTED else ""
     return ", ".join(labels[:MAX_LISTED]) + more
 

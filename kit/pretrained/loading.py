@@ -103,7 +103,7 @@ class BuiltModel:
     new_modules: Sequence[str] = ()
     """Names of modules whose weights are not those of the pretrained model, such as a new head."""
     notes: Sequence[str] = ()
-    """What is not as in the pretrained model, for the terminal and the model card."""
+    """Differences from the pretrained model, such as new weights, for the terminal and the model card."""
 
 
 def new_or_pretrained(
@@ -248,7 +248,8 @@ def load_merged(name_or_path: str | Path) -> PreTrainedModel:
 
 @contextmanager
 def merged_weights(name_or_path: str | Path) -> Iterator[str]:
-    """A folder with the weights of a whole model within the block: an adapter is merged into a temporary one."""
+    """Context manager: the folder of a whole model. For an adapter, which is merged into its base model, it is a
+    temporary one."""
     folder = weights_dir(name_or_path)
     if adapter_config_file(folder) is None:
         yield folder
@@ -259,7 +260,7 @@ def merged_weights(name_or_path: str | Path) -> Iterator[str]:
 
 
 def freeze_constants(model: PreTrainedModel) -> None:
-    """Freeze the parameters that a new model of this class freezes, such as Marian's sinusoids.
+    """Freeze the parameters that the class of the model creates frozen, such as Marian's sinusoids.
 
     Loading unfreezes them, and DDP would wait for their gradients.
     """
@@ -272,8 +273,8 @@ def freeze_constants(model: PreTrainedModel) -> None:
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Keep transformers from drawing a bar for every file, and from reporting weights that are missing or not used: kit
-    checks them, and reports new modules itself."""
+    """Context manager: transformers draws no progress bars, and does not report missing or unused weights, which kit
+    checks and reports itself."""
     shown, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()

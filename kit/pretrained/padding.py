@@ -7,7 +7,7 @@ WITH_SUMMARY_TYPE = ("flaubert", "xlm", "xlnet")
 
 
 def padding_problem(config: Any) -> str | None:
-    """Why kit rejects a model with this configuration for classification; None if it does not.
+    """Why a model with this configuration cannot classify texts in batches; None if it can.
 
     Heads of transformers that read the last token look for the last one that is not padding. Those of
     `WITH_SUMMARY_TYPE` take the last position of the batch, or the mean of all: right for the longest text only.

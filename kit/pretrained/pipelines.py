@@ -39,7 +39,7 @@ def marks_spans(config: Any) -> bool:
 
 
 class TaskNames(dict):
-    """Aliases of pipeline tasks, among them every translation_xx_to_yy."""
+    """The aliases of pipeline tasks in transformers, extended by every translation_xx_to_yy."""
 
     def __contains__(self, task: object) -> bool:
         return super().__contains__(task) or (isinstance(task, str) and DIRECTION.fullmatch(task) is not None)

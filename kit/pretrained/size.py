@@ -10,15 +10,15 @@ from kit.system.device import default_device
 MAX_LAYERS = 1000
 """As deep as the deepest Transformers (Wang et al., 2022). Building takes time in proportion, also without memory."""
 LAYER_FIELDS = ("layers", "layer", "blocks")
-"""How fields of configurations end that count layers."""
+"""Last words of the names of configuration fields that count layers."""
 SIZE_FIELDS = (*LAYER_FIELDS, "size", "heads", "head", "embd", "positions", "embeddings")
-"""How fields end that are at least 1."""
+"""Last words of the names of fields that must be at least 1."""
 GIGABYTE = 10**9
 
 
 def check_sizes(config: PreTrainedConfig) -> None:
-    """Raise RecipeError for a number of layers that would take hours to build, and for sizes below 1, of which some
-    fail at the first batch only. Configs of transformers accept any number."""
+    """Raise RecipeError for more than `MAX_LAYERS` layers, which take hours to build, and for sizes below 1, some of
+    which would fail only at the first batch. Configs of transformers accept any number."""
     defaults = type(config)().to_dict()
     for name, value in config.to_dict().items():
         ending = name.rpartition("_")[2]

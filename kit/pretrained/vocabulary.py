@@ -1,7 +1,7 @@
-"""Whether a tokenizer and a model belong together: the same ids for the same tokens, and the same special tokens.
+"""Check that a tokenizer and a model belong together: the same ids for the same tokens, and the same special tokens.
 
-A model gives a meaning to ids. With a tokenizer that numbers tokens otherwise, it would train, from embeddings that are
-as good as random, and with another end token it would never learn to stop.
+A model gives a meaning to ids. With a tokenizer that numbers tokens differently, it would still train, but from
+embeddings that are as good as random; with another end token, it would never learn to stop.
 """
 
 from typing import Any
@@ -23,7 +23,7 @@ REMEDY = (
 def named_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """The tokenizers that a recipe names, or else those of its pretrained model; None if it names neither.
 
-    Raises RecipeError if tokenizer.pretrained numbers tokens otherwise than the tokenizer of model.pretrained.
+    Raises RecipeError if tokenizer.pretrained gives tokens other ids than the tokenizer of model.pretrained does.
     """
     model, name = recipe.model.pretrained, recipe.tokenizer.pretrained
     if name is None:
@@ -40,10 +40,8 @@ def named_tokenizers(recipe: Recipe) -> Tokenizers | None:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, own: PreTrainedTokenizerBase) -> None:
-    """Raise RecipeError if a tokenizer gives tokens other ids than the model's own one, or their ids to others.
-
-    It may lack some of the tokens, or have further ones behind them.
-    """
+    """Raise RecipeError if a tokenizer gives a token another id than the model's `own` one, or the id of a token to
+    another. It may lack some of the tokens, and have further ones with ids that the other does not use."""
     ids, trained = tokenizer.get_vocab(), own.get_vocab()
     tokens = {number: token for token, number in trained.items()}
     other = [
@@ -64,7 +62,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, own: PreTrainedTokenize
 
 
 def check_end(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Raise RecipeError if a tokenizer ends texts otherwise than a model, which has no tokenizer to compare with."""
+    """Raise RecipeError if a tokenizer has another end token than a model, whose folder has no tokenizer to compare."""
     new, old = tokenizer.eos_token_id, getattr(config, "eos_token_id", None)
     if None not in (new, old) and new not in (old if isinstance(old, list) else [old]):
         raise RecipeError(
@@ -74,7 +72,7 @@ def check_end(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> N
 
 
 def check_embeddings(model: PreTrainedModel, tokenizers: Tokenizers, recipe: Recipe) -> None:
-    """Raise RecipeError if tokenizers have more tokens than a pretrained model."""
+    """Raise RecipeError if tokenizers have more tokens than a pretrained model has embeddings or logits."""
     tokenizer, target = len(tokenizers.source), len(tokenizers.target)
     if problem := size_problem(model, tokenizer, None if tokenizers.shared else target):
         if recipe.tokenizer.pretrained is None:
@@ -83,7 +81,7 @@ def check_embeddings(model: PreTrainedModel, tokenizers: Tokenizers, recipe: Rec
 
 
 def tokenizer_notes(model: PreTrainedModel, tokenizers: Tokenizers, recipe: Recipe) -> list[str]:
-    """A note if a tokenizer that a recipe names does not use all embeddings of its pretrained model."""
+    """A note if the tokenizer that a recipe names has fewer tokens than its pretrained model has embeddings."""
     tokens, embeddings = len(tokenizers.source), model.get_input_embeddings().num_embeddings
     if recipe.tokenizer.pretrained is None or tokens == embeddings:
         return []
@@ -91,7 +89,10 @@ def tokenizer_notes(model: PreTrainedModel, tokenizers: Tokenizers, recipe: Reci
 
 
 def size_problem(model: PreTrainedModel, source: int, target: int | None) -> str | None:
-    """Whether a model has too few embeddings for so many tokens, with a separate vocabulary of targets or None."""
+    """The problem if a model has fewer embeddings than there are source tokens, or fewer logits than target tokens.
+
+    `target` is None if both sides share a vocabulary. None if there is no problem.
+    """
     tokens, embeddings = source, model.get_input_embeddings().num_embeddings
     if tokens <= embeddings and target is not None:
         tokens, embeddings = target, model.get_output_embeddings().weight.shape[0]
@@ -114,9 +115,9 @@ def check_folder(name: str, model: PreTrainedModel, tokenizers: Tokenizers) -> N
 
 
 def adopt_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenizerBase) -> list[str]:
-    """Give a pretrained model, by its configuration, the special tokens of the tokenizer that it is trained with.
+    """Set the special tokens in a configuration to those of the tokenizer that the model is trained with.
 
-    Returns a note for each that it did not have.
+    Returns a note for each that changes.
     """
     notes = []
     for name, new in special_ids(tokenizer).items():
@@ -130,6 +131,6 @@ def adopt_special_tokens(config: PreTrainedConfig, tokenizer: PreTrainedTokenize
 
 
 def special_ids(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """The special tokens of a tokenizer, by their names in a configuration."""
+    """The ids of a tokenizer's special tokens by their names in a configuration, such as `eos_token_id`."""
     ids: dict[str, Any] = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in SPECIAL}
     return {name: number for name, number in ids.items() if number is not None}

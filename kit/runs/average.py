@@ -15,8 +15,11 @@ from kit.training.checkpoint import Checkpoints
 
 
 def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter | None = None) -> FinishedRun:
-    """Average the weights of the last checkpoints of `run`, evaluate the result like the run, and write it to the new
-    run folder `output`. The run itself does not change."""
+    """Average the weights of the `last` newest checkpoints of a run, evaluate the result as the run was evaluated, and
+    write it to the new run folder `output`. The run itself does not change.
+
+    Raises RunError if the run has fewer intact checkpoints.
+    """
     reporter = reporter or Reporter(quiet=True)
     source = RunFolder.open(run)
     newest_first = Checkpoints(source.checkpoints, last).newest_first()
@@ -35,7 +38,7 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
         loop = build_loop(prepared, source, accelerator, reporter)
         try:
             loop.restore(valid[0])
-            steps = loop.load_mean(last)
+            steps = loop.manager.load_mean(last)
             reporter.print(f"mean of the checkpoints of steps {', '.join(map(str, steps))}")
             folder.start(prepared.recipe, prepared.tokenizers)
             if source.metrics_file.is_file():

@@ -1,4 +1,4 @@
-"""Single checkpoints of a run, also of one that is not finished, in the place of its model: `--checkpoint step-300`."""
+"""Use a checkpoint of a run, finished or not, instead of its model: `--checkpoint step-300`."""
 
 import re
 import shutil
@@ -49,7 +49,7 @@ def at_checkpoint(run: str, name: str | None) -> Iterator[str]:
 
 
 def find_checkpoint(folder: RunFolder, name: str) -> Checkpoint:
-    """The intact checkpoint of this name. Raises RunError, with the names that there are, if there is none."""
+    """The intact checkpoint named best, last or step-N. Raises RunError, which lists the names, if there is none."""
     intact = [checkpoint for checkpoint, error in Checkpoints(folder.checkpoints, 1).newest_first() if error is None]
     steps = {checkpoint.step: checkpoint for checkpoint in intact}
     if not steps:
@@ -69,9 +69,9 @@ def find_checkpoint(folder: RunFolder, name: str) -> Checkpoint:
 
 
 def model_of(folder: RunFolder) -> tuple[Task[Any, Any], PreTrainedModel, TaskState]:
-    """The task of a run, a model like that of the run, with any weights, and its state.
+    """The task of a run, a model of the same architecture, whose weights are to be replaced, and the task's state.
 
-    They come from the model of a finished run. An unfinished one has none, so its data is loaded again.
+    They come from the model folder of a finished run. An unfinished one has none, so its data is loaded again.
     """
     register_models()
     task = create_task(folder.recipe())

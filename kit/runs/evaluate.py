@@ -26,8 +26,9 @@ from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe
 
 NAMES_OTHER_DATA = ("data.path", "data.name", "data.revision", "data.train")
+"""Keys whose override means other data than that of the run."""
 OF_ONE_PATH = ("name", "revision", "languages", "sizes")
-"""Data keys that belong to a path: with another path they have their defaults."""
+"""Data keys that describe what is at `data.path`: with another path they are reset to their defaults."""
 
 
 def evaluate(
@@ -83,7 +84,8 @@ def evaluate(
 
 
 def load_splits(task: Task[Any, Any], run: str, overrides: list[str]) -> Splits:
-    """The data of the evaluation. Raises DataError, with how to name other data, if that of the run is not here."""
+    """The data of the evaluation. If that of the run is not on this machine, raises DataError with how to name other
+    data."""
     try:
         return task.load_splits()
     except MissingDataError as error:
@@ -129,7 +131,10 @@ def changed_recipe(folder: RunFolder, split: str | None, overrides: list[str]) -
 
 
 def implied_overrides(trained: Recipe, overrides: Sequence[str], split: str | None) -> list[str]:
-    """Overrides of keys that would not match the changed ones; those of the user come after them."""
+    """Overrides that follow from those of the user: they reset keys of the trained recipe that would not match them.
+
+    They go before the user's own, which take precedence.
+    """
     changed = dict(map(parse_override, overrides))
     keys: list[str] = []
     names: list[str] = []
@@ -146,6 +151,6 @@ def implied_overrides(trained: Recipe, overrides: Sequence[str], split: str | No
 
 
 def defaults(recipe: Recipe, keys: Collection[str]) -> dict[str, Any]:
-    """The default of each of these keys of the section `data`."""
+    """The default values of these keys of the recipe's section `data`."""
     fields = type(recipe.data).model_fields
     return {key: fields[key].get_default(call_default_factory=True) for key in keys}

@@ -28,7 +28,7 @@ from kit.training.processes import wait_for_everyone
 def finish(prepared: Prepared, loop: Loop, folder: RunFolder, reporter: Reporter) -> dict[str, Any]:
     """Load the weights to keep into the model, export it, then evaluate it; returns the figures of the run."""
     hint = f"The trained model is saved in {folder.model}; `kit train {folder.path} --resume` finishes the rest"
-    loop.load_best()
+    loop.manager.load_best(loop.progress.best_step)
     if prepared.recipe.eval.average is None:
         return export_and_evaluate(prepared, loop, folder, reporter, hint)
     validation, averaging = choose_weights(prepared, loop, prepared.recipe.eval.average, reporter)
@@ -44,11 +44,12 @@ def export_and_evaluate(
     validation: Evaluation | None = None,
     averaging: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Write all files of a finished run: the model first, so that no later failure loses it, then its evaluations on
-    validation, unless that is given, and on test, and what describes them.
+    """Write all files of a finished run; returns its figures.
 
-    What the evaluation on validation determines about the configuration holds for the test split and the exported
-    model. A failure after the export is named, with the hint.
+    The model comes first, so that no later failure loses it. It is then evaluated on validation, unless `validation` is
+    passed, and on test; predictions, plots and the card follow. Configuration that the evaluation on validation
+    determines, such as a threshold, applies to the test split and to the exported model. If a part fails after the
+    export, `hint` tells the user how to continue.
     """
     export(prepared, loop, folder)
     if validation is None:
@@ -92,7 +93,7 @@ def named_failure(what: str, hint: str, reporter: Reporter) -> Iterator[None]:
 
 
 def with_config_updates(prepared: Prepared, updates: Mapping[str, Any]) -> Prepared:
-    """The run with these fields changed in the configuration that is exported, and in the one that evaluation reads."""
+    """The run with these configuration fields changed, both for evaluation and for the exported model."""
     config = copy.deepcopy(prepared.state.config)
     for name, value in updates.items():
         setattr(config, name, value)
@@ -110,13 +111,13 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
     best = kept_evaluation(prepared, loop, name, reporter)
     if best is None:
         best = run_final_evaluation(prepared, loop, "validation", name, reporter)
-    steps = loop.load_mean(last)
+    steps = loop.manager.load_mean(last)
     name = f"mean of {len(steps)} checkpoints (steps {steps[0]} to {steps[-1]})"
     mean = run_final_evaluation(prepared, loop, "validation", name, reporter)
     gain = mean.figures[selected] - best.figures[selected]
     keep_mean = gain > 0 if greater_is_better(selected) else gain < 0
     if not keep_mean:
-        loop.load_best()
+        loop.manager.load_best(loop.progress.best_step)
     reporter.print(f"kept: {name if keep_mean else 'the best step'}, by {selected} on validation")
     chosen = "average" if keep_mean else "best_step"
     averaging = {"chosen": chosen, "steps": steps, "average": mean.figures, "best_step": best.figures}
@@ -124,7 +125,8 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
 
 
 def kept_evaluation(prepared: Prepared, loop: Loop, name: str, reporter: Reporter) -> Evaluation | None:
-    """The evaluation of the best step during training, printed, if a final one would compute the same."""
+    """Print and return the evaluation of the best step during training; None if this process has none, or if a final
+    evaluation would differ from it."""
     if loop.best_evaluation is None or not prepared.task.evaluates_alike:
         return None
     step, evaluation = loop.best_evaluation
@@ -213,7 +215,7 @@ def write_artifacts(
 
 
 def draw_plots(prepared: Prepared, folder: RunFolder, evaluations: dict[str, Evaluation], reporter: Reporter) -> None:
-    """Draw the training curves, and what the task shows of its model."""
+    """Draw the training curves, and the task's plots of its model and predictions."""
     folder.plots.mkdir(exist_ok=True)
     draw_curves(folder.metrics_file, folder.plots, prepared.task.curve_notes(prepared.state.config))
     split, evaluation = list(evaluations.items())[-1]

@@ -20,7 +20,7 @@ DPI = 100
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The folder of a finished run, its figures, and its model."""
+    """The folder of a finished run, with its figures, its model and its plots."""
 
     folder: Path
     results: dict[str, Any]

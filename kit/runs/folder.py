@@ -22,7 +22,7 @@ from kit.tasks.registry import load_recipe
 from kit.training.processes import gather, on_main
 
 RECIPE_VALUES = "recipe"
-"""Key of run.json: what the recipe had when the run was started, without the keys that may change."""
+"""Key of run.json for the recipe's values at the start of the run, without those of keys that may change later."""
 
 
 class RunFolder:
@@ -44,7 +44,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The folder of a run that exists. Raises RunError if there is none."""
+        """The folder of an existing run. Raises RunError if there is none, or if another version of kit wrote it."""
         folder = cls(path)
         if not folder.model.is_dir() and any(
             (path / name).is_file() for name in ("config.json", "adapter_config.json")
@@ -160,7 +160,7 @@ class RunFolder:
             )
 
     def _why_length_is_fixed(self, recipe: Recipe, saved: Recipe) -> str:
-        """The reason and the remedy, if the recipe has another length although the schedule depends on it."""
+        """A sentence on why the length of the run cannot change, if the recipe changes it; otherwise empty."""
         if recipe.has_length_of(saved) or not saved.train.rate_depends_on_length:
             return ""
         return (
@@ -174,9 +174,10 @@ class RunFolder:
         return Tokenizers.load(self.tokenizer) if self.tokenizer.exists() else None
 
     def start(self, recipe: Recipe, tokenizers: Tokenizers) -> None:
-        """Write the resolved recipe and the tokenizers: the folder now belongs to the run, and it is not finished.
+        """Write the resolved recipe and the tokenizers, and remove the results of an earlier, shorter run.
 
-        The section `measured` is left out: its figures are those of another run.
+        From here on, the folder belongs to this recipe. The section `measured` is left out: its figures are those of
+        another run.
         """
         self.path.mkdir(parents=True, exist_ok=True)
         values = {**FORMAT_STAMP, RECIPE_VALUES: recipe.fixed_values()}

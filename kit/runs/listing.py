@@ -56,7 +56,7 @@ def is_run(path: Path) -> bool:
 
 
 def listed(path: Path) -> ListedRun:
-    """A run, also if its files are damaged."""
+    """What the files of a run show about it; for damaged files, the state `damaged` and the problem."""
     files = [path / name for name in ("results.json", "metrics.jsonl", "failure.json", RUN_FILE)]
     changed = datetime.fromtimestamp(max(file.stat().st_mtime for file in files if file.exists())).astimezone()
     try:
@@ -127,7 +127,7 @@ def headline(path: Path, recipe: Mapping[str, Any]) -> tuple[str | None, float |
 
 
 def figures_in(results: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """A part of the results, empty if it is missing."""
+    """The mapping with this name in the results; empty if there is none."""
     part = results.get(name)
     return part if isinstance(part, dict) else {}
 
@@ -149,7 +149,7 @@ def lines(runs: list[ListedRun], now: datetime, width: int) -> Iterator[str]:
 
 
 def age(seconds: float) -> str:
-    """How long ago, in the largest unit of which there is more than one."""
+    """A duration in days, hours, minutes or seconds: the largest unit of which it has at least two."""
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"

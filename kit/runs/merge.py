@@ -23,11 +23,12 @@ from kit.system.outputs import new_folder, write_text
 from kit.tasks.registry import create_task
 from kit.training.objective import decoder_inputs
 
-EXAMPLES = 8  # rows whose logits are compared before and after merging
+EXAMPLES = 8
+"""Rows whose logits are compared before and after merging: a wrong merge changes those of every row."""
 TOLERANCE = 1e-4
-"""Largest difference of a logit, relative to the largest logit, that counts as rounding."""
+"""Largest difference of a logit, relative to the largest logit, that counts as rounding in float32."""
 MAX_LENGTH = 256
-"""Tokens of an example; longer ones are truncated."""
+"""Tokens of an example, so that the comparison takes seconds; longer ones are truncated."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ def largest_difference(
 
 
 def logits(model: PreTrainedModel, text: str, tokenizers: Tokenizers) -> list[Tensor]:
-    """All logits of a model for a text."""
+    """All outputs of a model for a text whose names end in "logits", such as start and end logits."""
     limit = min(position_limit(model.config) or MAX_LENGTH, MAX_LENGTH)
     ids = torch.tensor(tokenizers.source([text], verbose=False)["input_ids"])[:, :limit]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -115,7 +116,7 @@ def logits(model: PreTrainedModel, text: str, tokenizers: Tokenizers) -> list[Te
 
 
 def describe(run: RunFolder, output: Path) -> None:
-    """Write the card of a run into the folder of its merged model, with the plots that it shows."""
+    """Write a run's card, with the plots that it shows, into the folder of its merged model."""
     recipe = run.recipe()
     card = create_task(recipe).write_card(run.path, run.results(), merged=True)
     write_text(output / "README.md", card)

@@ -43,7 +43,7 @@ class Prepared:
     splits: Splits
     state: TaskState
     encoded: Mapping[str, Encoded[Any]]
-    """By split; streamed training data is missing."""
+    """The encoded examples by split; a stream is encoded while it is read, so it has no entry."""
     plan: EpochPlan | StreamPlan[Any]
     built: BuiltModel
     duplicates: tuple[Duplicates, Mapping[str, Overlap]]
@@ -73,7 +73,7 @@ class Prepared:
 
     @property
     def report(self) -> DataReport:
-        """What was dropped from the data, and what its splits share; of a stream, as far as it has been read."""
+        """What reading dropped from each split, and what splits share; for a stream, as far as it was read."""
         report = self.splits.report
         counted = {} if self.stream_plan is None else {"train": self.stream_plan.counts.report}
         shared = (overlap.describe(split) for split, overlap in self.duplicates[1].items())
@@ -81,7 +81,7 @@ class Prepared:
 
     @property
     def dropped(self) -> Mapping[str, int]:
-        """Number of training examples that each filter dropped; of a stream, as far as it has been read."""
+        """Number of training examples that each filter dropped; for a stream, as far as it was read."""
         return self.encoded["train"].dropped if self.stream_plan is None else self.stream_plan.counts.filtered
 
     def make_batch(self, indices: np.ndarray, random: np.random.Generator) -> Batch:
@@ -94,7 +94,7 @@ class Prepared:
         return Evaluator(self.recipe.eval.tokens_per_batch, accelerator)
 
     def first_buffer(self) -> "Prepared":
-        """The same run, but with the first buffer of a stream as its only training data; unchanged without a stream."""
+        """The same run with the first buffer of its stream as all training data; unchanged if nothing is streamed."""
         stream, train = self.splits.stream, self.recipe.train
         if stream is None:
             return self
@@ -133,10 +133,10 @@ class Prepared:
 
 
 def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: Accelerator | None = None) -> Prepared:
-    """Load the data, build the tokenizers unless they are given, encode the examples, plan batches, build the model.
+    """Load the data, build the tokenizers unless they are passed, encode the examples, plan batches, build the model.
 
-    Nothing is written. What the recipe names on the Hub is pinned to its commit. With several processes, the main one
-    does this and builds the tokenizers (or is given them) for all of them.
+    Nothing is written. Models and data on the Hub are pinned to commits. With several processes, the main one resolves
+    these commits and builds or receives the tokenizers for all; each process does the rest for itself.
     """
     register_models()
     recipe = on_main(lambda: pin_revisions(recipe)).with_rows(recipe.data.rows)
@@ -159,8 +159,8 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
 def duplicates_of(
     task: Task[Any, Any], splits: Splits, encoded: Mapping[str, Encoded[Any]]
 ) -> tuple[Duplicates, Mapping[str, Overlap]]:
-    """Duplicates among the training examples, and what the other splits share with these; of a stream, which is not in
-    memory, nothing."""
+    """Duplicates among the training examples, and by split, the overlap with them; none for a stream, which is not in
+    memory."""
     others = dict(splits.datasets)
     train = others.pop("train", None)
     if train is None:

@@ -1,4 +1,4 @@
-"""What a user asks to train: a recipe by name or file, the recipe of a run, or one from the Hub."""
+"""Resolve what a user asks to train: a recipe by name or file, the recipe of a run, or one from the Hub."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ class Request:
 
     recipe: Recipe
     output: Path | None
-    """The run folder unless the user names another one; None for a recipe that is not a file."""
+    """The default run folder; None for a recipe that is not a file."""
 
 
 def find_request(
@@ -51,7 +51,7 @@ def find_request(
 
 
 def change_recipe(source: Mapping[str, Any] | Recipe, overrides: Overrides, rows: Mapping[str, Any] | None) -> Recipe:
-    """A recipe that is loaded already, or given by its sections, with `overrides` and `rows`."""
+    """The recipe with these sections, or this loaded recipe, changed by `overrides` and with `rows` as its data."""
     if is_loaded(source) and not overrides and rows is None:
         return source
     return load_recipe(source, overrides, rows=rows)

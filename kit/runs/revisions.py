@@ -19,9 +19,9 @@ PATH_KEYS = (*MODEL_KEYS, ("data", "path"))
 
 
 def pin_revisions(recipe: Recipe) -> Recipe:
-    """The recipe with the commits of what it names on the Hub: `OWNER/NAME@COMMIT`, and `data.revision`.
+    """The recipe with each model on the Hub as `OWNER/NAME@COMMIT`, and the commit of its dataset as `data.revision`.
 
-    A dataset whose commit is unknown is not pinned; loading it reports what is wrong.
+    A dataset whose commit cannot be resolved is not pinned; loading it reports what is wrong.
     """
     for section, key in MODEL_KEYS:
         value = getattr(getattr(recipe, section), key) or ""
@@ -43,7 +43,7 @@ def pin_revisions(recipe: Recipe) -> Recipe:
 
 
 def reuse_revisions(recipe: Recipe, saved: Recipe) -> Recipe:
-    """The recipe with the commits of a saved recipe, wherever it names the same models and data without a revision."""
+    """The recipe with the commits that a saved recipe has for the same models and data, where it names no revision."""
     for section, key in MODEL_KEYS:
         value, before = getattr(getattr(recipe, section), key), getattr(getattr(saved, section), key)
         if value and before and before.partition("@")[0] == value:

@@ -254,7 +254,7 @@ def resume_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None
 
     The main process chooses the checkpoint. If there is none, a line is printed and the run starts from step 0.
     """
-    on_main(loop.checkpoints.remove_partial)
+    on_main(loop.manager.checkpoints.remove_partial)
     if loop.recipe.train.report_to:
         loop.accelerator.init_trackers("kit", config={key: str(value) for key, value in loop.recipe.flat().items()})
     if resume:
@@ -263,7 +263,7 @@ def resume_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None
             loop.log.rewind(0)
             reporter.print("No checkpoint found: starting from step 0.")
         else:
-            loop.restore(loop.checkpoints.at(step))
+            loop.restore(loop.manager.checkpoints.at(step))
             loop.log.rewind(step)
             reporter.print(f"resuming at step {step}")
             replace_corrupt_best(loop, reporter)
@@ -272,7 +272,7 @@ def resume_from_checkpoint(loop: Loop, resume: bool, reporter: Reporter) -> None
 
 def newest_intact(loop: Loop, reporter: Reporter) -> int | None:
     """The step of the newest intact checkpoint, or None if there is none; prints a line for each corrupt one."""
-    for checkpoint, error in loop.checkpoints.newest_first():
+    for checkpoint, error in loop.manager.checkpoints.newest_first():
         if error is None:
             return checkpoint.step
         reporter.print(f"Checkpoint {checkpoint.folder} is corrupt ({error}); using the previous one.")
@@ -282,15 +282,15 @@ def newest_intact(loop: Loop, reporter: Reporter) -> int | None:
 def replace_corrupt_best(loop: Loop, reporter: Reporter) -> None:
     """Select the best step again, among the intact checkpoints that were evaluated, if the checkpoint of the best is
     corrupt. Where there is none, the next evaluation chooses."""
-    best = loop.progress.best_step
-    problem = on_main(lambda: None if best is None else loop.checkpoints.at(best).integrity_error())
+    best, checkpoints = loop.progress.best_step, loop.manager.checkpoints
+    problem = on_main(lambda: None if best is None else checkpoints.at(best).integrity_error())
     if best is None or problem is None:
         return
     selected = loop.recipe.eval.metric_for_best_model
 
     def evaluated() -> list[tuple[int, Mapping[str, Any]]]:
         logged = loop.log.validations()
-        intact = sorted(checkpoint.step for checkpoint, error in loop.checkpoints.newest_first() if error is None)
+        intact = sorted(checkpoint.step for checkpoint, error in checkpoints.newest_first() if error is None)
         return [(step, logged[step]) for step in intact if step in logged and step <= loop.progress.step]
 
     loop.progress.forget_best()
@@ -300,4 +300,4 @@ def replace_corrupt_best(loop: Loop, reporter: Reporter) -> None:
     loop.progress.stale_evaluations = stale
     chosen = loop.progress.best_step
     remedy = "the next evaluation chooses another" if chosen is None else f"the best is now step {chosen}"
-    reporter.print(f"The best checkpoint, {loop.checkpoints.at(best).folder}, is corrupt ({problem}): {remedy}.")
+    reporter.print(f"The best checkpoint, {checkpoints.at(best).folder}, is corrupt ({problem}): {remedy}.")

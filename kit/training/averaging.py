@@ -11,7 +11,10 @@ from kit.training.sharding import shard_like
 
 
 def mean_weights(checkpoints: Sequence[Checkpoint]) -> dict[str, Tensor]:
-    """The arithmetic mean of the weights of checkpoints, summed in float64; integer tensors come from the last one."""
+    """The arithmetic mean of the weights of checkpoints by name, summed in float64.
+
+    Integer tensors, such as counters, come from the last checkpoint.
+    """
     sums: dict[str, Tensor] = {}
     for checkpoint in checkpoints:
         tensors = checkpoint.weights()
@@ -27,7 +30,9 @@ class MovingAverage:
     """An exponential moving average of a model's weights, used for evaluation and for the exported model.
 
     After step t it is d · average + (1 − d) · weights with d = min(decay, t / (t + 10)). The smaller decay of early
-    steps keeps the initial weights from dominating the average for long.
+    steps keeps the initial weights from dominating the average for long; the form is that of TensorFlow's
+    `ExponentialMovingAverage` with `num_updates`. torch's `AveragedModel` has no such warm-up, and restores no sharded
+    tensors.
     """
 
     def __init__(self, model: nn.Module, decay: float):

@@ -17,7 +17,7 @@ class TrainingState:
     total_steps: int
     """Number of steps that the recipe asks for."""
     epoch: float
-    """Number of times that the training data has been read; of a stream, rounded to shards."""
+    """How often the training data has been read so far; for a stream, in units of whole shards."""
     learning_rate: float
     """The highest learning rate of the next step."""
     loss: float | None
@@ -42,7 +42,7 @@ class Callback:
 
 
 def check_callbacks(callbacks: Sequence[Callback]) -> tuple[Callback, ...]:
-    """The callbacks. Raises KitError for anything that is not an instance of `Callback`."""
+    """The callbacks as a tuple. Raises KitError for anything that is not an instance of `Callback`."""
     for callback in callbacks:
         if not isinstance(callback, Callback):
             raise KitError(f"callbacks: expected instances of subclasses of kit.Callback, got {callback!r}")

@@ -31,7 +31,10 @@ REQUIRED = {"model.safetensors", "optimizer.safetensors", "state.json"}
 
 
 def write_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write a safetensors file. Raises OSError with an errno, which safetensors hides in the text of its exception."""
+    """Write a safetensors file.
+
+    Raises OSError with its errno, such as that of a full disk, which safetensors has only in the text of its exception.
+    """
     try:
         save_file(tensors, path)
     except SafetensorError as error:
@@ -130,6 +133,7 @@ class Checkpoint:
         return None
 
     def model(self) -> dict[str, Tensor]:
+        """Trainable weights and buffers by name, as the optimizer left them."""
         return self._tensors("model.safetensors")
 
     def weights(self) -> dict[str, Tensor]:
@@ -145,6 +149,7 @@ class Checkpoint:
         return self._tensors(CARRIED_FILE) if (self.folder / CARRIED_FILE).is_file() else {}
 
     def optimizer(self) -> dict[str, Tensor]:
+        """The optimizer state as `key:parameter name` → tensor."""
         return self._tensors("optimizer.safetensors")
 
     def _tensors(self, name: str) -> dict[str, Tensor]:

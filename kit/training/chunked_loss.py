@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kit.data.batching.ragged import IGNORE_INDEX
 
 LOGITS_PER_CHUNK = {"cpu": 2**24, "cuda": 2**27}
-"""Logits per chunk: 64 MB in float32 on a CPU, and 512 MB on a GPU, where small chunks leave it idle."""
+"""Logits per chunk: 64 MB in float32 on a CPU, and 512 MB on a GPU, which small chunks would leave idle."""
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):

@@ -18,9 +18,9 @@ INSEPARABLE = (
 
 
 def compile_model(model: PreTrainedModel, backend: str | Callable[..., Any] = "inductor") -> str:
-    """Compile all of a model but its output layer, in place, for batches of any size; returns a line for the log.
+    """Compile a model except its output layer, in place, for batches of any size; returns a line for the log.
 
-    Objectives of language models add hooks to the output layer, which a compiled graph would not see.
+    Objectives of language models add hooks to the output layer, which a compiled graph would ignore.
     """
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):
         return RECURRENT

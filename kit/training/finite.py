@@ -18,13 +18,16 @@ ADVICE = "A lower train.learning_rate, more train.warmup_steps or a smaller trai
 
 
 class TrainingFailed(Exception):
-    """Training cannot continue; the message has the reason and, if there is data for debugging, its folder."""
+    """Training cannot continue. The message states the reason and, if data was saved for debugging, its folder."""
 
 
 def check_losses(
     accelerator: Accelerator, step: int, batches: list[tuple[int, Batch]], losses: list[float], norm: float, run: Path
 ) -> None:
-    """Raise TrainingFailed unless the losses of a step and its gradient norm are finite; saves its batches."""
+    """Raise TrainingFailed unless the losses of a step and its gradient norm are finite numbers.
+
+    Before it raises, the batches and losses of this process are saved in the folder `nonfinite` of the run.
+    """
     scaled = accelerator.scaler is not None  # with fp16 overflows are expected: the scaler skips the step
     if all(math.isfinite(loss) for loss in losses) and (scaled or math.isfinite(norm)):
         return

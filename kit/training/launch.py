@@ -30,10 +30,13 @@ SHARDED_ENVIRONMENT = {"ACCELERATE_USE_FSDP": "true", "FSDP_VERSION": "2"}
 """Environment variables that make Accelerate shard weights among the processes."""
 
 LAUNCHER = "KIT_LAUNCHER"
+"""Environment variable with the process id of the launcher."""
+
 FAILURE_DIR = "KIT_FAILURE_DIR"
 """Environment variable with the folder where each process writes its failure for the launcher."""
 
 PEER_EXITED = "has exited while others waited for it"
+"""End of the message of a process that finds a peer gone; see `kit.training.processes`."""
 LOST_PEER_ERRORS = (
     "Connection closed by peer",
     "Connection reset by peer",
@@ -133,7 +136,10 @@ def show_failure(codes: Mapping[int, int], failures: Mapping[int, dict[str, Any]
 
 
 def report_failure(message: str | None, code: int) -> bool:
-    """Write a message, or the current traceback, for the launcher; returns False if this process has no launcher."""
+    """Write a message, or without one the current traceback, into a file for the launcher.
+
+    Returns False, and writes nothing, if this process was not started by kit's launcher.
+    """
     folder = os.environ.get(FAILURE_DIR)
     if folder is None or not Path(folder).is_dir() or "RANK" not in os.environ:
         return False

@@ -48,8 +48,8 @@ def attention(
     is_causal: bool | None = None,
     **more: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """transformers' `sdpa` attention, but in unfused operations where those are faster: training on a CPU with dropout
-    or in 16 bits. query, key, value: (batch, heads, time, width)."""
+    """The `sdpa` attention of transformers, but in separate operations where these are faster: for training on a CPU
+    with dropout or in 16 bits. query, key, value: (batch, heads, time, width)."""
     fused = dropout == 0 and query.dtype not in (torch.bfloat16, torch.float16)
     unusual = any(more.get(name) is not None for name in ("softcap", "position_bias", "cache"))
     if not module.training or query.device.type != "cpu" or fused or unusual:

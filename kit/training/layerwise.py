@@ -30,7 +30,7 @@ def layer_depths(model: PreTrainedModel, key: str) -> tuple[dict[str, int], int]
 
 
 def layer_stack(model: PreTrainedModel, key: str) -> tuple[str, int]:
-    """The name of the ModuleList that holds the layers, and their number."""
+    """The name of the ModuleList that holds the layers, and their number. Raises RecipeError if it is not unique."""
     kind = model.config.model_type
     count = getattr(model.config, "num_hidden_layers", None)
     if getattr(model.config, "is_encoder_decoder", False):

@@ -159,7 +159,8 @@ class TruncatedBPTTObjective(CausalLMObjective):
 
 
 def capture_head_input(seen: list[Tensor]) -> Any:
-    """For `replace_head_input`: append the input of the output layer to `seen`, and pass on zero positions."""
+    """A `change` for `replace_head_input`: append the input of the output layer to `seen`, and pass on no position of
+    it, so that no logits are computed."""
 
     def keep(hidden: Tensor) -> Tensor:
         seen.append(hidden)
@@ -202,7 +203,7 @@ def probe(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
 def is_plain_head(model: PreTrainedModel) -> bool:
     """Whether the logits are exactly the output layer applied to hidden states; some models scale or cap them.
 
-    Tested by running the model, so that it holds for any class.
+    Found out by running the model, so that it holds for any class.
     """
     head = model.get_output_embeddings()
     if not isinstance(head, nn.Linear):
@@ -213,7 +214,7 @@ def is_plain_head(model: PreTrainedModel) -> bool:
 
 def prediction_head(model: PreTrainedModel) -> str:
     """Name of the outermost module that can run on a subset of positions: the whole prediction head of a masked
-    language model, or else its output layer. Tested by running the model."""
+    language model, or else its output layer. Found out by running the model with both."""
     output = model.get_output_embeddings()
     name = next(name for name, module in model.named_modules() if module is output)
     outermost = name.split(".")[0]

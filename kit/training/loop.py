@@ -10,45 +10,29 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from accelerate import Accelerator
-from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from kit.data.batching.plan import Plan, micro_batch_rng, seed_micro_batch
-from kit.errors import DataError, RunError
+from kit.errors import DataError
 from kit.recipe.base import Recipe
 from kit.system.console import Reporter, TrainingProgress
-from kit.training.averaging import MovingAverage, mean_weights
+from kit.training.averaging import MovingAverage
 from kit.training.callbacks import Callback, TrainingState
-from kit.training.checkpoint import (
-    Checkpoint,
-    Checkpoints,
-    frozen_checksum,
-    load_model_tensors,
-    load_optimizer_tensors,
-    model_tensors,
-    optimizer_tensors,
-)
+from kit.training.checkpoint import Checkpoint
+from kit.training.checkpoint_manager import CheckpointManager
 from kit.training.finite import ADVICE, TrainingFailed, check_losses, check_weights
 from kit.training.metrics_log import LogWindow, MetricsLog
 from kit.training.objective import Batch, Objective
-from kit.training.processes import add_columns, add_over_processes, gather, on_main, wait_for_everyone
+from kit.training.processes import add_columns, add_over_processes, gather, wait_for_everyone
 from kit.training.progress import Progress
-from kit.training.sharding import (
-    free_weights,
-    full_tensor,
-    full_tensors,
-    is_sharded,
-    load_full_weights,
-    no_gradient_sync,
-)
+from kit.training.sharding import free_weights, full_tensor, is_sharded, load_full_weights, no_gradient_sync
 from kit.training.signals import StopSignals
 
 
@@ -93,18 +77,25 @@ class Loop:
     callbacks: tuple[Callback, ...] = ()
 
     def __post_init__(self) -> None:
-        self.progress = Progress(world_size=self.accelerator.num_processes)
-        keep = max(self.recipe.train.save_total_limit, self.recipe.eval.average or 1)
-        self.checkpoints = Checkpoints(self.folder / "checkpoints", keep)
+        self.progress = Progress()
         self.sharded = is_sharded(self.trained_objective)
         self.prepared: Any = (
             self.trained_objective if self.sharded else self.accelerator.prepare_model(self.trained_objective)
         )
         self.prepared_optimizer: Any = self.accelerator.prepare_optimizer(self.optimizer)
-        self.names: dict[Tensor, str] = {p: name for name, p in self.trained_objective.model.named_parameters()}
         decay = self.recipe.train.ema_decay
         self.average = None if decay is None else MovingAverage(self.trained_objective.model, decay)
-        self.frozen = None if self.sharded else frozen_checksum(self.objective.model)  # no process has the full tensors
+        self.manager = CheckpointManager(
+            self.accelerator,
+            self.objective,
+            self.trained_objective,
+            self.optimizer,
+            self.schedule,
+            self.plan,
+            self.recipe,
+            self.average,
+            self.folder / "checkpoints",
+        )
         self.stop = StopSignals()
         self.best_evaluation: tuple[int, Any] | None = None
         """The step and the evaluation of the best step so far, if this process has computed it."""
@@ -115,8 +106,11 @@ class Loop:
 
     # ---- the run -------------------------------------------------------------------------------------------------
 
-    def run(self) -> Progress:
-        """Train until the steps, the time limit or the patience run out. Raises `TrainingInterrupted` on a signal."""
+    def run(self) -> None:
+        """Train until the steps, the time limit or the patience run out; evaluate and save the last step.
+
+        Raises `TrainingInterrupted`, after saving, on a signal, and `TrainingFailed` if training cannot go on.
+        """
         progress, train = self.progress, self.recipe.train
         self._began, self._seconds_before = time.perf_counter(), progress.seconds
         with self.stop, self.reporter.training_progress(self.total_steps, progress.step) as bar:
@@ -135,8 +129,9 @@ class Loop:
                 if self.average is not None:
                     self.average.update(self.trained_objective.model, progress.step)
                 progress.target_tokens += token_counts[0]
-                progress.step_seconds += time.perf_counter() - began
-                window.add(loss, token_counts, time.perf_counter() - began)
+                seconds = time.perf_counter() - began
+                progress.step_seconds += seconds
+                window.add(loss, token_counts, seconds)
                 bar.advance(window)
                 self._call_on_step(loss)
                 if progress.step % train.logging_steps == 0 or progress.step == self.total_steps:
@@ -155,9 +150,9 @@ class Loop:
         if self.sharded:
             load_full_weights(self.objective, self.trained_objective)
         progress.seconds = self._seconds()
-        return progress
 
     def _done(self) -> bool:
+        """Whether all steps are done, or the patience has run out."""
         patience = self.recipe.train.early_stopping_patience
         out_of_patience = patience is not None and self.progress.stale_evaluations >= patience
         return self.progress.step >= self.total_steps or out_of_patience
@@ -238,9 +233,11 @@ class Loop:
     # ---- figures, evaluation, checkpoints --------------------------------------------------------------------------
 
     def _seconds(self) -> float:
+        """Seconds of the run so far, those before it was resumed included."""
         return self._seconds_before + time.perf_counter() - self._began
 
     def _log(self, window: LogWindow, norm: float, bar: TrainingProgress) -> None:
+        """Log the mean loss of the window, and the gradient norm and learning rate of its last step."""
         loss = add_over_processes([window.loss_sum], self.accelerator)[0] / window.steps
         epoch = self.plan.epochs(self.progress.step)
         rate, speed = self.optimizer.param_groups[0]["lr"], window.tokens / max(window.seconds, 1e-9)
@@ -267,7 +264,7 @@ class Loop:
         return self.callbacks if self.accelerator.is_main_process else ()
 
     def _state(self) -> TrainingState:
-        """What callbacks are told about the run."""
+        """The argument of the callbacks."""
         step = self.progress.step
         rate = self.optimizer.param_groups[0]["lr"]
         return TrainingState(step, self.total_steps, self.plan.epochs(step), rate, self._last_loss)
@@ -301,97 +298,23 @@ class Loop:
             free_weights(self.objective)
 
     def _save(self) -> None:
-        """Save a checkpoint of this step. The main process writes it while the others wait.
+        """Save a checkpoint of this step.
 
         Raises TrainingFailed instead if the weights are not finite: it would take the place of one that can continue.
         """
         check_weights(self.accelerator, self.trained_objective.model, self.progress.step)
         self.progress.seconds = self._seconds()
-        carried, keep = self._carried_state(), self.accelerator.is_main_process
-        model = full_tensors(model_tensors(self.trained_objective.model), keep)
-        optimizer = full_tensors(optimizer_tensors(self.optimizer, self.names), keep)
-        average = None if self.average is None else full_tensors(self.average.tensors, keep)
-        if self.accelerator.is_main_process:
-            scaler = self.accelerator.scaler
-            state = {
-                "progress": asdict(self.progress),
-                "plan": self.plan.state(self.progress.step),
-                "schedule": self.schedule.state_dict(),
-                "frozen": self.frozen,
-                "recipe": self.recipe.fixed_values(),
-                "learning_rates": [group["lr"] for group in self.optimizer.param_groups],
-                "scaler": None if scaler is None else scaler.state_dict(),
-            }
-            self.checkpoints.save(self.progress.step, model, optimizer, state, average, carried)
-            self.checkpoints.rotate(self.progress.step, self.progress.best_step)
+        folder = self.manager.save(self.progress).folder
         self._saved_step = self.progress.step
         for callback in self._main_callbacks():
-            callback.on_save(self._state(), self.checkpoints.at(self.progress.step).folder)
+            callback.on_save(self._state(), folder)
         wait_for_everyone()
 
-    def _carried_state(self) -> dict[str, Tensor]:
-        """The carried state of the objective, each stream from the process that reads it."""
-        local, tensors = self.trained_objective.local_streams(), self.trained_objective.carried_state()
-        if self.accelerator.num_processes == 1 or not tensors:
-            return tensors
-        readers = self.accelerator.reduce(local.float().to(self.accelerator.device)).cpu()
-        merged = {}
-        for name, tensor in sorted(tensors.items()):
-            mask = local.to(tensor.device).unsqueeze(1)
-            total = self.accelerator.reduce((tensor * mask).to(self.accelerator.device)).to(tensor.device)
-            # a stream that no process has read since resuming keeps its restored state
-            merged[name] = torch.where((readers > 0).to(tensor.device).unsqueeze(1), total, tensor).contiguous()
-        return merged
+    # ---- before and after `run` ------------------------------------------------------------------------------------
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Restore the state of a checkpoint. Raises RunError if its frozen weights or its model differ."""
-        state = checkpoint.state()
-        if changes := self.recipe.changes_since(state.get("recipe", {})):
-            raise RunError(
-                f"{checkpoint.folder} was trained with another recipe: {changes}. Nothing was touched. Restore the "
-                "recipe, or start a new run with another --output"
-            )
-        if None not in (self.frozen, saved := state.get("frozen")) and saved != self.frozen:
-            raise RunError(
-                f"{checkpoint.folder} was trained with other frozen weights than {self.recipe.model.pretrained} has "
-                "now. Restore those weights, or start a new run with another --output"
-            )
-        load_model_tensors(self.trained_objective.model, checkpoint.model(), checkpoint.folder)
-        load_optimizer_tensors(self.optimizer, self.names, checkpoint.optimizer())
-        if self.average is not None:
-            self.average.restore(checkpoint.weights())
-        self.schedule.load_state_dict(state["schedule"])
-        for group, rate in zip(self.optimizer.param_groups, state["learning_rates"], strict=True):
-            group["lr"] = rate
-        if self.accelerator.scaler is not None and state["scaler"] is not None:
-            self.accelerator.scaler.load_state_dict(state["scaler"])
-        self.progress = Progress(**{**state["progress"], "world_size": self.accelerator.num_processes})
-        self.plan.restore(state["plan"])
-        self.trained_objective.load_carried_state(checkpoint.carried_state())
-
-    def load_best(self) -> None:
-        """Load the weights of the best step into the model, if there was an evaluation to choose it.
-
-        Raises RunError if its checkpoint is corrupt.
-        """
-        if self.progress.best_step is None:
-            return
-        checkpoint = self.checkpoints.at(self.progress.best_step)
-        error = checkpoint.integrity_error()
-        if error:
-            raise RunError(f"the best checkpoint, {checkpoint.folder}, is corrupt: {error}")
-        load_model_tensors(self.objective.model, checkpoint.weights(), checkpoint.folder)
-
-    def load_mean(self, last: int) -> list[int]:
-        """Load the mean weights of the last intact checkpoints into the model; returns their steps."""
-
-        def newest_intact() -> list[int]:
-            return [checkpoint.step for checkpoint, error in self.checkpoints.newest_first() if error is None][:last]
-
-        steps = sorted(on_main(newest_intact))
-        weights = mean_weights([self.checkpoints.at(step) for step in steps])
-        load_model_tensors(self.objective.model, weights, self.checkpoints.folder)
-        return steps
+        """Continue from a checkpoint. Raises RunError if its recipe, its model or its frozen weights differ."""
+        self.progress = self.manager.restore(checkpoint)
 
     def release(self) -> None:
         """Free the wrapped model and leave the process group.

@@ -38,10 +38,8 @@ class MetricsLog:
         self.accelerator = accelerator
 
     def rewind(self, step: int) -> None:
-        """Remove the entries after a step, because a resumed run logs those steps again, and what is no entry.
-
-        A kill or a full disk leaves a partial line, which can end inside a character.
-        """
+        """Remove the entries after a step, which a resumed run logs again, and lines that are no entries: a kill or a
+        full disk leaves a partial line, which can even end inside a character."""
         if not self.accelerator.is_main_process or not self.path.exists():
             return
         lines = (to_json(entry) for entry in self._entries() if entry["step"] <= step)
@@ -78,7 +76,7 @@ class MetricsLog:
 
 
 class LogWindow:
-    """Metrics since the last log line."""
+    """Sums over the steps since the last log line."""
 
     def __init__(self) -> None:
         self.loss_sum = 0.0
@@ -86,7 +84,7 @@ class LogWindow:
         self.seconds = 0.0
 
     def add(self, loss: float, token_counts: Sequence[int], seconds: float) -> None:
-        """Add a step: its loss, and the three counts of `Objective.token_counts`."""
+        """Add a step: its loss, the three counts of `Objective.token_counts`, and its duration."""
         self.loss_sum += loss
         self.steps += 1
         self.tokens += token_counts[0]

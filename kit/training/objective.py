@@ -125,7 +125,7 @@ class Seq2SeqObjective(Objective):
         return self.summed_loss(batch, self.label_smoothing) / totals[0]
 
     def summed_loss(self, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """Cross-entropy summed over the tokens of the batch."""
+        """Cross-entropy summed over the target tokens of the batch."""
         logits = self.model(
             **source_of(batch),
             decoder_input_ids=decoder_inputs(self.model, batch["labels"]),

@@ -23,7 +23,8 @@ from kit.training.launch import PEER_EXITED
 T = TypeVar("T")
 
 MAX_PAUSE = 0.05
-"""Seconds between two looks at the store."""
+"""Longest pause in seconds between two checks of the store. The first pause is 1 ms, and each next one twice as long:
+processes that arrive together lose no time, and one that waits for minutes takes hardly any from the others."""
 
 SECONDS_BETWEEN_CHECKS = 2.0
 """How often a waiting process checks that the processes it waits for still exist."""
@@ -57,7 +58,7 @@ def _is_distributed() -> bool:
 
 
 def _launcher() -> str:
-    """What identifies the launcher of this process."""
+    """An identifier of the process that launched this one: host and process id."""
     return f"{socket.gethostname()}:{os.getppid()}"
 
 

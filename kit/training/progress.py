@@ -1,4 +1,4 @@
-"""How far a run is, and which of its steps is the best."""
+"""How far a run has come, and which of its steps is the best."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,6 @@ class Progress:
     best_step: int | None = None
     evaluated_step: int = -1
     stale_evaluations: int = 0
-    world_size: int = 1
 
     def record(self, step: int, value: float | None, loss: float | None, greater: bool) -> bool:
         """Record the selection metric and the loss of a step; returns whether it is the best so far.
@@ -36,13 +35,13 @@ class Progress:
         return True
 
     def forget_best(self) -> None:
-        """Let the next evaluation be the best; there is one at the end of the run if not before."""
+        """Forget the best step: the next evaluation becomes the best, the one at the end of the run at the latest."""
         self.best = self.best_loss = self.best_step = None
         self.evaluated_step = -1
 
 
 def _rank(value: float | None, loss: float | None, greater: bool) -> tuple[float, float] | None:
-    """What orders steps, greater is better; None for a step that cannot be the best."""
+    """The key by which steps are compared, greater is better; None for a step that cannot be the best."""
     if loss is None or not math.isfinite(loss):
         return None
     if value is None or not math.isfinite(value):

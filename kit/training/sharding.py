@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kit.training.objective import Objective
 
 
-UNSUPPORTED_FSDP_OPTIONS = {
+UNSUPPORTED_FSDP_OPTIONS = {  # environment variable → key of the Accelerate configuration
     "FSDP_OFFLOAD_PARAMS": "fsdp_offload_params",
     "FSDP_ACTIVATION_CHECKPOINTING": "fsdp_activation_checkpointing",
     "FSDP_CPU_RAM_EFFICIENT_LOADING": "fsdp_cpu_ram_efficient_loading",
@@ -101,6 +101,7 @@ def shardable_layers(model: nn.Module) -> list[nn.Module]:
 
 
 def is_sharded(module: nn.Module) -> bool:
+    """Whether `shard` returned this module."""
     return isinstance(module, FSDPModule)
 
 
@@ -115,7 +116,10 @@ def local_tensor(tensor: Tensor) -> Tensor:
 
 
 def full_tensors(tensors: Mapping[str, Tensor], keep: bool = True) -> dict[str, Tensor]:
-    """The full tensors, gathered one at a time. A collective call; processes without `keep` get an empty dict."""
+    """The full tensors by name, on the CPU if they were sharded.
+
+    A collective call that gathers one tensor at a time; a process without `keep` drops each, and returns an empty dict.
+    """
     result = {}
     for name, tensor in tensors.items():
         full = full_tensor(tensor)

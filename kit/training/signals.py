@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM. During training, the run stops after the current step, with a checkpoint; anything else is
-interrupted at once."""
+"""Ctrl-C and SIGTERM. In the training loop, they stop the run after the current step, with a checkpoint; everywhere
+else, they interrupt at once."""
 
 import os
 import signal
@@ -30,7 +30,8 @@ def exit_code(interruption: KeyboardInterrupt) -> int:
 
 
 class StopSignals:
-    """Context manager: notes Ctrl-C and SIGTERM inside the block; a second Ctrl-C raises KeyboardInterrupt."""
+    """Context manager: inside the block, Ctrl-C and SIGTERM only set `received`; a second Ctrl-C raises
+    KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.received = 0

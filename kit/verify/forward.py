@@ -21,7 +21,10 @@ EXTRA_PADDING = 3  # positions added to the longest row, so that every row has s
 
 
 def relative_difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> float:
-    """The largest difference relative to the largest logit, at the positions of the mask `where` (batch, target)."""
+    """The largest difference relative to the largest logit, or to 1 if that is smaller.
+
+    With `where` (batch, target), only positions where it is true count.
+    """
     if where is not None:
         found, expected = found[where], expected[where]
     return float((found - expected).abs().max() / expected.abs().max().clamp(min=1))

@@ -33,7 +33,7 @@ def _settings(subject: Subject, num_beams: int, length_penalty: float = 1.0) -> 
 def _generated(
     model: PreTrainedModel, source: Batch, settings: GenerationSettings, use_cache: bool = True, **how: Any
 ) -> list[list[int]]:
-    """The tokens of each hypothesis without the start token, up to and including the end token."""
+    """The tokens of each sequence of `generate()`, without the start token, up to and including the end token."""
     generation_config = settings.seq2seq_config(model)
     generation_config.use_cache = use_cache
     with torch.no_grad():
@@ -95,7 +95,7 @@ def batched_search(subject: Subject) -> Outcome:
 
 
 def _one_beam(model: Any, input_ids: Tensor, **arguments: Any) -> Tensor:
-    """Beam search with one beam; `generate(num_beams=1)` would run greedy search."""
+    """A `custom_generate`: beam search with one beam, where `generate(num_beams=1)` would run greedy search."""
     arguments["generation_config"].early_stopping = True
     arguments["generation_config"].length_penalty = 1.0
     return model._beam_search(input_ids, **arguments)
@@ -151,7 +151,7 @@ def beam_scores(subject: Subject) -> Outcome:
 def every_hypothesis(
     model: PreTrainedModel, source: Batch, max_new_tokens: int, length_penalty: float
 ) -> list[dict[tuple[int, ...], float]]:
-    """Every hypothesis that a search could return for each source, with its score, from one pass over all prefixes."""
+    """For each source, every hypothesis that a search could return, with its score, from one pass over all prefixes."""
     (end,), vocabulary = end_markers(model), model.get_output_embeddings().weight.shape[0]
     words = [token for token in range(vocabulary) if token != end]
     prefixes = torch.tensor(list(itertools.product(words, repeat=max_new_tokens - 1)))  # (prefixes, length − 1)
@@ -219,6 +219,6 @@ def beam_is_exhaustive(subject: Subject) -> Outcome:
 
 @torch.no_grad()
 def perturb_parameters(model: PreTrainedModel) -> None:
-    """Add noise to every parameter, so that an error in the use of zero-initialized biases shows."""
+    """Add noise to every parameter in place, so that errors in the use of biases, which are initially zero, show."""
     for parameter in model.parameters():
         parameter.add_(torch.randn_like(parameter) / 2)

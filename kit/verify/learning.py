@@ -45,13 +45,15 @@ def step_gradients(objective: Objective, parts: list[Batch]) -> dict[str, Tensor
 
 
 def accumulation_error(objective: Objective, batch: Batch, parts: list[Batch]) -> float:
-    """The largest difference between accumulated and full-batch gradients, relative to the largest gradient of each
-    parameter."""
+    """The largest difference between the gradient of a step in these parts and that of the step in one.
+
+    Differences are relative to the largest entry of each parameter's gradient.
+    """
     whole, split = step_gradients(objective, [batch]), step_gradients(objective, parts)
     most = max_or_nan(float(gradient.abs().max()) for gradient in whole.values())
     differences = []
     for name, gradient in whole.items():
-        # a floor for gradients that are almost zero, where a relative difference means nothing
+        # the floor is for gradients that are all but zero, whose relative difference is that of rounding errors
         scale = max(float(gradient.abs().max()), 1e-6 * most)
         differences.append(float((split[name] - gradient).abs().max()) / scale)
     return max_or_nan(differences)
@@ -135,6 +137,7 @@ def check_gradients(
 ) -> Outcome:
     """Passes if every parameter has a gradient, except those whose names match `zero_gradient_patterns`."""
     most = max_or_nan(float(gradient.abs().max()) for gradient in gradients.values())
+    # 1e-14: gradients of zero may be rounding errors of float64, whose precision is 2e-16; NaN counts as none
     still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * most]
     excused = [name for name in still if any(re.search(pattern, name) for pattern in zero_gradient_patterns)]
     missing = [name for name in still if name not in excused]
@@ -147,7 +150,10 @@ def check_gradients(
 
 
 def overfit(objective: Objective, batch: Batch, learning_rate: float, target: float) -> Outcome:
-    """Passes if training on one batch brings the loss below `OVERFIT_LOSS`; stops at a loss of `target`."""
+    """Train on one batch until the loss is below `target`, for at most `OVERFIT_STEPS` steps.
+
+    Passes if the last loss is at most `OVERFIT_LOSS`.
+    """
     optimizer = torch.optim.Adam(objective.parameters(), lr=learning_rate)
     counts = objective.normalizers(batch)
     loss = math.inf

@@ -13,7 +13,7 @@ NORMS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_at
 
 
 def fits_marian(model: PreTrainedModel) -> bool:
-    """Whether Marian can hold the weights of this model."""
+    """Whether the model's architecture is one that Marian has too, so that it can take over the weights."""
     config = model.config
     return (
         isinstance(config, TransformerSeq2SeqConfig)
@@ -25,7 +25,7 @@ def fits_marian(model: PreTrainedModel) -> bool:
 
 
 def as_marian(model: PreTrainedModel, longest: int = 512) -> MarianMTModel:
-    """A MarianMTModel with the same weights, for sequences up to a length.
+    """A MarianMTModel with the weights of a `transformer_seq2seq`, for sequences of at most `longest` tokens.
 
     Raises ValueError if Marian cannot hold them; see `fits_marian`.
     """
@@ -63,6 +63,7 @@ def as_marian(model: PreTrainedModel, longest: int = 512) -> MarianMTModel:
 
 
 def _marian_name(name: str) -> str:
+    """The name that a parameter of `transformer_seq2seq` has in Marian."""
     for mine, theirs in NAMES.items():
         name = name.replace(mine, theirs)
     for side, parts in NORMS.items():

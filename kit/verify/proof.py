@@ -12,7 +12,7 @@ from kit.verify.subject import Subject
 
 @dataclass(frozen=True)
 class Check:
-    """The result of one proof on one model."""
+    """The result of one proof on one model, as `kit verify` prints it."""
 
     name: str
     description: str
@@ -23,7 +23,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a proof function returns."""
+    """The result of a proof function: the fields of `Check` without those of the proof."""
 
     passed: bool
     figure: str

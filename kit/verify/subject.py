@@ -23,7 +23,7 @@ TURNS = 3
 
 @torch.no_grad()
 def logits_of(model: PreTrainedModel, inputs: Batch) -> Tensor:
-    """(batch, target, vocabulary)."""
+    """The logits (batch, target, vocabulary) of a model for these inputs, without gradients."""
     return model(**inputs, use_cache=False).logits
 
 
@@ -108,7 +108,8 @@ def reads_text(subject: Subject) -> bool:
 
 
 def can_be_padded(subject: Subject) -> bool:
-    """Whether a source can be padded: text, or images not read by a backbone of transformers, which has no mask."""
+    """An encoder-decoder whose source can be padded: text, or images that no backbone of transformers reads, which
+    would take no mask."""
     pads_images = getattr(subject.model.config, "backbone_config", None) is None
     return is_seq2seq(subject) and ("input_ids" in subject.batch or pads_images)
 
@@ -119,8 +120,8 @@ def is_kit_model(subject: Subject) -> bool:
 
 
 def tiny_config(config: Any, vocabulary: int, width: int) -> Any:
-    """The configuration with small sizes and without dropout."""
-    multiple = 2 * config.num_attention_heads  # each direction of an encoder needs full heads
+    """The configuration with a small vocabulary and small sizes, without dropout and noise; other choices stay."""
+    multiple = 2 * config.num_attention_heads  # the width of each of two directions must be divisible by the heads
     width = -(-width // multiple) * multiple
     changes = {
         "vocab_size": vocabulary,
@@ -136,7 +137,7 @@ def tiny_config(config: Any, vocabulary: int, width: int) -> Any:
 
 
 def end_markers(model: PreTrainedModel) -> list[int]:
-    """The tokens that end a hypothesis."""
+    """The ids of the tokens that end a hypothesis, according to the generation config."""
     end = model.generation_config.eos_token_id
     return end if isinstance(end, list) else [end]
 
