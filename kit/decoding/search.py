@@ -7,9 +7,14 @@ import torch
 from torch import Tensor
 from transformers import LogitsProcessor, LogitsProcessorList, PreTrainedModel
 
-from kit.decoding.beam_search import beam_search
+from kit.decoding.beam_search import NEG_INF_SCORE, beam_search
 from kit.decoding.inputs import source_of
 from kit.decoding.settings import GenerationSettings
+
+MIN_TOTAL = NEG_INF_SCORE / 1000
+"""Sum of log-probabilities below which a hypothesis is impossible: that of an output is never as low as −1e6. Where
+fewer hypotheses are possible than there are beams, as after a forced first token that is an end token, beam search
+fills the rest up with scores around NEG_INF_SCORE, and tokens that mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +31,8 @@ class Hypothesis:
 def search(
     model: PreTrainedModel, batch: dict[str, Tensor], settings: GenerationSettings, attention: bool = False
 ) -> list[list[Hypothesis]]:
-    """The best hypotheses of each source of a batch, best first: `settings.num_return_sequences` for each.
+    """The best hypotheses of each source of a batch, best first: `settings.num_return_sequences` for each, or fewer if
+    fewer are possible.
 
     With `attention`, each has its cross-attention weights if the model has cross-attention.
     """
@@ -65,7 +71,13 @@ def search(
         cross_attention = None if weights is None else weights[row, :, : len(kept)]
         hypotheses.append(Hypothesis(kept, score, finished, cross_attention))
     n = settings.num_return_sequences
-    return [hypotheses[i : i + n] for i in range(0, len(hypotheses), n)]
+    groups = [hypotheses[i : i + n] for i in range(0, len(hypotheses), n)]
+    return [[best, *(other for other in others if _is_possible(other, settings))] for best, *others in groups]
+
+
+def _is_possible(hypothesis: Hypothesis, settings: GenerationSettings) -> bool:
+    """Whether a hypothesis has a probability; see `MIN_TOTAL`."""
+    return hypothesis.score * max(1, len(hypothesis.tokens)) ** settings.length_penalty > MIN_TOTAL
 
 
 class DrawnTokens(LogitsProcessor):

@@ -360,6 +360,19 @@ def test_search_begins_with_the_forced_token(name: str, beams: int) -> None:
     assert all(hypothesis.tokens[0] == 8 for hypotheses in results for hypothesis in hypotheses)
 
 
+@pytest.mark.parametrize("early_stopping", [False, True, "never"])
+@pytest.mark.parametrize("attention", [False, True])
+def test_search_returns_no_hypothesis_that_is_impossible(early_stopping: Any, attention: bool) -> None:
+    """Where the forced first token ends the output, it is the only one: `generate()` fills the other beams up."""
+    for name in OWN:
+        model = model_of(name)
+        how = GenerationSettings(
+            4, 5, num_return_sequences=4, forced_bos_token_id=2, early_stopping=early_stopping, length_penalty=2.0
+        )
+        found = search(model, source(), how, attention)
+        assert [[(h.tokens, h.score, h.finished) for h in row] for row in found] == [[([2], 0.0, True)]] * SENTENCES
+
+
 @pytest.mark.parametrize("beams", [1, 4])
 def test_search_with_and_without_attention_agree(beams: int) -> None:
     settings = GenerationSettings(beams, 8, length_penalty=0.7, num_return_sequences=beams)
