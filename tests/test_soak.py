@@ -33,7 +33,7 @@ def last_step(run: Path) -> int:
 
 
 def assert_nothing_broken(run: Path) -> None:
-    for checkpoint in Checkpoints(run / "checkpoints", 1).all():
+    for checkpoint in Checkpoints(run / "checkpoints").all():
         assert checkpoint.integrity_error() is None
     if (run / "checkpoints").exists():
         assert (run / "recipe.yaml").read_text(encoding="utf-8").startswith("task:")

@@ -1,6 +1,7 @@
 """`kit average`: a new run folder whose model is the mean of the last checkpoints of a run."""
 
 import shutil
+from itertools import islice
 from pathlib import Path
 
 from kit.errors import RunError
@@ -22,8 +23,7 @@ def average_checkpoints(run: Path, last: int, output: Path, reporter: Reporter |
     """
     reporter = reporter or Reporter(quiet=True)
     source = RunFolder.open(run)
-    newest_first = Checkpoints(source.checkpoints, last).newest_first()
-    valid = [checkpoint for checkpoint, problem in newest_first if problem is None]
+    valid = list(islice(Checkpoints(source.checkpoints).intact(), last))
     if len(valid) < last:
         fewer = f"average them with `kit average {run} --last {len(valid)}`, or " if len(valid) > 1 else ""
         raise RunError(

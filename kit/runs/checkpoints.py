@@ -50,7 +50,7 @@ def at_checkpoint(run: str, name: str | None) -> Iterator[str]:
 
 def find_checkpoint(folder: RunFolder, name: str) -> Checkpoint:
     """The intact checkpoint named best, last or step-N. Raises RunError, which lists the names, if there is none."""
-    intact = [checkpoint for checkpoint, error in Checkpoints(folder.checkpoints, 1).newest_first() if error is None]
+    intact = list(Checkpoints(folder.checkpoints).intact())
     steps = {checkpoint.step: checkpoint for checkpoint in intact}
     if not steps:
         raise RunError(f"--checkpoint {name}: {folder.path} has no intact checkpoint")

@@ -43,5 +43,4 @@ def check_length(recipe: Recipe, folder: RunFolder, total_steps: int) -> str:
 
 def newest_intact_checkpoint(folder: RunFolder) -> Checkpoint | None:
     """The checkpoint that a resumed run continues from."""
-    newest_first = Checkpoints(folder.checkpoints, 1).newest_first()
-    return next((checkpoint for checkpoint, problem in newest_first if problem is None), None)
+    return next(Checkpoints(folder.checkpoints).intact(), None)

@@ -290,7 +290,7 @@ def replace_corrupt_best(loop: Loop, reporter: Reporter) -> None:
 
     def evaluated() -> list[tuple[int, Mapping[str, Any]]]:
         logged = loop.log.validations()
-        intact = sorted(checkpoint.step for checkpoint, error in checkpoints.newest_first() if error is None)
+        intact = sorted(checkpoint.step for checkpoint in checkpoints.intact())
         return [(step, logged[step]) for step in intact if step in logged and step <= loop.progress.step]
 
     loop.progress.forget_best()

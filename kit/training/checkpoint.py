@@ -172,11 +172,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The `checkpoints/` folder of a run, which holds the last `keep` checkpoints and the best one."""
+    """The `checkpoints/` folder of a run."""
 
-    def __init__(self, folder: Path, keep: int):
+    def __init__(self, folder: Path):
         self.folder = folder
-        self.keep = keep
 
     def at(self, step: int) -> Checkpoint:
         """The checkpoint of a step, which need not exist."""
@@ -193,6 +192,10 @@ class Checkpoints:
         """All checkpoints from the newest to the oldest, each with its integrity error or None."""
         for checkpoint in reversed(self.all()):
             yield checkpoint, checkpoint.integrity_error()
+
+    def intact(self) -> Iterator[Checkpoint]:
+        """The intact checkpoints, from the newest to the oldest. Each is read as a whole to compare its checksums."""
+        return (checkpoint for checkpoint, error in self.newest_first() if error is None)
 
     def remove_partial(self) -> None:
         """Remove what a killed process left, and restore a checkpoint that it was about to replace."""
@@ -231,13 +234,13 @@ class Checkpoints:
             raise
         return self.at(step)
 
-    def rotate(self, step: int, best_step: int | None) -> None:
-        """Delete all checkpoints but the best and the last `keep` up to the step that has just been saved.
+    def rotate(self, step: int, best_step: int | None, keep: int) -> None:
+        """Delete all checkpoints but the best one and the last `keep` up to the step that has just been saved.
 
         Newer ones are corrupt: the run would have resumed from them.
         """
         checkpoints = self.all()
-        last = [checkpoint for checkpoint in checkpoints if checkpoint.step <= step][-self.keep :]
+        last = [checkpoint for checkpoint in checkpoints if checkpoint.step <= step][-keep:]
         for checkpoint in checkpoints:
             if checkpoint not in last and checkpoint.step != best_step:
                 # Rename first: a kill during the removal must not leave a folder that looks like a checkpoint.

@@ -55,8 +55,7 @@ class CheckpointManager:
     folder: Path
 
     def __post_init__(self) -> None:
-        keep = max(self.recipe.train.save_total_limit, self.recipe.eval.average or 1)
-        self.checkpoints = Checkpoints(self.folder, keep)
+        self.checkpoints = Checkpoints(self.folder)
         self.names: dict[Tensor, str] = {p: name for name, p in self.trained_objective.model.named_parameters()}
         # with sharding, no process has the full tensors
         self.frozen = None if is_sharded(self.trained_objective) else frozen_checksum(self.objective.model)
@@ -83,7 +82,8 @@ class CheckpointManager:
                 "scaler": None if scaler is None else scaler.state_dict(),
             }
             self.checkpoints.save(progress.step, model, optimizer, state, average, carried)
-            self.checkpoints.rotate(progress.step, progress.best_step)
+            keep = max(self.recipe.train.save_total_limit, self.recipe.eval.average or 1)
+            self.checkpoints.rotate(progress.step, progress.best_step, keep)
         return self.checkpoints.at(progress.step)
 
     def _carried_state(self) -> dict[str, Tensor]:
@@ -142,12 +142,7 @@ class CheckpointManager:
 
     def load_mean(self, last: int) -> list[int]:
         """Load the mean weights of the last intact checkpoints into the objective's model; returns their steps."""
-
-        def newest_intact() -> list[int]:
-            intact = (checkpoint.step for checkpoint, error in self.checkpoints.newest_first() if error is None)
-            return list(islice(intact, last))
-
-        steps = sorted(on_main(newest_intact))
+        steps = sorted(on_main(lambda: [checkpoint.step for checkpoint in islice(self.checkpoints.intact(), last)]))
         weights = mean_weights([self.checkpoints.at(step) for step in steps])
         load_model_tensors(self.objective.model, weights, self.checkpoints.folder)
         return steps

@@ -39,16 +39,16 @@ def keeping(recipe: Recipe, checkpoints: int) -> Recipe:
 
 
 def steps(run: Path) -> list[int]:
-    return [checkpoint.step for checkpoint in Checkpoints(run / "checkpoints", 1).all()]
+    return [checkpoint.step for checkpoint in Checkpoints(run / "checkpoints").all()]
 
 
 def set_best(run: Path, step: int, best: int) -> None:
     """Let the checkpoint of a step name another best step, as in a run that became worse again."""
-    checkpoint = Checkpoints(run / "checkpoints", 1).at(step)
+    checkpoint = Checkpoints(run / "checkpoints").at(step)
     state = checkpoint.state()
     state["progress"] |= {"best": 0.001, "best_loss": 0.001, "best_step": best}
     del state["kit_format"], state["kit_version"]
-    Checkpoints(run / "checkpoints", 1).save(step, checkpoint.model(), checkpoint.optimizer(), state)
+    Checkpoints(run / "checkpoints").save(step, checkpoint.model(), checkpoint.optimizer(), state)
 
 
 def test_a_corrupt_best_checkpoint_does_not_stop_a_run(
@@ -109,7 +109,7 @@ def test_a_kill_while_a_checkpoint_is_replaced_loses_none(run: Path, finished: P
     folder = run / "checkpoints"
     (folder / "step-6").rename(folder / f"{TEMPORARY_PREFIX}old-step-6")
     shutil.copytree(folder / "step-5", folder / f"{TEMPORARY_PREFIX}step-6")
-    checkpoints = Checkpoints(folder, 1)
+    checkpoints = Checkpoints(folder)
     checkpoints.remove_partial()
     assert steps(run) == [1, 2, 3, 4, 5, 6]
     assert checkpoints.at(6).integrity_error() is None

@@ -26,7 +26,7 @@ SHORT = ["train.max_steps=8", "train.save_steps=1", "train.save_total_limit=99",
 
 
 def whole_checkpoints(run: Path) -> list[int]:
-    checkpoints = Checkpoints(run / "checkpoints", 1).all()
+    checkpoints = Checkpoints(run / "checkpoints").all()
     assert [checkpoint.integrity_error() for checkpoint in checkpoints] == [None] * len(checkpoints)
     return [checkpoint.step for checkpoint in checkpoints]
 
@@ -131,7 +131,7 @@ def test_checkpoint_damage_is_detected(
 ) -> None:
     shutil.copytree(finished / "checkpoints", tmp_path / "checkpoints")
     damage(tmp_path / "checkpoints" / "step-8")
-    (newest, wrong), (before, fine), *_ = Checkpoints(tmp_path / "checkpoints", 1).newest_first()
+    (newest, wrong), (before, fine), *_ = Checkpoints(tmp_path / "checkpoints").newest_first()
     assert (newest.step, before.step) == (8, 7)
     assert wrong is not None
     assert message in wrong

@@ -86,7 +86,7 @@ def test_weights_that_overflow_at_the_last_step_reach_no_file(
     assert failed.returncode == 1
     assert "are not finite numbers after step 2" in failed.stderr
     assert "Traceback" not in failed.stderr
-    assert [checkpoint.step for checkpoint in Checkpoints(run / "checkpoints", 1).all()] == [1]
+    assert [checkpoint.step for checkpoint in Checkpoints(run / "checkpoints").all()] == [1]
     assert not (run / "model").exists()
     assert not (run / "results.json").exists()
     done = kit_here("train", run, "--resume")
@@ -125,7 +125,7 @@ def test_weights_that_are_not_finite_are_neither_averaged_nor_pushed(
     trained: Path, tmp_path: Path, kit_here: RunKit
 ) -> None:
     run = Path(shutil.copytree(trained, tmp_path / "run"))
-    checkpoint = Checkpoints(run / "checkpoints", 1).all()[-1].folder
+    checkpoint = Checkpoints(run / "checkpoints").all()[-1].folder
     spoil(checkpoint / "model.safetensors")
     sums = json.loads((checkpoint / "checksums.json").read_text())
     sums["model.safetensors"] = file_sha256(checkpoint / "model.safetensors")

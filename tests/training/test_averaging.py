@@ -16,7 +16,7 @@ from kit.training.checkpoint import Checkpoint, Checkpoints
 
 
 def test_the_mean_of_checkpoints_is_the_arithmetic_mean(tmp_path: Path) -> None:
-    checkpoints = Checkpoints(tmp_path, keep=10)
+    checkpoints = Checkpoints(tmp_path)
     generator = torch.Generator().manual_seed(0)
     saved = [
         checkpoints.save(n, {"w": torch.randn(50, 30, generator=generator), "n": torch.tensor(n)}, {}, {})

@@ -90,7 +90,7 @@ def test_optimizers_learn_and_resume(tiny_recipe: Path, tmp_path: Path, optimize
     # go back to the checkpoint before the last, as if the rest had been lost
     results = whole / "results.json"
     results.unlink()
-    for checkpoint in Checkpoints(whole / "checkpoints", 1).all():
+    for checkpoint in Checkpoints(whole / "checkpoints").all():
         if checkpoint.step == 12:
             checkpoint.folder.rename(tmp_path / "lost")
     again = train(load_recipe(tiny_recipe, settings), whole, resume=True)
@@ -107,7 +107,7 @@ def test_the_best_checkpoint_is_kept_and_exported(tiny_recipe: Path, tmp_path: P
     best = min(validation, key=lambda step: validation[step])
     assert results["train"]["best_step"] == best
     assert results["validation"]["loss"] == pytest.approx(validation[best], rel=1e-6)
-    steps = {checkpoint.step for checkpoint in Checkpoints(folder / "checkpoints", 1).all()}
+    steps = {checkpoint.step for checkpoint in Checkpoints(folder / "checkpoints").all()}
     assert steps == {best, 30}
 
 
@@ -139,7 +139,7 @@ def test_bf16_trains(tiny_recipe: Path, tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=2)
+    checkpoints = Checkpoints(tmp_path / "checkpoints")
     tensors = {"w": torch.arange(4.0)}
     checkpoints.save(1, tensors, {}, {"progress": {}})
 
