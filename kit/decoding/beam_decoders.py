@@ -90,6 +90,7 @@ class BeamsAsRows:
         return (sentences[:, None] * self.beams + beams).flatten()
 
     def _logits(self, tokens: Tensor, **options: Any) -> Tensor:
+        """Logits (rows, vocabulary) after the last of these tokens (rows, length); updates the cache."""
         prepared = self.model.prepare_inputs_for_generation(tokens, **options, **self.inputs)
         outputs = self.model(**prepared, return_dict=True)
         self.inputs = self.model._update_model_kwargs_for_generation(outputs, self.inputs, is_encoder_decoder=True)
@@ -163,6 +164,7 @@ class BeamsAsPositions:
             layer.keep(sentences, tokens)
 
     def _additive(self, visible: Tensor) -> Tensor:
+        """A mask to add to attention scores: 0 where `visible` is true, the lowest number elsewhere."""
         lowest = torch.finfo(self.model.dtype).min
         return torch.zeros(visible.shape, dtype=self.model.dtype, device=visible.device).masked_fill(~visible, lowest)
 

@@ -245,6 +245,7 @@ class _Search:
         return is_done | (results.lengths > 0).all(1) if self.early_stopping is True else is_done
 
     def _pad_to(self, tokens: Tensor, length: int) -> Tensor:
+        """Tokens (sentences, beams, …) padded to this length."""
         return torch.nn.functional.pad(tokens, (0, length - tokens.shape[-1]), value=self.padding)
 
     def _merge_sentences(self, parts: list[_Hypotheses]) -> _Hypotheses:

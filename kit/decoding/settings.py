@@ -29,7 +29,11 @@ class GenerationSettings:
     seed: int = 0  # of sampling
 
     def seq2seq_config(self, model: PreTrainedModel) -> GenerationConfig:
-        """The settings for an encoder-decoder, with the model's special, forced and suppressed tokens."""
+        """The settings for an encoder-decoder, with the special, forced first and suppressed tokens of the model.
+
+        Other settings that a model was published with, such as `min_length` and `forced_eos_token_id`, are left out:
+        decoding would then be another one than the recipe describes.
+        """
         defaults = model.generation_config  # the model config does not always have all of these tokens
         return GenerationConfig(
             **self._search_arguments(),

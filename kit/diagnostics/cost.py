@@ -139,6 +139,7 @@ class _Trial:
         return seconds()
 
     def update(self) -> None:
+        """Clip the gradients and update the weights, and record the seconds."""
         with timed(self.accelerator) as seconds:
             torch.nn.utils.clip_grad_norm_(self.objective.parameters(), self.max_norm)
             self.optimizer.step()
@@ -164,6 +165,7 @@ class _Trial:
         return float(np.mean([np.median(times) for times in measured if times]))
 
     def optimizer_bytes(self) -> int:
+        """The bytes of the optimizer's state."""
         return sum(tensor.nbytes for tensor in tensors_of(self.optimizer))
 
 
@@ -184,6 +186,7 @@ def timed(accelerator: Accelerator) -> Iterator[Callable[[], float]]:
 
 
 def _finish_work(accelerator: Accelerator) -> None:
+    """Wait until a GPU has done all queued work."""
     if accelerator.device.type != "cpu":
         torch.accelerator.synchronize()
 

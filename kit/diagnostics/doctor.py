@@ -94,6 +94,7 @@ def supported_ranges() -> list[str] | None:
 
 
 def installed_version(name: str) -> str | None:
+    """The version of an installed distribution, or None."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

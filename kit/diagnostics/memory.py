@@ -25,6 +25,7 @@ class Memory:
 
     @property
     def total(self) -> float:
+        """Megabytes of the whole process, or on its GPU."""
         return self.parameters + self.optimizer + self.step + self.rest
 
 

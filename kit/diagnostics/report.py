@@ -64,6 +64,7 @@ class Batches:
 
     @property
     def epochs(self) -> float:
+        """Number of epochs of the whole training."""
         return self.total_steps / self.steps_per_epoch
 
 

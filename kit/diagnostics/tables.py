@@ -130,6 +130,7 @@ def listed(counts: dict[str, int]) -> str:
 
 
 def sizes_table(splits: "Mapping[str, SplitFacts]") -> Table:
+    """Rows read, used and left out of each split, with reasons."""
     result = table(["split", "read", "used", "left out", "note"], text_columns=("left out", "note"))
     for name, facts in splits.items():
         notes = [f"{count:,} with {what}" for what, count in facts.flagged.items()]
@@ -141,6 +142,7 @@ def sizes_table(splits: "Mapping[str, SplitFacts]") -> Table:
 
 
 def lengths_table(splits: "Mapping[str, SplitFacts]") -> Table:
+    """Lengths of each kind of text by split."""
     rows = [
         (split, name, side.lengths, f"{facts.truncated:,}")
         for split, facts in splits.items()
@@ -175,6 +177,7 @@ def label_counts(splits: "Mapping[str, SplitFacts]") -> Iterable[RenderableType]
 
 
 def unknown_table(splits: "Mapping[str, SplitFacts]") -> Table:
+    """Unknown tokens of each kind of text by split, with examples."""
     result = table(["split", "side", "tokens", "unknown", "share", "for example"], text_columns=("side", "for example"))
     for split, facts in splits.items():
         for name, side in facts.sides.items():
@@ -187,6 +190,7 @@ def unknown_table(splits: "Mapping[str, SplitFacts]") -> Table:
 
 
 def repeated_table(duplicates: "Duplicates", overlaps: "Mapping[str, Overlap]") -> Table:
+    """Duplicates within train, and examples that other splits share with it."""
     result = table(["repetition", "count", "for example"], text_columns=("for example",))
     result.add_row("duplicate of an earlier example in train", f"{duplicates.count:,}", shown_pair(duplicates.example))
     for split, overlap in overlaps.items():
@@ -202,6 +206,7 @@ def repeated_table(duplicates: "Duplicates", overlaps: "Mapping[str, Overlap]") 
 
 
 def shown_pair(pair: "ExampleTexts | None") -> Text:
+    """An example as one line; empty for None."""
     return line("" if pair is None else " → ".join(pair))
 
 
@@ -219,6 +224,7 @@ def examples(inspection: "Inspection") -> Iterable[RenderableType]:
 
 
 def side_lines(name: str, side: "ShownSide") -> Table:
+    """One side of an example: its text, and its tokens with the amount of padding."""
     result = Table.grid(padding=(0, 2, 0, 0))
     result.add_row(Text(name, style="dim"), line(side.text))
     padding = f"  and {side.padding} × padding" if side.padding else ""
@@ -229,6 +235,7 @@ def side_lines(name: str, side: "ShownSide") -> Table:
 
 
 def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
+    """Vocabulary, parameters, steps and padding, as names and values."""
     parameters, batches = inspection.parameters, inspection.batches
     sizes = ", ".join(f"{name} {size:,}" for name, size in inspection.vocabularies.items())
     if sizes:
@@ -244,6 +251,7 @@ def model_facts(inspection: "Inspection") -> Iterable[tuple[str, str]]:
 
 
 def cost_facts(cost: "Cost") -> Iterable[tuple[str, str]]:
+    """Time and memory of the run, as names and values."""
     memory = cost.memory
     pace = f"{cost.seconds_per_step:.3g} s a step{', without the speedup of train.torch_compile' * cost.to_be_compiled}"
     yield "training", f"{duration(cost.seconds_of_training)} on {cost.device} ({pace})"

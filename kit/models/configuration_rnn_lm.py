@@ -78,12 +78,12 @@ class RNNLMConfig(PreTrainedConfig):
 
     @property
     def effective_input_dropout(self) -> float:
-        """Dropout on word embeddings."""
+        """Dropout on word embeddings: `input_dropout` if it is set, otherwise `dropout`."""
         return self.dropout if self.input_dropout is None else self.input_dropout
 
     @property
     def effective_layer_dropout(self) -> float:
-        """Dropout between layers."""
+        """Dropout between layers: `layer_dropout` if it is set, otherwise `dropout`."""
         return self.dropout if self.layer_dropout is None else self.layer_dropout
 
     @classmethod

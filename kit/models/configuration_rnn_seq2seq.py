@@ -179,6 +179,7 @@ class RNNDecoderConfig(PreTrainedConfig):
         yield from self._attention_conflicts()
 
     def _attention_conflicts(self) -> Iterator[str]:
+        """Messages about attention fields without effect, and about widths that do not fit."""
         from .attention import SCORES
 
         uses, heads = self.uses_attention, self.num_attention_heads

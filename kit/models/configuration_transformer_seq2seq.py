@@ -102,7 +102,7 @@ class TransformerSeq2SeqConfig(PreTrainedConfig):
 
     @property
     def input_dropout(self) -> float:
-        """Dropout on word embeddings with their positions."""
+        """Dropout on word embeddings with their positions: `embedding_dropout` if it is set, otherwise `dropout`."""
         return self.dropout if self.embedding_dropout is None else self.embedding_dropout
 
     def tiny_sizes(self, width: int) -> dict[str, Any]:

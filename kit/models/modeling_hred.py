@@ -27,6 +27,8 @@ from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNN
 
 
 class HREDPreTrainedModel(RNNPreTrainedModel):
+    """Base class of the models with a `HREDConfig`."""
+
     config: HREDConfig
     config_class = HREDConfig
     auto_model = "HREDModel"

@@ -25,6 +25,8 @@ from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNN
 
 
 class RNNCaptionerPreTrainedModel(RNNPreTrainedModel):
+    """Base class of the models with a `RNNCaptionerConfig`."""
+
     config: RNNCaptionerConfig
     config_class = RNNCaptionerConfig
     auto_model = "RNNCaptionerModel"

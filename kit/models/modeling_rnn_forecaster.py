@@ -63,6 +63,8 @@ class Normalization(nn.Module):
 
 
 class RNNForecasterPreTrainedModel(RNNPreTrainedModel):
+    """Base class of the models with a `RNNForecasterConfig`."""
+
     config: RNNForecasterConfig
     config_class = RNNForecasterConfig
     main_input_name = "past_values"
@@ -218,8 +220,8 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         return self._output(predictions, rollout, None)
 
     def distribution(self, readout: Tensor, previous: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Mean and scale of the next value, (…, value_size) each, from the readout and the previous value; all
-        in normalized units."""
+        """Mean and standard deviation of the next value, (…, value_size) each, from the readout of a step and the value
+        that the step has read; all in normalized units. With the loss `squared`, the second is None."""
         means, *rest = self.head(readout).split(self.config.value_size, dim=-1)
         if self.config.predict_change:
             means = means + previous
@@ -278,6 +280,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         return (errors / scales).square() / 2 + scales.log() + math.log(2 * math.pi) / 2
 
     def _output(self, predictions: Tensor, rollout: "_Rollout", loss: Tensor | None) -> RNNForecastOutput:
+        """The output in the units of the data."""
         return RNNForecastOutput(
             loss=loss,
             predictions=self.normalization.inverse(predictions),

@@ -29,6 +29,8 @@ from .recurrent import (
 
 
 class RNNLMPreTrainedModel(RecurrentPreTrainedModel):
+    """Base class of the models with a `RNNLMConfig`."""
+
     config: RNNLMConfig
     config_class = RNNLMConfig
     auto_model = "RNNLMModel"

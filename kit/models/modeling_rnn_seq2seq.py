@@ -106,6 +106,7 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
 
     @torch.no_grad()
     def _predict_token(self, readout: Tensor) -> Tensor:
+        """The tokens (batch,) that scheduled sampling feeds back: the most probable ones, or sampled ones."""
         logits = self.lm_head(readout)  # (batch, vocabulary)
         if self.config.feedback == "argmax":
             return logits.argmax(-1)
@@ -138,7 +139,10 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
         return new
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int, mean_resizing: bool = True) -> nn.Embedding:
-        """Resize the target's word embeddings and the output layer; for models with two vocabularies."""
+        """Resize the target's word embeddings and the output layer of a model with two vocabularies.
+
+        Raises ValueError for a model with one, where `resize_token_embeddings` resizes both.
+        """
         if not self.config.separate_vocabularies:
             raise ValueError("source and target share one vocabulary: use resize_token_embeddings")
         self._resize_target(new_num_tokens, mean_resizing)
@@ -146,6 +150,7 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
         return self.model.decoder.embed_tokens
 
     def _resize_target(self, size: int, mean_resizing: bool) -> None:
+        """Resize the target's word embeddings, unless the encoder owns them, and the output layer."""
         decoder = self.model.decoder
         if decoder.embed_tokens is not None:
             decoder.embed_tokens = self._resize(decoder.embed_tokens, size, None, mean_resizing)
@@ -184,6 +189,8 @@ def seq2seq_output(
 
 
 class RNNSeq2SeqPreTrainedModel(RNNPreTrainedModel):
+    """Base class of the models with a `RNNSeq2SeqConfig`."""
+
     config: RNNSeq2SeqConfig
     config_class = RNNSeq2SeqConfig
     auto_model = "RNNSeq2SeqModel"

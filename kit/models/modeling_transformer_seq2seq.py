@@ -47,6 +47,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, num_items: Tensor | int | None
 
 
 class TransformerSeq2SeqPreTrainedModel(PreTrainedModel):
+    """Base class of the models with a `TransformerSeq2SeqConfig`."""
+
     config: TransformerSeq2SeqConfig
     config_class = TransformerSeq2SeqConfig
     auto_model = "TransformerSeq2SeqEncoderModel"
@@ -400,7 +402,10 @@ class TransformerSeq2SeqForConditionalGeneration(TransformerSeq2SeqPreTrainedMod
         return new
 
     def resize_decoder_token_embeddings(self, new_num_tokens: int, mean_resizing: bool = True) -> nn.Embedding:
-        """Resize the target's word embeddings and the output layer; for models with two vocabularies."""
+        """Resize the target's word embeddings and the output layer of a model with two vocabularies.
+
+        Raises ValueError for a model with one, where `resize_token_embeddings` resizes both.
+        """
         if not self.config.separate_vocabularies:
             raise ValueError("source and target share one vocabulary: use resize_token_embeddings")
         self._resize_target(new_num_tokens, mean_resizing)
@@ -408,6 +413,7 @@ class TransformerSeq2SeqForConditionalGeneration(TransformerSeq2SeqPreTrainedMod
         return self.model.decoder.embed_tokens
 
     def _resize_target(self, size: int, mean_resizing: bool) -> None:
+        """Resize the target's word embeddings, unless the encoder owns them, and the output layer."""
         decoder = self.model.decoder
         if decoder.embed_tokens is not None:
             decoder.embed_tokens = self._resize(decoder.embed_tokens, size, None, mean_resizing)

@@ -338,6 +338,7 @@ class RNNDecoder(nn.Module):
         return self.dropout(add_noise(embeds, self.config.embedding_noise, self.training))
 
     def _initial_state(self, encoder_outputs: RNNEncoderOutput, cache: RecurrentCache | None, embeds: Tensor) -> State:
+        """The state in the cache or, before the first token, the one that the bridge makes."""
         before = state_of(cache)
         if before:
             return {name: tensor.to(embeds.device) for name, tensor in before.items()}

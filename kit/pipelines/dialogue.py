@@ -107,7 +107,11 @@ class DialoguePipeline(TextToTextPipeline):
 
 
 def split_turns(batch: dict[str, torch.Tensor], lengths: torch.Tensor, pad: int) -> dict[str, torch.Tensor]:
-    """Split concatenated turns, (batch, tokens), into (batch, turns, tokens)."""
+    """Split concatenated turns, (batch, tokens), into (batch, turns, tokens), padded with `pad`.
+
+    `lengths` (batch, turns) are the numbers of tokens of the turns, 0 for padding. Returns `input_ids` and
+    `attention_mask`.
+    """
     rows = [
         ids[mask.bool()].split([length for length in turn_lengths.tolist() if length])
         for ids, mask, turn_lengths in zip(batch["input_ids"], batch["attention_mask"], lengths, strict=True)

@@ -213,6 +213,7 @@ class TextToTextPipeline(Pipeline):
 
     @property
     def _codes(self) -> Collection[str]:
+        """The language codes of the tokenizer."""
         return getattr(self.tokenizer, "lang_code_to_token", None) or self.tokenizer.all_special_tokens
 
     def _target_tag(self, tgt_lang: str | None) -> list[int]:
@@ -311,6 +312,7 @@ class TextToTextPipeline(Pipeline):
         return {"input_ids": input_ids, "attention_mask": torch.ones_like(input_ids)}
 
     def _max_source_length(self) -> int:
+        """The number of tokens that the model can read, according to tokenizer and config."""
         config, limits = self.model.config, [self.tokenizer.model_max_length]
         limits.append(getattr(config, "max_position_embeddings", None) or limits[0])
         return min(limits)
@@ -333,6 +335,7 @@ class TextToTextPipeline(Pipeline):
         return result
 
     def _scores(self, output: Any, arguments: dict[str, Any]) -> torch.Tensor:
+        """The score of each output, (rows,): Σ log p / length ** length_penalty."""
         if getattr(output, "sequences_scores", None) is not None:
             return output.sequences_scores
         sequences = output.sequences[:, 1:]  # without the start token
@@ -348,6 +351,7 @@ class TextToTextPipeline(Pipeline):
 
     @property
     def _ends(self) -> torch.Tensor:
+        """The ids of the end tokens."""
         end = self.model.generation_config.eos_token_id
         return torch.tensor(self.target_tokenizer.eos_token_id if end is None else end).flatten()
 

@@ -32,6 +32,7 @@ def weights_dir(name_or_path: str | Path) -> str:
 
 
 def _weights_dir(folder: Path) -> Path:
+    """The folder `model` of a run, or else the folder itself. Raises RunError for unsafe files in it."""
     inside = folder / "model"
     is_model = any((inside / file).is_file() for file in ("config.json", "adapter_config.json"))
     path = inside if is_model else folder

@@ -81,6 +81,7 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
+        """Whether the run has results."""
         return self.results_file.is_file()
 
     def recipe(self, overrides: Sequence[str] = ()) -> Recipe:
@@ -233,4 +234,5 @@ class RunFolder:
             )
 
     def write_results(self, results: dict[str, Any]) -> None:
+        """Write results.json, which marks the run as finished."""
         write_json(self.results_file, results)

@@ -74,7 +74,7 @@ def merge_into(output: Path, run: str | Path) -> tuple[str, float, int]:
 
 
 def example_texts(run: Path) -> list[str]:
-    """A few inputs and outputs of the run; fixed words if it has no predictions."""
+    """A text for each of a few predictions of the run, of all their inputs and outputs; fixed ones if it has none."""
     for file in sorted((run / "predictions").glob("*.jsonl")):
         rows = [row for _, row in islice(read_json_lines(file, "predictions"), EXAMPLES)]
         texts = [" ".join(strings_of(row)) for row in rows]

@@ -62,7 +62,10 @@ def frozen_checksum(model: nn.Module) -> str | None:
 
 
 def load_model_tensors(model: nn.Module, tensors: dict[str, Tensor], where: Path | str) -> None:
-    """Copy saved tensors into a model. Raises RunError unless names and shapes match exactly."""
+    """Copy saved tensors into a model, sharded or not.
+
+    Raises RunError, which names their origin `where`, unless names and shapes match exactly.
+    """
     current = model_tensors(model)
     if current.keys() != tensors.keys() or any(current[name].shape != tensors[name].shape for name in current):
         mismatched = sorted(
@@ -113,6 +116,7 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
+        """Number of completed steps."""
         return int(self.folder.name.removeprefix("step-"))
 
     def integrity_error(self) -> str | None:

@@ -66,7 +66,7 @@ class Objective(nn.Module):
         """Extra arguments of the model's `forward`: the sampling probability of this step, if it follows a schedule."""
 
     def begin_step(self, step: int) -> None:
-        """Called before the forward passes of a step, counted from 0."""
+        """Set the sampling probability of a step, counted from 0; called before its forward passes."""
         if self.sampling is not None:
             self.sampling_arguments = {"sampling_probability": self.sampling.at(step)}
 

@@ -77,6 +77,7 @@ def _check_peers(store: Any, processes: int) -> None:
 
 
 def _is_running(pid: int) -> bool:
+    """Whether a process exists and has not exited."""
     try:
         return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
     except psutil.NoSuchProcess:

@@ -35,6 +35,7 @@ UNSUPPORTED_FSDP_OPTIONS = {  # environment variable → key of the Accelerate c
 
 
 def _is_true(variable: str, default: str = "false") -> bool:
+    """Whether an environment variable is set to a true value, as Accelerate reads it."""
     return os.environ.get(variable, default).lower() in ("true", "1", "yes")
 
 

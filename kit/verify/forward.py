@@ -88,6 +88,7 @@ def _padded(subject: Subject, left: bool) -> Batch:
 
 
 def _padding(subject: Subject, left: bool) -> Outcome:
+    """Whether the batch with extra padding on one side gives each example the logits it has alone."""
     real = subject.batch["labels"] != IGNORE_INDEX
     padded = logits_of(subject.exact, _padded(subject, left))
     return equal_within(relative_difference(padded, subject.logits_alone, real), TOLERANCE, "logits")

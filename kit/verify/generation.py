@@ -21,6 +21,7 @@ BEAMS = 4  # enough for hypotheses to be reordered and to end at different steps
 
 
 def _settings(subject: Subject, num_beams: int, length_penalty: float = 1.0) -> GenerationSettings:
+    """The settings of a search that returns all of its beams."""
     return GenerationSettings(
         num_beams=num_beams,
         num_return_sequences=num_beams,
@@ -42,11 +43,13 @@ def _generated(
 
 
 def _up_to_end(model: PreTrainedModel, tokens: list[int]) -> list[int]:
+    """The tokens up to and including the first end token."""
     ends = end_markers(model)
     return tokens[: next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
 def _same_tokens(found: list[list[int]], expected: list[list[int]]) -> Outcome:
+    """Passes if all outputs are equal."""
     different = sum(a != b for a, b in zip(found, expected, strict=True))
     return Outcome(different == 0, f"{len(expected) - different} of {len(expected)} outputs equal")
 

@@ -61,6 +61,7 @@ class Subject:
 
     @cached_property
     def decoder_input_ids(self) -> Tensor:
+        """The labels, shifted right as the model shifts them."""
         return decoder_inputs(self.exact, self.batch["labels"])
 
     @cached_property

@@ -5,6 +5,7 @@ from kit.verify.subject import Subject, end_markers, is_seq2seq
 
 
 def has_tokenizers(subject: Subject) -> bool:
+    """An encoder-decoder that comes with its tokenizers."""
     return subject.tokenizers is not None and is_seq2seq(subject)
 
 
