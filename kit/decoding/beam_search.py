@@ -9,41 +9,25 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList
+from transformers import GenerationConfig, LogitsProcessorList, PreTrainedModel, StoppingCriteriaList, generation
 from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-from transformers.generation import (
-    EosTokenCriteria,
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    GenerateBeamEncoderDecoderOutput,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    MaxLengthCriteria,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
-)
+from transformers.generation import EosTokenCriteria, GenerateBeamEncoderDecoderOutput, MaxLengthCriteria
 
 from kit.decoding.beam_decoders import BeamDecoder, beam_decoder
 
 SUPPORTED_PROCESSORS = (
-    ForcedBOSTokenLogitsProcessor,
-    ForcedEOSTokenLogitsProcessor,
-    InfNanRemoveLogitsProcessor,
-    LogitNormalization,
-    MinLengthLogitsProcessor,
-    MinNewTokensLengthLogitsProcessor,
-    NoBadWordsLogitsProcessor,
-    NoRepeatNGramLogitsProcessor,
-    RepetitionPenaltyLogitsProcessor,
-    SequenceBiasLogitsProcessor,
-    SuppressTokensAtBeginLogitsProcessor,
-    SuppressTokensLogitsProcessor,
+    generation.ForcedBOSTokenLogitsProcessor,
+    generation.ForcedEOSTokenLogitsProcessor,
+    generation.InfNanRemoveLogitsProcessor,
+    generation.LogitNormalization,
+    generation.MinLengthLogitsProcessor,
+    generation.MinNewTokensLengthLogitsProcessor,
+    generation.NoBadWordsLogitsProcessor,
+    generation.NoRepeatNGramLogitsProcessor,
+    generation.RepetitionPenaltyLogitsProcessor,
+    generation.SequenceBiasLogitsProcessor,
+    generation.SuppressTokensAtBeginLogitsProcessor,
+    generation.SuppressTokensLogitsProcessor,
 )
 """Logits processors that depend on the tokens of a single row only, so that rows can leave the batch."""
 
@@ -51,10 +35,12 @@ NEG_INF_SCORE = -1.0e9
 """The score of beams that must not be selected. The value is that of transformers, because it is added to scores."""
 
 GROUP_SIZE = 16
-"""Tokens per group in the two-stage top-k: first over group maxima, then within the best groups."""
+"""Tokens per group in the two-stage top-k: first over group maxima, then within the best groups. Measured on a CPU: the
+fastest size, or close to it, for 1,000 to 32,000 tokens, and up to 7 times as fast as a direct top-k."""
 
 DIRECT_TOPK = 1024
-"""Up to this vocabulary size, a direct top-k is used."""
+"""Up to this vocabulary size, a direct top-k is used: measured on a CPU, it is faster for a few hundred tokens, and as
+fast for about a thousand."""
 
 COMPACTION_THRESHOLD = 1 / 8
 """Share of the batch that must be finished before the rest is compacted, because moving the caches costs time."""
@@ -174,19 +160,23 @@ class _Search:
         finished_sentences: list[_Hypotheses] = []
         logits = self.decoder.prefill(prompts).unsqueeze(1)  # (sentences, 1, vocabulary)
         for length in range(prompt + 1, self.max_length + 1):
+            # 1. the best continuations of the running beams
             log_probs = self._log_probs(logits, written).expand(-1, self.beams, -1)
             totals, parents, tokens = best_continuations(log_probs, scores, self.candidates)  # (sentences, candidates)
+            # 2. those that end become hypotheses; candidates beyond the number of beams only serve as continuations
             ended = self._ended(tokens, length)
-            finished = ended[:, : self.beams] & ~done.unsqueeze(1)  # further candidates only serve as continuations
+            finished = ended[:, : self.beams] & ~done.unsqueeze(1)
             if bool(finished.any()):
                 extended = _append_token(written, parents[:, : self.beams], tokens[:, : self.beams])
                 ranks = totals[:, : self.beams] / (length - prompt) ** self.length_penalty
                 results = self._merge(results, extended, ranks.masked_fill(~finished, -torch.inf), length - prompt)
             if length == self.max_length:
                 break
+            # 3. the best of the others are the running beams
             scores, kept = (totals + ended * NEG_INF_SCORE).topk(self.beams)
             parents, tokens = parents.gather(1, kept), tokens.gather(1, kept)
             written = _append_token(written, parents, tokens)
+            # 4. sentences that cannot improve are done, and leave the batch when they are numerous enough
             done |= self._is_done(scores[:, 0], results, length - prompt, self.max_length - prompt)
             number = int(done.sum())
             if number == len(done):
@@ -194,14 +184,10 @@ class _Search:
             if number >= COMPACTION_THRESHOLD * len(done):
                 stay = (~done).nonzero().squeeze(1)
                 finished_sentences.append(results.of(done))
-                results, written, scores, parents = (
-                    results.of(stay),
-                    written[stay],
-                    scores[stay],
-                    parents[stay],
-                )
-                done = done[stay]
+                results, done = results.of(stay), done[stay]
+                written, scores, parents = written[stay], scores[stay], parents[stay]
                 self.decoder.keep(stay)
+            # 5. the logits after their new tokens
             logits = self.decoder.step(written, parents)
         return self._merge_sentences([*finished_sentences, results])
 
