@@ -106,7 +106,8 @@ class BeamsAsPositions:
     """
 
     prune_every = 4
-    """Steps between prunings, which remove tokens that no beam attends to anymore. Each one copies the whole cache."""
+    """Steps between prunings, which remove tokens that no beam attends to anymore. Each one copies the whole cache:
+    measured on a CPU, every step is 5 % slower than every 2 to 8 steps, which take the same time."""
 
     def __init__(self, model: PreTrainedModel, beams: int, inputs: dict[str, Any]):
         self.model, self.beams = model, beams

@@ -43,7 +43,8 @@ DIRECT_TOPK = 1024
 fast for about a thousand."""
 
 COMPACTION_THRESHOLD = 1 / 8
-"""Share of the batch that must be finished before the rest is compacted, because moving the caches costs time."""
+"""Share of the batch that must be finished before the rest is compacted, because moving the caches costs time. Measured
+on a CPU with 30 tokens per output, shares from 1/32 to 1/4 take the same time within 3 %."""
 
 
 def beam_search(

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 MAX_ELEMENTS = 2**25
-"""Additive scores need a tensor of batch · queries · memory · width numbers, which for long texts would not fit into
-memory. Beyond this size, 128 MiB in float32, queries are scored in chunks."""
+"""Additive scores need a tensor of batch · queries · memory · width numbers. Beyond this size, 128 MiB in float32,
+queries are scored in chunks, so that inference does not need all of it at once; training keeps it for the gradient."""
 
 SCORES: dict[str, type["Attention"]] = {}
 """The attention scores by name, as `config.attention` gives it."""

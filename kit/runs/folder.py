@@ -24,6 +24,9 @@ from kit.training.processes import gather, on_main
 RECIPE_VALUES = "recipe"
 """Key of run.json for the recipe's values at the start of the run, without those of keys that may change later."""
 
+LOCK_SECONDS = 1.0
+"""How long a run waits for the lock of its folder: `kit runs` holds it for a moment to find out who trains."""
+
 
 class RunFolder:
     """The paths of a run. Creating one reads and writes nothing."""
@@ -203,7 +206,7 @@ class RunFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         lock = FileLock(self.path / ".lock")
         try:
-            lock.acquire(timeout=0)
+            lock.acquire(timeout=LOCK_SECONDS)
         except Timeout:
             raise RunError(
                 f"another process is training in {self.path}. Wait for it, or name another --output"

@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,8 @@ from filelock import FileLock
 from support.runs import results, rewind
 
 from kit import Callback, TrainingState, train
-from kit.runs.listing import age, lines, list_runs
+from kit.runs.folder import RunFolder
+from kit.runs.listing import age, is_locked, lines, list_runs
 
 
 def test_runs_are_listed_with_state_metric_and_step(
@@ -90,3 +92,14 @@ def test_listing_is_light() -> None:
 )
 def test_ages_are_rounded(seconds: float, text: str) -> None:
     assert age(seconds) == text
+
+
+def test_a_run_can_start_while_runs_are_listed(tmp_path: Path) -> None:
+    """`kit runs` finds out by the lock whether a run is in progress, and holds it for a moment."""
+    lock = FileLock(tmp_path / ".lock", thread_local=False)
+    lock.acquire()
+    release = threading.Timer(0.2, lock.release)
+    release.start()
+    with RunFolder(tmp_path).locked():
+        assert is_locked(tmp_path / ".lock")
+    release.join()
