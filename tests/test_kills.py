@@ -31,7 +31,7 @@ LINES = "".join(f"{day} May 20{year:02}\n" for day in range(1, 29) for year in r
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "average": (("average", "run", "--last", "2", "--output", "out"), "out"),
     "merge": (("merge", "adapter", "--output", "out"), "out"),
-    "push": (("push", "run", "owner/name", "--dry-run"), ""),
+    "push": (("push", "run", "owner/name", "--dry-run", "--keep", "out"), "out"),
     "generate": (("generate", "run", "lines.txt", "--output", "out.txt"), "out.txt"),
     "predict": (("predict", "base", "lines.txt", "--output", "out.csv"), "out.csv"),
     "embed": (("embed", "base", "lines.txt", "--output", "out.npy"), "out.npy"),
@@ -88,7 +88,7 @@ class Killer:
     def unfinished(self) -> bool:
         """True if the command has begun to write."""
         names = (name for _, folders, files in os.walk(self.folder) for name in (*folders, *files))
-        return any(name.startswith((".tmp-", "kit-push-")) for name in names)
+        return any(name.startswith(".tmp-") for name in names)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -191,12 +191,6 @@ def test_killed_command_does_not_block_the_next(command: str, killer: Killer, ru
 
     def result() -> dict[str, str] | None:
         """What the command has written, which is removed; None if there is nothing."""
-        if command == "push":
-            published = list((killer.folder / "tmp").glob("kit-push-*/name"))
-            written = content(published[0]) if published else None
-            shutil.rmtree(killer.folder / "tmp")
-            (killer.folder / "tmp").mkdir()
-            return written
         path = killer.folder / output
         written = content(path) if path.exists() else None
         remove: Callable[[Path], object] = shutil.rmtree if path.is_dir() else Path.unlink
@@ -215,7 +209,7 @@ def test_killed_command_does_not_block_the_next(command: str, killer: Killer, ru
             kills += 1
             if before is not None:
                 assert before.read_text(errors="replace") == "what was there before" or content(before) == expected
-            elif command in ("average", "merge", "copy") and (killer.folder / output).exists():
+            elif command in ("average", "merge", "push", "copy") and (killer.folder / output).exists():
                 assert result() == expected  # it was killed after its last act
             killer.complete(*arguments)
             assert_no_traces(killer.folder)

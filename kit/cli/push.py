@@ -23,29 +23,36 @@ def push(
         bool, typer.Option("--delete-others", help="Remove files of the repository that are not part of this push.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Build, check and list the folder, but upload nothing.")
+        bool, typer.Option("--dry-run", help="Build and check the files, and list them; upload and keep nothing.")
     ] = False,
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="With --dry-run, a new folder to keep the files in.")
+    ] = None,
 ) -> None:
     """Push a run to the Hub: weights, tokenizer, code, recipe, card and plots, in one commit.
 
     Before the upload, a process without kit loads the folder and must reproduce the outputs of the run.
     """
     from kit.hub.upload import Destination
-    from kit.sharing.push import format_listing
+    from kit.sharing.push import preview
     from kit.sharing.push import push as share
     from kit.system.console import Reporter
 
-    if dry_run and public:
-        raise KitError("--public has no effect with --dry-run, which uploads nothing. Leave it out")
+    for option, given in {"--public": public, "--delete-others": delete_others}.items():
+        if dry_run and given:
+            raise KitError(f"{option} has no effect with --dry-run, which uploads nothing. Leave it out")
+    if keep is not None and not dry_run:
+        raise KitError("--keep has no effect without --dry-run: what is pushed is on the Hub")
     reporter = Reporter()
-    if dry_run and delete_others:
-        raise KitError("--delete-others has no effect with --dry-run, which uploads nothing. Leave it out")
     to = Destination(repo, "dataset" if data else "model", public, delete_others)
-    done = share(source, to, overrides or [], dry_run, reporter.print)
-    if isinstance(done, Path):
-        print("\n".join(format_listing(done)))
-        reporter.print(f"nothing was uploaded; the folder to upload is {done}")
+    if dry_run:
+        files = preview(source, to, overrides or [], keep, reporter.print)
+        width = max(len(f"{size:,}") for _, size in files)
+        print("\n".join(f"{size:>{width},}  {name}" for name, size in files))
+        kept = f"; the files are in {keep}" if keep is not None else ""
+        reporter.print(f"nothing was uploaded{kept}")
         return
+    done = share(source, to, overrides or [], reporter.print)
     for name in done.removed:
         why = "not part of this push" if delete_others else "left over from an earlier push"
         reporter.print(f"removed from the repository: {name}, {why}")

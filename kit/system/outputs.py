@@ -89,14 +89,15 @@ def check_file(path: Path) -> None:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, option: str = "--output") -> Iterator[Path]:
     """Yield an empty folder of the same name to fill; it becomes `path` when the block ends without an exception.
 
     Raises RunError at once if `path` is anything but an empty folder, cannot be created, or is being created by another
-    process. Missing parents are created. What a killed process left is removed.
+    process; the message names the `option` by which the user chose it. Missing parents are created. What a killed
+    process left is removed.
     """
     path = Path(os.path.abspath(path))
-    _check_new(path)
+    _check_new(path, option)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -105,17 +106,17 @@ def new_folder(path: Path) -> Iterator[Path]:
     with _claimed(outer / ".lock", path):
         folder = outer / path.name
         try:
-            _check_new(path)  # another process may have created it in the meantime
+            _check_new(path, option)  # another process may have created it in the meantime
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()
             yield folder
             fsync_folder(folder)
-            _move_folder(folder, path)
+            _move_folder(folder, path, option)
         finally:
             shutil.rmtree(outer, ignore_errors=True)
 
 
-def _check_new(path: Path) -> None:
+def _check_new(path: Path, option: str) -> None:
     """Raise RunError unless a folder can be created at `path`, or is there and empty."""
     try:
         entries = os.listdir(path)
@@ -123,18 +124,18 @@ def _check_new(path: Path) -> None:
         return
     except OSError as error:
         problem = "it is a file" if error.errno == errno.ENOTDIR and path.is_file() else error.strerror
-        raise RunError(f"cannot create {path}: {problem}. Name a new folder with --output") from None
+        raise RunError(f"cannot create {path}: {problem}. Name a new folder with {option}") from None
     if entries:
-        raise RunError(f"{path} is not empty: nothing was touched. Name a new folder with --output")
+        raise RunError(f"{path} is not empty: nothing was touched. Name a new folder with {option}")
 
 
-def _move_folder(folder: Path, path: Path) -> None:
+def _move_folder(folder: Path, path: Path, option: str) -> None:
     """Rename a folder to a path where there is none, or an empty one."""
     try:
         os.rename(folder, path)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            _check_new(path)  # somebody else created it in the meantime
+            _check_new(path, option)  # somebody else created it in the meantime
         if error.errno not in (errno.EXDEV, errno.EBUSY):
             raise
         for entry in folder.iterdir():  # an empty folder that is a mount point cannot be replaced
@@ -159,11 +160,6 @@ def scratch_folder(prefix: str) -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
         Path(lock).unlink(missing_ok=True)
         os.close(descriptor)
-
-
-def keep_scratch(folder: Path, prefix: str) -> Path:
-    """Move a folder out of a scratch folder, to stay; returns where it is."""
-    return Path(shutil.move(folder, tempfile.mkdtemp(prefix=prefix)))
 
 
 def _remove_abandoned(prefix: str) -> None:

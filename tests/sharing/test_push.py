@@ -13,7 +13,7 @@ import pytest
 from conftest import RunKit
 from support.hub_server import HubServer
 from support.hub_state import READER, TOKEN, Fault
-from support.repositories import NAME, push_folder, repo_files
+from support.repositories import NAME, folder_files, push_folder, repo_files
 
 import kit.sharing.proof
 from kit.errors import HubError
@@ -33,7 +33,6 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     (run / "model" / "pytorch_model.bin").write_bytes(b"a pickle")
     with monkeypatch.context() as once:
         once.setattr(kit.sharing.proof, "check_run", lambda *about: "checked below")
-        once.setattr("tempfile.tempdir", str(tmp_path))  # a dry run keeps its folder
         listed = kit_here("push", run, NAME, "hub.license=apache-2.0", "hub.language=[en,de,fr]", "--dry-run")
     assert listed.returncode == 0, listed.stderr
     assert not hub.log
@@ -78,6 +77,35 @@ def test_a_run_is_pushed_evaluated_used_and_repeated(
     recipe = (tmp_path / "runs" / "dates" / "recipe.yaml").read_text(encoding="utf-8")
     assert "max_steps: 2" in recipe
     assert "hidden_size: 16" in recipe
+
+
+def test_a_dry_run_leaves_nothing_but_what_it_is_told_to_keep(
+    hub: HubServer, trained: Path, kit_here: RunKit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kit.sharing.proof, "check_run", lambda *about: "not checked here")
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(scratch))
+
+    def listed(*options: object) -> dict[str, int]:
+        done = kit_here("push", trained, NAME, "--dry-run", *options)
+        assert done.returncode == 0, done.stderr
+        assert (not hub.log, list(scratch.iterdir())) == (True, [])
+        return {line.split()[-1]: int(line.split()[0].replace(",", "")) for line in done.stdout.splitlines()}
+
+    files = listed()
+    assert {"model.safetensors", "README.md", "recipe.yaml"} <= files.keys()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scratch"]
+    assert listed("--keep", "kept") == files
+    kept = folder_files(tmp_path / "kept")
+    assert {name: len(content) for name, content in kept.items()} == files
+    again = kit_here("push", trained, NAME, "--dry-run", "--keep", "kept")
+    assert (again.returncode, "is not empty" in again.stderr, "--keep" in again.stderr) == (2, True, True)
+    useless = kit_here("push", trained, NAME, "--keep", "kept")
+    assert (useless.returncode, "--keep has no effect without --dry-run" in useless.stderr) == (2, True)
+    assert not hub.log
+    assert kit_here("push", trained, NAME).returncode == 0
+    assert repo_files(hub) == kept  # what was kept is what is sent
 
 
 @pytest.mark.parametrize("part", ["weights", "tokens"])
@@ -235,7 +263,7 @@ def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[st
     (tmp_path / "adapter" / "README.md").unlink()
     ready = tmp_path / "ready"
     ready.mkdir()
-    build_and_check(tmp_path / "adapter", ready, Destination("tester/adapter"), [])
+    build_and_check(tmp_path / "adapter", ready, Destination("tester/adapter"), [], lambda note: None)
     assert 'base_model: "tester/transformer_seq2seq"' in (ready / "README.md").read_text(encoding="utf-8")
     push_folder(ready, Destination("tester/adapter"))
     return ProbeRequest("tester/adapter", "AutoModelForSeq2SeqLM", inputs), model_outputs(

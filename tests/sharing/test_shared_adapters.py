@@ -56,11 +56,10 @@ def test_an_adapter_names_its_base_model_on_the_hub(
     for path, content in folder_files(run).items():
         assert constants.HF_HUB_CACHE.encode() not in content, f"{path} has the path of the cache"
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))  # a dry run keeps its folder
-    done = kit_here("push", run, NAME, "--dry-run")
+    ready = tmp_path / "ready"
+    done = kit_here("push", run, NAME, "--dry-run", "--keep", ready)
     assert done.returncode == 0, done.stderr
     assert "loaded without kit, it computes what the run does (logits)" in done.stderr
-    (ready,) = tmp_path.glob("kit-push-*/adapter")
     data = ModelCard.load(ready / "README.md").data
     assert (data.base_model, data.library_name) == (BASE, "peft")
 
@@ -82,7 +81,7 @@ def test_an_adapter_names_its_base_model_on_the_hub(
 
 @pytest.mark.soak
 def test_an_adapter_of_a_local_base_model_is_pushed_with_the_id_of_its_base(
-    hub: HubServer, world: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+    hub: HubServer, world: Path, tmp_path: Path, kit_here: RunKit
 ) -> None:
     run = adapted(world, tmp_path, os.path.relpath(world / "base"))
     base = (world / "base" / "model").resolve()
@@ -91,7 +90,6 @@ def test_an_adapter_of_a_local_base_model_is_pushed_with_the_id_of_its_base(
     (card,) = run_card(run)
     assert "logits" in card["adapted"](**card["inputs"])
 
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     refused = kit_here("push", run, NAME)
     assert (refused.returncode, hub.log) == (2, []), refused.stderr
     message = " ".join(refused.stderr.split())
@@ -111,9 +109,9 @@ def test_an_adapter_of_a_local_base_model_is_pushed_with_the_id_of_its_base(
     assert "nothing was published: loaded without kit, the model computes other logits" in refused.stderr
 
     commit = publish(hub, BASE, base)
-    done = kit_here("push", run, NAME, f"hub.base_model={BASE}", "--dry-run")
+    ready = tmp_path / "ready"
+    done = kit_here("push", run, NAME, f"hub.base_model={BASE}", "--dry-run", "--keep", ready)
     assert done.returncode == 0, done.stderr
-    (ready,) = tmp_path.glob("kit-push-*/adapter")
     saved = json.loads((ready / "adapter_config.json").read_text())
     assert (saved["base_model_name_or_path"], saved["revision"]) == (BASE, commit)
     card = (ready / "README.md").read_text()
