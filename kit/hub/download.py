@@ -25,6 +25,8 @@ ALLOW_PATTERNS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.spm", "*.jin
 """Files of a model repository that are downloaded: weights as safetensors, and text. No code, no pickles."""
 IGNORE_PATTERNS = ("*/*.safetensors", "consolidated*.safetensors", "onnx/*", "openvino/*")
 """Further copies of the same weights, in other formats."""
+_MAX_TEXT_SIZE = 1_000_000
+"""Bytes of a single text file, of which kit reads the whole content."""
 FILE_FILTERS: dict[str, Any] = {"allow_patterns": list(ALLOW_PATTERNS), "ignore_patterns": list(IGNORE_PATTERNS)}
 
 
@@ -48,11 +50,13 @@ def resolve_folder(name: str | Path) -> Path:
 
 
 def is_downloaded(folder: Path) -> bool:
-    """Whether a folder is a copy of a repository: a snapshot in the cache of the Hub, or filled by `hf download`."""
+    """Whether a folder is a copy of a repository: a snapshot in the cache of the Hub, or filled by `hf download`, which
+    keeps records in `.cache/huggingface/download`. (A home folder has `.cache/huggingface`, too: the cache itself.)"""
     from huggingface_hub import constants
 
-    inside = folder.resolve().is_relative_to(Path(constants.HF_HUB_CACHE).resolve())
-    return inside or any((place / ".cache" / "huggingface").is_dir() for place in (folder, folder.parent))
+    if folder.resolve().is_relative_to(Path(constants.HF_HUB_CACHE).resolve()):
+        return True
+    return any((parent / ".cache" / "huggingface" / "download").is_dir() for parent in (folder, folder.parent))
 
 
 @lru_cache
@@ -67,14 +71,40 @@ def download(ref: RepoRef) -> Path:
     commit = resolve_commit(ref, action)
     if (snapshot := cached_snapshot(ref.repo, commit)) is not None:
         return snapshot
-    tree = list_repo_files(ref.repo, commit, action)
-    if unsafe := unsafe_paths(entry.path for entry in tree or ()):
+    try:
+        tree = list_repo_files(ref.repo, commit, action)
+    except (HubError, NetworkError) as error:
+        # without the list, what arrives could not be verified: only what another program has downloaded is left
+        snapshot = cached_snapshot(ref.repo, commit, complete=False) if is_unreachable(error) else None
+        if snapshot is None:
+            raise
+        return snapshot
+    if unsafe := unsafe_paths(entry.path for entry in tree):
         raise HubError(f"{action}: its file name {unsafe[0]!r} leads out of its folder. Nothing was loaded")
     start = time.time()
     with hide_bars_without_terminal():
         folder = Path(with_retries(lambda: snapshot_download(ref.repo, revision=commit, **FILE_FILTERS), action))
-    verify_downloads(ref.repo, tree or [], folder, start)
+    verify_downloads(ref.repo, tree, folder, start)
     return folder
+
+
+def read_repo_file(repo: str, name: str, repo_type: str, action: str) -> bytes | None:
+    """The content of a small text file on the main branch of a repository; None if there is no such file.
+
+    `action` is the beginning of error messages: what cannot be done. Raises HubError or NetworkError.
+    """
+    from huggingface_hub import HfApi, RepoFile
+
+    api = HfApi()
+    entries = with_retries(lambda: api.get_paths_info(repo, [name], repo_type=repo_type), action)
+    file = next((entry for entry in entries if isinstance(entry, RepoFile)), None)
+    if file is None:
+        return None
+    if file.size > _MAX_TEXT_SIZE:
+        raise HubError(f"{action}: its {name} has {file.size:,} bytes, which is too large")
+    with hide_bars_without_terminal():
+        path = with_retries(lambda: api.hf_hub_download(repo, name, repo_type=repo_type), action)
+    return Path(path).read_bytes()
 
 
 def resolve_commit(ref: RepoRef, action: str, repo_type: str = "model") -> str:
@@ -110,13 +140,17 @@ def resolve_commit(ref: RepoRef, action: str, repo_type: str = "model") -> str:
         return cached
 
 
-def cached_snapshot(repo: str, commit: str) -> Path | None:
-    """The snapshot folder of a commit if all its files are cached. They were verified when they were downloaded."""
+def cached_snapshot(repo: str, commit: str, complete: bool = True) -> Path | None:
+    """The snapshot folder of a commit in the cache, whose files were verified when kit downloaded them.
+
+    None if there is none, or, if it has to be `complete`, if a file is missing or the list of files is not cached.
+    """
     from huggingface_hub import get_cached_repo_tree, snapshot_download
     from huggingface_hub.errors import CachedRepoTreeNotFoundError, LocalEntryNotFoundError
 
     try:
-        get_cached_repo_tree(repo, revision=commit)  # without the cached tree, a missing file would go unnoticed
+        if complete:
+            get_cached_repo_tree(repo, revision=commit)  # without the cached tree, a missing file would go unnoticed
         return Path(snapshot_download(repo, revision=commit, local_files_only=True, **FILE_FILTERS))
     except (CachedRepoTreeNotFoundError, LocalEntryNotFoundError):
         return None
@@ -129,16 +163,11 @@ def is_unreachable(error: KitError) -> bool:
     return isinstance(error, NetworkError) or is_offline_mode()
 
 
-def list_repo_files(repo: str, commit: str, action: str) -> "list[RepoFile] | None":
-    """All files of a commit with their checksums; None if the Hub is unreachable."""
+def list_repo_files(repo: str, commit: str, action: str) -> "list[RepoFile]":
+    """All files of a commit with their checksums."""
     from huggingface_hub import HfApi, RepoFile
 
-    try:
-        tree = with_retries(lambda: list(HfApi().list_repo_tree(repo, recursive=True, revision=commit)), action)
-    except (HubError, NetworkError) as error:
-        if not is_unreachable(error):
-            raise
-        return None
+    tree = with_retries(lambda: list(HfApi().list_repo_tree(repo, recursive=True, revision=commit)), action)
     return [entry for entry in tree if isinstance(entry, RepoFile)]
 
 

@@ -24,7 +24,10 @@ from kit.hub.retry import (
 )
 from kit.system.redaction import redact_hub_logs
 
-MODEL_FILES = ("*.safetensors", "*.json", "*.py", "*.jinja", "*.bin", "*.model", "plots/*")
+BENCHMARK_RESULTS = ".eval_results/seq2seq-kit.yaml"
+"""The file with results on benchmarks of the Hub. Other files of that folder are other evaluations of the model."""
+
+MODEL_FILES = ("*.safetensors", "*.json", "*.py", "*.jinja", "*.bin", "*.model", "plots/*", BENCHMARK_RESULTS)
 """Files of an earlier push that would be mistaken for a part of the new model if they were kept."""
 
 KEPT = {".gitattributes"}
@@ -151,9 +154,10 @@ def commit_once(
                     to.repo, operations, commit_message=message, repo_type=to.kind, parent_commit=parent
                 )
             for warning in caught:
-                if issubclass(warning.category, DeprecationWarning | FutureWarning):
-                    continue  # of a library, about itself
-                report(f"the Hub: {' '.join(str(warning.message).split())}")
+                # huggingface_hub passes on what the Hub remarks as plain UserWarnings; other classes, such as
+                # FutureWarning, are about the libraries themselves
+                if warning.category is UserWarning:
+                    report(f"the Hub: {' '.join(str(warning.message).split())}")
             return str(commit.oid)
         except KitError:
             raise

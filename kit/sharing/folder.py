@@ -16,6 +16,7 @@ from kit.hub.names import RepoRef, parse_foreign_repo_id, parse_repo_id
 from kit.recipe.base import Recipe
 from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
+from kit.sharing.benchmarks import write_benchmark_results
 from kit.sharing.published import ALLOWED, collect_files, remove_foreign_code
 from kit.system.files import read_json
 from kit.system.json_files import write_json
@@ -86,6 +87,7 @@ def build_folder(source: ShareSource, target: Path, repo: str) -> list[str]:
         if plots.is_dir():
             notes += collect_files(plots, target / "plots", {"": ALLOWED["plots"]})
         notes += missing_metadata(recipe)
+        notes += write_benchmark_results(recipe, results, target, repo)
     if not any(target.rglob("*.safetensors")):
         raise HubError(f"{source.model} has no weights as safetensors, the only format that is published")
     check_card(target / "README.md", source.path)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from huggingface_hub import snapshot_download
 from support.hub_server import HubServer
 from support.hub_state import TOKEN, Fault
 from support.repositories import NAME, folder_files, write_folder
@@ -45,6 +46,29 @@ def test_corrupt_bytes_of_the_right_length_are_detected(hub: HubServer, folder: 
     hub.log.clear()
     assert folder_files(hub_download.resolve_folder(NAME)) == folder_files(folder)
     assert len(hub.sent("GET .*(storage|config.json)")) == 1  # only the corrupt file is downloaded again
+
+
+def test_nothing_is_downloaded_that_cannot_be_verified(hub: HubServer, folder: Path) -> None:
+    """Without the list of files, there are no checksums to compare with."""
+    hub.put(NAME, folder_files(folder))
+    hub.faults = [Fault("GET .*/tree/", status=503, times=99), Fault("GET /storage", kind="corrupt", times=99)]
+    with pytest.raises(NetworkError, match="Run the same command again"):
+        hub_download.resolve_folder(NAME)
+    assert not hub.sent("GET .*/(resolve|storage)/")
+
+
+def test_a_folder_of_hf_download_is_a_strangers_and_the_home_folder_is_not(
+    hub: HubServer, folder: Path, tmp_path: Path
+) -> None:
+    hub.put(NAME, folder_files(folder))
+    copy = Path(snapshot_download(NAME, local_dir=tmp_path / "copy"))
+    assert hub_download.is_downloaded(copy)
+    assert hub_download.is_downloaded(hub_download.resolve_folder(NAME))
+    run = tmp_path / "home" / "run"
+    run.mkdir(parents=True)
+    for part in ("hub", "xet"):
+        (tmp_path / "home" / ".cache" / "huggingface" / part).mkdir(parents=True)
+    assert not hub_download.is_downloaded(run)
 
 
 @pytest.mark.parametrize("path", ["../outside.json", "a/../../outside.json", "/etc/outside.json", "C:\\outside.json"])

@@ -153,7 +153,10 @@ def test_other_files_are_named_and_removed_on_request(hub: HubServer, folder: Pa
     assert push_folder(folder, Destination("tester/other")).others == []
 
 
-@pytest.mark.parametrize(("category", "count"), [(FutureWarning, 0), (DeprecationWarning, 0), (UserWarning, 1)])
+@pytest.mark.parametrize(
+    ("category", "count"),
+    [(FutureWarning, 0), (DeprecationWarning, 0), (PendingDeprecationWarning, 0), (UserWarning, 1)],
+)
 def test_deprecation_warnings_are_not_reported(
     hub: HubServer, folder: Path, monkeypatch: pytest.MonkeyPatch, category: type[Warning], count: int
 ) -> None:
