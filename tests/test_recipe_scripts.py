@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from huggingface_hub import ModelCard
 from support.scripts import FOLDERS, run_script, script
 
 from kit.cards.markdown import escape
@@ -361,11 +362,21 @@ def test_the_mean_of_checkpoints_is_recorded_beside_the_best_step(run: Path, tmp
     assert load_recipe(path).measured["averaging"] == recorded
 
 
-def test_a_card_is_kept_without_its_plots(run: Path, tmp_path: Path) -> None:
-    (run / "README.md").write_text("# a card\n\n![loss](plots/loss.png)\n\nmore\n")
-    (tmp_path / "r.yaml").write_text(HEAD)
-    record(run, tmp_path / "r.yaml", "--card", tmp_path / "card.md")
-    assert (tmp_path / "card.md").read_text() == "# a card\n\n(Picture of the run: `plots/loss.png`.)\n\nmore\n"
+def test_a_card_is_kept_without_plots_and_with_the_license_of_the_recipe(run: Path, tmp_path: Path) -> None:
+    path, hub = tmp_path / "r.yaml", "hub: {license: mit, tags: [dates]}\n"
+    path.write_text(HEAD.replace("builtin:dates", "org/dates") + hub)
+    changes = [f"data.path={tmp_path}/dates"]
+    recipe = load_recipe(path, changes)
+    assert recipe.hub.license is None  # kit cannot know that the data is the same
+    RunFolder(run).start(recipe, NoTokenizers())
+    (run / "results.json").write_text(json.dumps({**RESULTS, "validation": {"loss": 0.5}}))
+    (run / "plots").mkdir()
+    (run / "plots" / "loss.png").write_bytes(b"")
+    record(run, path, *changes, "--card", tmp_path / "card.md")
+    card = (tmp_path / "card.md").read_text()
+    assert "(Picture of the run: `plots/loss.png`.)" in card
+    assert "](plots/" not in card
+    assert (ModelCard(card).data.license, "dates" in ModelCard(card).data.tags) == ("mit", True)
 
 
 # ---- examples --------------------------------------------------------------------------------------------------------

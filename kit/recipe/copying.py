@@ -10,11 +10,14 @@ from kit.errors import RecipeError, RunError
 from kit.recipe.catalog import find_recipe
 from kit.recipe.document import parse_override, printable, read_text, read_yaml, write_yaml
 from kit.recipe.keys import Recipes
-from kit.recipe.parse import GROUPS, parse_recipe
+from kit.recipe.parse import DESCRIBED, GROUPS, parse_recipe
 from kit.system.outputs import atomic_write
 
-OF_THE_RUN = ("measured", "hub")
-"""Sections about the run and the model of the original: its figures, tags, languages and license."""
+FIGURES = "measured"
+"""The section with the results of the original."""
+
+OF_THE_ORIGINAL = (".".join(GROUPS), *(f"hub.{name}" for name in DESCRIBED["data", "path"]))
+"""Keys about the data and the model of the original: its groups of results, its license, languages and tags."""
 
 OF_THE_DATA = ("data.languages", "data.sizes", "data.name", "data.revision")
 """Keys about the data of the original, which other data does not have."""
@@ -51,15 +54,14 @@ def _copied(source: Path, target: Path, overrides: Sequence[str], dropped: Set[s
     text = read_text(source)
     original = read_yaml(text, printable(source)).value
     values = _values(overrides)
-    removed = {".".join(GROUPS), *dropped, *(OF_THE_DATA if "path" in values.get("data", {}) else ())}
+    removed = {*OF_THE_ORIGINAL, *dropped, *(OF_THE_DATA if "path" in values.get("data", {}) else ())}
     yield f"# A copy of the recipe {source.stem}."
     yield f"#   kit train {printable(target)}"
     for section, heading, lines in _sections(text):
         own = values.pop(section, {})
-        if section in OF_THE_RUN:
-            if own:
-                yield from _section(section, own)
-        elif not own and section != "eval" and not any(key.startswith(f"{section}.") for key in removed):
+        if section == FIGURES:
+            yield from _section(section, own) if own else []
+        elif not own and not any(key.startswith(f"{section}.") for key in removed):
             yield from [heading, *lines]
         elif "" in own or not all(KEY.fullmatch(line) for line in lines) or not re.fullmatch(r"\w+:( +#.*)?", heading):
             kept = {
@@ -67,10 +69,11 @@ def _copied(source: Path, target: Path, overrides: Sequence[str], dropped: Set[s
                 for name, value in (original.get(section) or {}).items()
                 if f"{section}.{name}" not in removed
             }
-            yield from _section(section, own if "" in own else kept | own)
+            if own or kept:
+                yield from _section(section, own if "" in own else kept | own)
         else:
-            yield heading
-            yield from _edited(section, lines, own, removed)
+            edited = list(_edited(section, lines, own, removed))
+            yield from [heading, *edited] if edited else []
     for section, own in values.items():
         yield from _section(section, own)
 

@@ -43,6 +43,12 @@ ALTERNATIVES: tuple[tuple[Key, Key], ...] = (
 )
 """Pairs of keys of which a recipe sets one: the one on the command line wins over the one in the file."""
 
+DESCRIBED: dict[Key, tuple[str, ...]] = {
+    ("data", "path"): ("license", "language", "tags", "datasets"),
+    ("model", "pretrained"): ("license", "base_model"),
+}
+"""Keys of the section `hub` that describe the data, or the pretrained model: of others, a card must not claim them."""
+
 
 def parse_recipe(
     source: RecipeSource,
@@ -56,15 +62,16 @@ def parse_recipe(
     `source` can also be a mapping of sections, or a loaded recipe. Overrides are `key=value` arguments, or a mapping
     from dotted keys to values. `recipes` maps each task to its recipe class. `saved` accepts names that are not
     registered in this process, for the recipe of a run. With `rows`, the datasets of the splits, the recipe loses what
-    describes other data. A key of the file that an override replaces, or of a shipped recipe that it makes
-    meaningless, is dropped. Raises one RecipeError that lists every mistake, one per line. Checking the
-    settings of a model imports transformers.
+    describes other data. A key of the file that an override replaces, that describes what it replaces, or, in a shipped
+    recipe, that it makes meaningless, is dropped. Raises one RecipeError that lists every mistake, one per line.
+    Checking the settings of a model imports transformers.
     """
     document, is_shipped = _open(source)
+    original = copy.deepcopy(document.value)
     replaced = {} if rows is None else _use_rows(document, recipes, rows, is_shipped)
     for argument in as_arguments(overrides):
         document.override(argument)
-    replaced |= _drop_alternatives(document)
+    replaced |= _drop_alternatives(document) | _drop_described(document, original)
     recipe, problems = _validate(document, recipes, saved)
     if problems and (overrides or rows is not None) and is_shipped:
         recipe, problems = _drop_meaningless(document, recipes, saved, problems, replaced)
@@ -128,13 +135,13 @@ def _use_rows(document: Document, recipes: Recipes, rows: Mapping[str, Any], is_
     """Make the document one about rows passed from Python; returns why keys were dropped, by key.
 
     Keys about the source of other data are dropped, as are sizes of splits that are among the rows. A shipped recipe
-    also loses what belongs to the model of the original, and its groups of results.
+    also loses its figures and its groups of results.
     """
     kind = sections_of(_recipe_class(document.value, recipes)[1])["data"]
     given = [f"{split}_{unit}" for split in rows for unit in HOLDOUT_UNITS]
     keys = [("data", name) for name in (*kind.keys_of("source_keys"), *given)]
     if is_shipped:
-        keys += [GROUPS, *(("hub", name) for name in document.value.get("hub") or ())]
+        keys.append(GROUPS)
         document.value.pop("measured", None)
     dropped = {key: "the rows are passed from Python" for key in keys if document.has(key)}
     for key in dropped:
@@ -152,6 +159,28 @@ def _drop_alternatives(document: Document) -> dict[Key, str]:
                 document.drop(other)
                 dropped[other] = f"{'.'.join(given)} replaces it"
     return dropped
+
+
+def _drop_described(document: Document, original: Mapping[str, Any]) -> dict[Key, str]:
+    """Drop what describes the data or the pretrained model of the `original` sections, if an override names another
+    one; returns why, by key. The user's overrides stay."""
+    dropped: dict[Key, str] = {}
+    given = "hub" in document.arguments
+    for (section, name), described in DESCRIBED.items():
+        before, now = (_value_of(sections, section, name) for sections in (original, document.value))
+        if now in (None, before) or (before is None and section == "data"):
+            continue
+        for key in (("hub", of_model) for of_model in described):
+            if document.has(key) and not given and not document.is_overridden(key):
+                document.drop(key)
+                dropped[key] = f"it describes the {section} that {section}.{name} replaces"
+    return dropped
+
+
+def _value_of(sections: Mapping[str, Any], section: str, name: str) -> Any:
+    """The value of a key, None if it is not set or the section is malformed."""
+    value = sections.get(section)
+    return value.get(name) if isinstance(value, Mapping) else None
 
 
 def _drop_meaningless(

@@ -4,8 +4,8 @@ python recipes/scripts/record.py RUN RECIPE [key=value ...] [--card FILE]
 
 Replaces the section `measured`, which is the last one of every shipped recipe; nothing before it changes. The run must
 have used this recipe. Give the overrides that it was started with: they may only name where its data and pretrained
-models were, and are recorded with the figures. --card also keeps the run's model card, without its plots: those of the
-shipped recipes are in model_cards/finished.
+models were, and are recorded with the figures. --card also writes the run's model card, with the license, languages and
+tags of the recipe and without plots: those of the shipped recipes are in model_cards/finished.
 """
 
 import argparse
@@ -22,6 +22,7 @@ from kit.recipe.document import read_text, write_yaml
 from kit.runs.folder import RunFolder
 from kit.runs.revisions import reuse_revisions
 from kit.system.outputs import write_text
+from kit.tasks.registry import create_task
 
 NOT_COMPARED = ("measured", "hub.", "data.fingerprints")
 OVERRIDABLE = ("data.", "model.pretrained", "tokenizer.pretrained")
@@ -37,13 +38,13 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--card", type=Path, metavar="FILE", help="a file to keep the run's model card in")
     options = parser.parse_args(arguments)
 
-    path = find_recipe(options.recipe)
-    figures = figures_of_run(RunFolder.open(options.run), path, options.changes)
+    path, run = find_recipe(options.recipe), RunFolder.open(options.run)
+    figures = figures_of_run(run, path, options.changes)
     write_text(path, with_measured(read_text(path), figures, path))
     for name, value in figures.items():
         print(f"{name}: {value}")
     if options.card is not None:
-        write_text(options.card, without_plots(read_text(options.run / "README.md")))
+        write_text(options.card, without_plots(card_of(run, path)))
         print(f"card: {options.card}")
 
 
@@ -74,6 +75,13 @@ def figures_of_run(run: RunFolder, path: Path, changes: list[str]) -> dict[str, 
     if changes:
         figures["changes"] = shlex.join(map(without_machine_path, changes))
     return figures
+
+
+def card_of(run: RunFolder, path: Path) -> str:
+    """The card of a run with the license, languages and tags of its recipe. A run whose data or pretrained model was
+    named on the command line does not claim them; recording its figures states that they are those of the recipe."""
+    described = run.recipe().model_copy(update={"hub": load_recipe(path).hub})
+    return create_task(described).write_card(run.path, run.results())
 
 
 def describe_averaging(averaging: dict[str, Any], metric: str) -> str:

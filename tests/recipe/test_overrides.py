@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from datasets import Dataset
 
 from kit.errors import RecipeError
 from kit.recipe.catalog import find_recipe, shipped_recipes
@@ -61,6 +62,43 @@ def test_other_mistakes_are_reported_as_they_are() -> None:
         load_recipe("dates_rnn", ["train.foo=1"])
 
 
+# ---- other data --------------------------------------------------------------------------------------------------
+
+OTHER = ["data.path=mine.csv"]
+DESCRIPTIONS = ("license", "language", "tags", "datasets")
+
+
+@pytest.mark.parametrize("name", shipped_recipes())
+def test_a_recipe_on_other_data_claims_nothing_of_its_own_data(name: str) -> None:
+    original = load_recipe(name)
+    rows = {"train": Dataset.from_dict({"a": ["b"]})}
+    for recipe in (load_recipe(name, OTHER), load_recipe(name, rows=rows)):
+        assert not any(getattr(recipe.hub, key) for key in DESCRIPTIONS)
+        claimed = {f"hub.{key}" for key in DESCRIPTIONS if getattr(original.hub, key)}
+        assert claimed == {key for key in recipe.dropped if key.startswith("hub.")}
+        assert recipe.hub_task == original.hub_task  # which the data does not change
+    kept = load_recipe(name, [*OTHER, "hub.license=mit", "hub.language=[fr]"])
+    assert (kept.hub.license, kept.hub.language) == ("mit", ["fr"])
+    assert load_recipe(name, ["hub={license: mit}", *OTHER]).hub.license == "mit"
+    same = load_recipe(name, [f"data.path={original.data.path}"])
+    assert (same.hub, same.dropped) == (original.hub, {})
+
+
+def test_a_recipe_of_the_users_own_claims_nothing_of_its_former_data(tmp_path: Path) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_bytes(find_recipe("summarization").read_bytes())
+    recipe = load_recipe(mine, ["data.path=mine.csv", "data.name=null"])
+    assert (recipe.hub.license, recipe.hub.tags, recipe.hub_task) == (None, [], "summarization")
+    assert load_recipe(mine, ["train.max_steps=3"]).hub == load_recipe("summarization").hub
+
+
+def test_a_recipe_with_another_pretrained_model_claims_no_license_of_its_own() -> None:
+    recipe = load_recipe("classification_sst2", ["model.pretrained=OWNER/NAME"])
+    assert recipe.dropped == {"hub.license": "it describes the model that model.pretrained replaces"}
+    assert recipe.hub.language == ["en"]
+    assert load_recipe("dates_rnn", ["model.pretrained=OWNER/NAME"]).hub.license is None
+
+
 # ---- kit copy ----------------------------------------------------------------------------------------------------
 
 OWN_DATA = ["data.path=mine.csv", "train.learning_rate=1e-4", "train.max_steps=3"]
@@ -70,11 +108,12 @@ OWN_DATA = ["data.path=mine.csv", "train.learning_rate=1e-4", "train.max_steps=3
 def test_a_copy_with_overrides_is_the_recipe_with_these_values(name: str, tmp_path: Path) -> None:
     copied = load_recipe(copy_recipe(name, tmp_path / "mine.yaml", OWN_DATA, recipe_classes())).flat()
     expected = load_recipe(name, OWN_DATA).flat()
-    gone = ("hub.", "measured", "eval.group_by", "data.languages", "data.sizes", "data.name", "data.revision")
+    gone = ("measured", "eval.group_by", "data.languages", "data.sizes", "data.name", "data.revision")
     differing = {key for key in expected | copied if expected.get(key) != copied.get(key)}
     assert all(key.startswith(gone) for key in differing), differing
     assert not copied.get("eval.group_by")
-    assert not any(copied.get(f"hub.{key}") for key in ("license", "tags", "language"))
+    assert not any(copied.get(f"hub.{key}") for key in DESCRIPTIONS)
+    assert copied.get("hub.pipeline_tag") == expected.get("hub.pipeline_tag")
 
 
 def test_a_copy_keeps_comments_and_loses_the_figures_of_the_original(tmp_path: Path) -> None:
