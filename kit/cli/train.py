@@ -118,13 +118,12 @@ def data(
     """Inspect data: its format, columns and likely task, examples, labels, lengths, duplicates and overlaps, and the
     command that trains on it; of a recipe, also the batches, time and memory."""
     from kit.recipe.catalog import recipe_exists
-    from kit.tasks.registry import load_recipe
+    from kit.runs.request import find_request
 
     path = Path(source)
-    if (path / "recipe.yaml").is_file():
-        _inspect(load_recipe(path / "recipe.yaml", overrides or []), as_json)
-    elif source.endswith((".yaml", ".yml")) or (recipe_exists(source) and not path.exists()):
-        _inspect(load_recipe(source, overrides or []), as_json)
+    is_recipe = source.endswith((".yaml", ".yml")) or (recipe_exists(source) and not path.exists())
+    if is_recipe or (path / "recipe.yaml").is_file():
+        _inspect(find_request(source, overrides or []).recipe, as_json)
     elif not path.exists() and (hint := did_you_mean(source, recipe_names(""))):
         raise KitError(f'there is no file, folder or recipe "{source}".{hint}')
     else:

@@ -13,14 +13,13 @@ from kit.data.splits import Splits
 from kit.errors import DataError, MissingDataError, RecipeError, RunError, did_you_mean
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
-from kit.hub.download import is_downloaded, resolve_folder
+from kit.hub.download import resolve_folder
 from kit.pretrained.folder import ModelFolder
 from kit.recipe.base import Recipe
 from kit.recipe.data import IN_MEMORY
 from kit.recipe.document import parse_override
 from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
-from kit.runs.revisions import check_foreign_paths
 from kit.system.device import preserved_random_state
 from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe
@@ -47,16 +46,11 @@ def evaluate(
     splits, as for `kit.train`. `report` is called with the split, and with the notes on rows that are left out. Nothing
     is written. Raises KitError if the run has no model yet, the data has no such split, or an override is wrong.
     """
-    folder = RunFolder.open(resolve_folder(run))
-    overrides = list(overrides or [])
-    if data is None:
-        recipe = changed_recipe(folder, split, overrides)
-    else:
-        rows_of_splits = datasets_of(data)
-        overrides.append(f"data.path={IN_MEMORY}")
-        recipe = load_recipe(changed_recipe(folder, split, overrides), rows=rows_of_splits)
-    if is_downloaded(folder.path):
-        check_foreign_paths(recipe, str(run), overrides)
+    overrides = [*(overrides or []), *([] if data is None else [f"data.path={IN_MEMORY}"])]
+    folder = RunFolder.open(resolve_folder(run), overrides)
+    recipe = changed_recipe(folder, split, overrides)
+    if data is not None:
+        recipe = load_recipe(recipe, rows=datasets_of(data))
     if not folder.model.is_dir():
         raise RunError(f"{folder.path} has no model yet: finish it with `kit train {folder.path} --resume`")
     task = create_task(recipe)

@@ -13,6 +13,7 @@ from kit.data.text.tokenizer import NoTokenizers, Tokenizers
 from kit.errors import RecipeError, RunError
 from kit.hub.download import is_downloaded
 from kit.recipe.base import RESUMABLE_KEYS, Recipe
+from kit.runs.revisions import check_origin
 from kit.system.files import TEMPORARY_PREFIX, irregular_entry, outside_link, read_json, replace_folder
 from kit.system.format import FORMAT_STAMP, RUN_FILE, check_format, read_run_format
 from kit.system.json_files import write_json
@@ -46,8 +47,12 @@ class RunFolder:
         self.card = path / "README.md"
 
     @classmethod
-    def open(cls, path: Path) -> "RunFolder":
-        """The folder of an existing run. Raises RunError if there is none, or if another version of kit wrote it."""
+    def open(cls, path: Path, overrides: Sequence[str] = ()) -> "RunFolder":
+        """The folder of an existing run; `overrides` will change its recipe.
+
+        Raises RunError if there is none, or if another version of kit wrote it, and HubError if it comes from the Hub
+        and names a path on this machine.
+        """
         folder = cls(path)
         if not folder.model.is_dir() and any(
             (path / name).is_file() for name in ("config.json", "adapter_config.json")
@@ -58,6 +63,7 @@ class RunFolder:
             raise RunError(f"{path} {problem}. `kit train RECIPE` creates one, by default under runs/")
         folder.check_links()
         folder.check_format()
+        check_origin(folder.recipe_file, overrides)
         return folder
 
     def check_format(self) -> None:

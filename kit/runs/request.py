@@ -10,7 +10,7 @@ from kit.hub.names import parse_repo_id
 from kit.recipe.base import Recipe
 from kit.recipe.catalog import recipe_exists
 from kit.recipe.parse import Overrides, RecipeSource, as_arguments, is_loaded
-from kit.runs.revisions import recipe_of
+from kit.runs.revisions import open_recipe, recipe_of
 from kit.tasks.registry import load_recipe
 
 
@@ -41,13 +41,13 @@ def find_request(
     if (folder / "recipe.yaml").is_file():
         if recipe_exists(name):
             report(f"{name}: using the run folder of this name, not the shipped recipe")
-        return Request(load_recipe(folder / "recipe.yaml", overrides, rows=rows), folder)
+        return Request(open_recipe(folder / "recipe.yaml", overrides, rows), folder)
     on_hub = None if recipe_exists(name) or name.endswith((".yaml", ".yml")) else parse_repo_id(name)
     if on_hub is not None and "/" in on_hub.repo:
         recipe = recipe_of(on_hub, as_arguments(overrides))
         recipe = recipe if rows is None else load_recipe(recipe, rows=rows)
         return Request(recipe, Path("runs") / on_hub.repo.rpartition("/")[2])
-    return Request(load_recipe(source, overrides, rows=rows), Path("runs") / folder.stem)
+    return Request(open_recipe(source, overrides, rows), Path("runs") / folder.stem)
 
 
 def change_recipe(source: Mapping[str, Any] | Recipe, overrides: Overrides, rows: Mapping[str, Any] | None) -> Recipe:

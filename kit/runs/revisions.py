@@ -1,15 +1,18 @@
 """Revisions: the recipe of a run pins what it names on the Hub to commits, so that the run can be repeated later; and
 recipes that are on the Hub themselves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from kit.data.formats.layout import file_extension
 from kit.data.formats.reader import EXTENSIONS
 from kit.errors import HubError, KitError
-from kit.hub.download import download, resolve_commit, resolve_folder
+from kit.hub.download import download, is_downloaded, resolve_commit, resolve_folder
 from kit.hub.names import COMMIT, RepoRef, looks_like_hub_id, parse_repo_id
 from kit.recipe.base import Recipe
+from kit.recipe.document import read_text, read_yaml
+from kit.recipe.parse import Overrides, as_arguments
 from kit.tasks.registry import load_recipe
 
 MODEL_KEYS = (("model", "pretrained"), ("tokenizer", "pretrained"))
@@ -62,17 +65,33 @@ def recipe_of(name: RepoRef, overrides: list[str]) -> Recipe:
     file = download(name) / "recipe.yaml"
     if not file.is_file():
         raise HubError(f"{name} has no recipe.yaml: it was not pushed with `kit push`, and cannot be repeated")
-    recipe = load_recipe(file, overrides)
-    check_foreign_paths(recipe, str(name), overrides)
-    return recipe
+    check_foreign_paths(file, str(name), overrides)
+    return load_recipe(file, overrides)
 
 
-def check_foreign_paths(recipe: Recipe, name: str, overrides: Sequence[str]) -> None:
-    """Raise HubError if the recipe of a run on the Hub names a path on this machine, unless `overrides` set it."""
+def open_recipe(source: str | Path, overrides: Overrides = (), rows: Mapping[str, Any] | None = None) -> Recipe:
+    """`load_recipe` for a file or a name. A file that was downloaded from the Hub is treated as by `recipe_of`."""
+    check_origin(Path(source), as_arguments(overrides))
+    return load_recipe(source, overrides, rows=rows)
+
+
+def check_origin(file: Path, overrides: Sequence[str] = ()) -> None:
+    """`check_foreign_paths` for a recipe file in a folder that was downloaded from the Hub."""
+    if file.is_file() and is_downloaded(file.parent):
+        check_foreign_paths(file, str(file.parent), overrides)
+
+
+def check_foreign_paths(file: Path, name: str, overrides: Sequence[str]) -> None:
+    """Raise HubError if the recipe of a run on the Hub names a path on this machine, unless `overrides` set it.
+
+    Looks at the text alone: loading the recipe would read the configuration of a model at such a path.
+    """
+    sections = read_yaml(read_text(file), str(file)).value
     overridden = {override.partition("=")[0] for override in overrides}
     for section, key in PATH_KEYS:
-        value = getattr(getattr(recipe, section), key) or ""
-        if {section, f"{section}.{key}"} & overridden:
+        part = sections.get(section) if isinstance(sections, dict) else None
+        value = part.get(key) if isinstance(part, dict) else None
+        if not isinstance(value, str) or {section, f"{section}.{key}"} & overridden:
             continue
         if Path(value).is_absolute() or value.startswith("~") or ".." in Path(value).parts or "://" in value:
             raise HubError(

@@ -5,7 +5,8 @@ from pathlib import Path
 from kit.errors import RunError
 from kit.models import register_models
 from kit.runs.folder import RunFolder
-from kit.tasks.registry import create_task, load_recipe
+from kit.runs.revisions import open_recipe
+from kit.tasks.registry import create_task
 from kit.verify.proof import Check
 
 
@@ -24,7 +25,7 @@ def verify(target: str | Path) -> list[Check]:
         )
     if folder is not None and not (folder.model / "config.json").is_file():
         raise RunError(f"{path} has no model yet: finish the run with --resume")
-    task = create_task(load_recipe(target) if folder is None else folder.recipe())
+    task = create_task(open_recipe(target) if folder is None else folder.recipe())
     subject, origin = task.proof_subject(None if folder is None else folder.model)
     checks = [proof(subject) for proof in task.proofs if proof.applies(subject)]
     skipped = sorted({proof.name for proof in task.proofs} - {check.name for check in checks})
