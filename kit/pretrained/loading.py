@@ -88,6 +88,22 @@ def check_weights(model: PreTrainedModel, loading: dict[str, Any], name: str) ->
         )
 
 
+def check_complete(model_class: type[PreTrainedModel], folder: ModelFolder) -> None:
+    """`check_weights` for a model that transformers has loaded from a folder by itself: of the weights, only names and
+    shapes are read."""
+    with one_line_errors(folder.name), quiet_transformers():
+        model, loading = model_class.from_pretrained(
+            str(folder.path),
+            config=folder.config,
+            device_map="meta",
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+        )
+    check_weights(model, loading, folder.name)
+
+
 def load_for_inference(
     folder: ModelFolder, auto_class: Any, device: str | torch.device | None = None
 ) -> PreTrainedModel:

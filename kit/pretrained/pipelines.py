@@ -21,7 +21,7 @@ from kit.pipelines import image_to_text, question_answering
 from kit.pipelines.text_to_text import DIRECTION, TRANSLATION, SourceTargetTokenizer
 from kit.pretrained.adapters import adapted_class, adapter_config_file
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import load_model, quiet_transformers
+from kit.pretrained.loading import check_complete, load_model, quiet_transformers
 from kit.pretrained.padding import padding_problem
 from kit.pretrained.pipeline_files import PIPELINES, custom_pipelines
 from kit.pretrained.vocabulary import check_folder
@@ -91,9 +91,14 @@ def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs
             kwargs.setdefault("tokenizer", model)
             model = load_model(adapted_class(model), folder)
         else:
-            # transformers would read the configuration again, and load the kernels that it asks for
+            # transformers would read the configuration again, and load the kernels that it asks for; mismatched weights
+            # would be logged in a table, and are reported by `check_complete`
             kwargs.setdefault("config", folder.config)
-            safe = {"use_safetensors": True, "attn_implementation": folder.config._attn_implementation}
+            safe = {
+                "use_safetensors": True,
+                "attn_implementation": folder.config._attn_implementation,
+                "ignore_mismatched_sizes": True,
+            }
             kwargs["model_kwargs"] = {**safe, **kwargs.get("model_kwargs", {})}
     if name == image_to_text.TASK and not trust_remote_code:
         # transformers resolves the alias unless the configuration lists the name among its own pipelines
@@ -105,6 +110,8 @@ def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs
             kwargs["aggregation_strategy"] = "first"
     with quiet_transformers():
         pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
+    if isinstance(model, str) and not trust_remote_code:
+        check_complete(type(pipe.model), folder)
     if pipe.tokenizer is not None and name in PIPELINES:
         target = getattr(pipe.tokenizer, "target_tokenizer", pipe.tokenizer)
         check_folder(pipe.model.name_or_path, pipe.model, Tokenizers(pipe.tokenizer, target))

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from support.mutations import CHANGES, problem_of
 from transformers import AutoModelForSeq2SeqLM
 
-from kit import RunError
+from kit import RunError, pipeline
 from kit.data.text.tokenizer import Tokenizers
 from kit.pretrained.loading import load_model
 from kit.system.files import irregular_entry, open_regular, outside_link
@@ -46,8 +47,9 @@ def test_weights_that_do_not_fit_are_not_replaced_by_random_ones(
     run: Path, damage: Callable[[Path], None], expected: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     damage(run / "model" / "model.safetensors")
-    with pytest.raises(RunError, match=expected):
-        load_model(AutoModelForSeq2SeqLM, run)
+    for load in (partial(load_model, AutoModelForSeq2SeqLM), partial(pipeline, "translation")):
+        with pytest.raises(RunError, match=expected):
+            load(run)
     assert capfd.readouterr().err == ""
 
 
