@@ -9,7 +9,8 @@ import yaml
 from conftest import RunKit
 from huggingface_hub import parse_eval_result_entries
 from support.cards import RESULTS, recipe
-from support.hub_server import Fault, HubServer
+from support.hub_server import HubServer
+from support.hub_state import Fault
 from support.repositories import NAME, repo_files
 
 import kit.sharing.proof
