@@ -326,3 +326,31 @@ def test_allowed_code_is_no_violation(rule: Rule, name: str, source: str) -> Non
 def test_the_top_level_holds_only_what_belongs_to_no_package() -> None:
     files = {path.name for path in ROOT.iterdir() if path.is_file()}
     assert files == {"__init__.py", "__main__.py", "errors.py", "py.typed"}
+
+
+def test_every_task_package_has_the_same_files() -> None:
+    for location in TASKS.values():
+        package, name = location.split(":")
+        folder = ROOT.joinpath(*package.split(".")[1:])
+        assert (folder / "__init__.py").read_text() == "", f"{package}: importing it must import nothing"
+        assert {"recipe.py", "examples.py", "task.py"} <= {file.name for file in folder.iterdir()}, package
+        assert [node.name for node in classes_of(folder / "task.py")] == [name]
+
+
+def test_tasks_define_their_methods_in_the_order_of_the_base_class() -> None:
+    (base,) = classes_of(ROOT / "tasks" / "base.py")
+    order = methods_of(base)
+    for path in sorted((ROOT / "tasks").rglob("*.py")):
+        for node in classes_of(path) if path.name in ("task.py", "text.py") else ():
+            defined = [name for name in methods_of(node) if name in order]
+            assert defined == sorted(defined, key=order.index), f"{path.relative_to(ROOT)}: {node.name}"
+
+
+def classes_of(path: Path) -> list[ast.ClassDef]:
+    """The classes of a module that have methods."""
+    classes = [node for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef)]
+    return [node for node in classes if methods_of(node)]
+
+
+def methods_of(node: ast.ClassDef) -> list[str]:
+    return [function.name for function in node.body if isinstance(function, ast.FunctionDef)]

@@ -20,7 +20,8 @@ from kit.recipe.base import Recipe
 from kit.runs.prepare import Prepared, prepare
 from kit.runs.train import build_accelerator
 from kit.system.machine import keep_freed_memory
-from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
+from kit.tasks.base import Task
+from kit.tasks.stages import Encoded, TaskState, TextTokens, TokenView
 
 EXAMPLES = 3
 UNKNOWN_RATE_WARNING = 0.01

@@ -17,8 +17,9 @@ from kit.pretrained.folder import ModelFolder
 from kit.runs.folder import RunFolder
 from kit.runs.prepare import build_model
 from kit.system.outputs import scratch_folder
-from kit.tasks.base import Task, TaskState
+from kit.tasks.base import Task
 from kit.tasks.registry import create_task
+from kit.tasks.stages import TaskState
 from kit.training.checkpoint import Checkpoint, Checkpoints
 
 COPIED = ("run.json", "recipe.yaml", "metrics.jsonl")

@@ -26,8 +26,9 @@ from kit.pretrained.folder import weights_dir
 from kit.pretrained.loading import BuiltModel
 from kit.recipe.base import Recipe
 from kit.runs.revisions import pin_revisions
-from kit.tasks.base import Encoded, Task, TaskState
+from kit.tasks.base import Task
 from kit.tasks.registry import create_task
+from kit.tasks.stages import Encoded, TaskState
 from kit.training.layerwise import freeze
 from kit.training.objective import Batch
 from kit.training.processes import gather, on_main

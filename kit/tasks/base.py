@@ -7,18 +7,16 @@ Each stage receives what the stages before it returned. A task holds its recipe 
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, cast
 
 import numpy as np
 from datasets import Dataset
-from torch import Tensor
-from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from kit.cards.card import write_card
 from kit.data.batching.plan import BatchPlan, EpochPlan
-from kit.data.batching.ragged import RaggedTokens
 from kit.data.shortcuts import LabeledPairs
 from kit.data.splits import Splits, check_training_splits, load_splits, training_problems
 from kit.data.steps import ExampleColumns, RowSteps
@@ -32,76 +30,11 @@ from kit.prediction.engine import Predictor
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import BuiltModel, load_model, new_or_pretrained
 from kit.recipe.base import Recipe
+from kit.tasks.stages import E, Encoded, S, TextTokens, TokenView
 from kit.training.objective import Batch, Objective
 from kit.training.processes import gather
 from kit.verify.proof import Proof
 from kit.verify.subject import Subject
-
-
-@dataclass(frozen=True)
-class TaskState:
-    """What the training data and the tokenizers determine about a model.
-
-    `Task.fit` computes it from the data; `Task.restore` reads it from a trained model.
-    """
-
-    tokenizers: Tokenizers
-    """Completely configured: nothing changes them afterwards."""
-
-    config: PreTrainedConfig
-    """The complete configuration of the model: vocabulary, labels, and the settings of the task."""
-
-
-class Examples(Protocol):
-    """The encoded examples of a split."""
-
-    @property
-    def truncated(self) -> int:
-        """Number of examples that were truncated to what the model can read."""
-
-    def __len__(self) -> int: ...
-
-
-S = TypeVar("S", bound=TaskState)
-E = TypeVar("E", bound=Examples)
-
-
-@dataclass(frozen=True)
-class Encoded(Generic[E]):
-    """The examples of one split, and what did not become one."""
-
-    examples: E
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    """Number of training examples that each filter dropped, by filter."""
-    kept: np.ndarray | None = None
-    """Indices of the rows that passed the filters; None for all of them."""
-    notes: tuple[str, ...] = ()
-    """Notes on the split for the terminal and the model card."""
-
-
-@dataclass(frozen=True)
-class TokenView:
-    """Tokens of a batch for display: token ids (batch, length), and a mask that is false for padding."""
-
-    tokenizer: PreTrainedTokenizerBase
-    ids: Tensor
-    mask: Tensor
-
-
-@dataclass(frozen=True)
-class TextTokens:
-    """The tokens of one text per example, such as the sources, for statistics."""
-
-    lists: RaggedTokens
-    tokenizer: PreTrainedTokenizerBase
-    special: int = 0
-    """Number of tokens that the tokenizer adds to each text."""
-    column: str | None = None
-    """Column of the rows, where list i holds the tokens of row i."""
-    as_target: bool = False
-    """Whether the tokenizer encodes the text as a target."""
-    full_lengths: np.ndarray | None = None
-    """Number of tokens of each text before truncation, where that differs."""
 
 
 class Task(ABC, Generic[E, S]):
@@ -318,18 +251,19 @@ class Task(ABC, Generic[E, S]):
         """Draw figures of a finished model into `folder`, beside its training curves."""
         return None
 
+    @property
+    def training_only(self) -> Mapping[str, bool]:
+        """Changes of the loss that a recipe can ask for in training and that no evaluation has: whether it does."""
+        return {}
+
     def curve_notes(self, config: PreTrainedConfig | None) -> CurveNotes:
         """What differs between the curves of training and of validation, for a model with this configuration."""
         settings = {} if config is None else config.to_dict()
         drops = any("drop" in name and isinstance(rate, float) and rate > 0 for name, rate in settings.items())
-        chosen = {
-            "dropout": drops,
-            "label smoothing": getattr(self.recipe.train, "label_smoothing_factor", 0),
-            "class weights": getattr(self.recipe.data, "class_weights", None),
-            "scheduled sampling": self.recipe.model.settings.get("scheduled_sampling"),
-        }
-        reasons = [reason for reason, is_used in chosen.items() if is_used]
-        notes = [f"with {', '.join(reasons)}"] if reasons else []
+        samples = bool(self.recipe.model.settings.get("scheduled_sampling"))
+        reasons = {"dropout": drops, **self.training_only, "scheduled sampling": samples}
+        used = [reason for reason, is_used in reasons.items() if is_used]
+        notes = [f"with {', '.join(used)}"] if used else []
         notes += [] if self.recipe.train.ema_decay is None else ["without averaged weights"]
         return CurveNotes(", ".join(notes))
 

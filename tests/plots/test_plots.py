@@ -323,6 +323,10 @@ def test_curve_notes_come_from_recipe_and_model() -> None:
     config = RNNSeq2SeqConfig(dropout=0.3)
     notes = create_task(recipe).curve_notes(config)
     assert notes == CurveNotes("with dropout, label smoothing", "beam search (2 beams)")
+    weighted = load_recipe(
+        "dates_language", ["data.problem_type=multi_label_classification", "data.pos_weight=balanced"]
+    )
+    assert create_task(weighted).curve_notes(None).training_loss == "with class weights"
     averaged = create_task(load_recipe("pendulum", ["train.ema_decay=0.99"])).curve_notes(None).training_loss
     assert averaged.endswith("without averaged weights")
 

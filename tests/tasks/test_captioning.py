@@ -24,9 +24,9 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.runs.prepare import prepare
 from kit.runs.verify import verify
+from kit.tasks.captioning.examples import CaptionedImages
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.plots import caption_attention
-from kit.tasks.captioning.task import CaptionedImages
 
 RECIPE = """\
 task: captioning

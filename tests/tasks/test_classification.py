@@ -22,7 +22,7 @@ from kit.pretrained.folder import ModelFolder
 from kit.runs.evaluate import evaluate
 from kit.runs.finished import FinishedRun
 from kit.runs.prepare import Prepared, prepare
-from kit.tasks.classification.task import best_thresholds
+from kit.tasks.classification.decision import best_thresholds
 
 ROWS = [{"text": text, "label": label} for text, label in [("aa b", "x"), ("c dd", "y"), ("b a", "x"), ("d", "y")] * 4]
 

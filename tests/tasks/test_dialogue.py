@@ -20,7 +20,7 @@ from kit.evaluation.metrics import compute_metrics
 from kit.inference.chat import chat
 from kit.pipelines.dialogue import recent_turns
 from kit.recipe.base import Recipe
-from kit.tasks.dialogue.data import Conversations
+from kit.tasks.dialogue.examples import Conversations
 from kit.tasks.dialogue.inference import Responder, turns_in
 from kit.tasks.registry import create_task
 

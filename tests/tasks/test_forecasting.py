@@ -25,8 +25,9 @@ from kit.evaluation.metrics import compute_metrics
 from kit.prediction.rows import PredictOptions
 from kit.recipe.base import Recipe
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
+from kit.tasks.forecasting.examples import windows_of
 from kit.tasks.forecasting.inference import Forecaster
-from kit.tasks.forecasting.series import Series, windows_of
+from kit.tasks.forecasting.series import Series
 from kit.tasks.registry import create_task
 from kit.training.objective import SamplingSchedule
 

@@ -14,9 +14,10 @@ from support.seasonal import START, write_seasonal_csv
 from kit import load_recipe, train
 from kit.errors import RecipeError
 from kit.tasks.forecasting.evaluation import coverage
+from kit.tasks.forecasting.examples import windows_of
 from kit.tasks.forecasting.regression import best_regression
 from kit.tasks.forecasting.season import find_season, seasonal_naive, stride_across
-from kit.tasks.forecasting.series import Series, windows_of
+from kit.tasks.forecasting.series import Series
 from kit.tasks.registry import create_task
 
 BASELINES = ("persistence", "seasonal", "linear", "regression")
@@ -63,7 +64,7 @@ def test_card_shows_all_baselines_and_the_detected_season(run: Path) -> None:
                   "a linear regression for each step ahead"):  # fmt: skip
         assert f"Mean squared error of {title} (lower is better)" in card
     assert "repeats the last 24 steps" in card
-    assert "the season is 24 steps, as found in train" in card
+    assert "the season is 24 steps, found in the training data" in card
     assert "calendar features: hour, weekday" in card
     assert "test: 71 windows, 7 steps apart" in card
 

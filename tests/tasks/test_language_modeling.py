@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from support.processes import in_processes
-from support.recipes import make_recipe, write_recipe
+from support.recipes import BERT, make_recipe, write_recipe
 from support.runs import losses
 from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
 
@@ -305,6 +305,30 @@ def test_validation_share_is_held_out(tmp_path: Path) -> None:
     both = load_documents(CausalData(path=str(tmp_path / "b.txt"), **lines)).datasets
     assert len(both["test"]) == 3
     assert sum(map(len, both.values())) == 100
+
+
+def test_every_document_is_accounted_for_where_two_shares_are_held_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("".join(f"line {number}\n\n" for number in range(100)), encoding="utf-8")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    keys = {"documents": "blank_line", "validation_share": 0.1, "test_share": 0.1}
+    splits = load_documents(CausalData(path="~/a.txt", **keys))
+    report = splits.report.splits["train"]
+    assert report.read == 100 == report.rows + sum(report.dropped.values())
+    assert sum(len(rows) for rows in splits.datasets.values()) in (100, 101, 102)  # a split may divide a document
+
+
+def test_a_validation_split_without_a_masked_token_is_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "train.txt").write_text("the cat sat on the mat and the dog sat\n" * 30, encoding="utf-8")
+    (tmp_path / "validation.txt").write_text("the\n", encoding="utf-8")
+    recipe = {
+        "task": "masked_lm", "model": BERT, "tokenizer": {"train": "wordpiece", "vocab_size": 60, "min_frequency": 1},
+        "data": {"path": str(tmp_path), "mlm_probability": 0.001, "block_size": 16, "cache": False},
+        "train": {"max_steps": 1, "batch_size": 2},
+    }  # fmt: skip
+    with pytest.raises(DataError, match=r"data\.validation: .* so little text in validation that no token"):
+        prepare(load_recipe(recipe))
 
 
 def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.labeling_runs import plain, recipe, write_rows
@@ -21,6 +22,7 @@ from kit.runs.evaluate import evaluate
 from kit.runs.finished import FinishedRun
 from kit.runs.prepare import Prepared, prepare
 from kit.tasks.families.labeling.objectives import TaggingObjective
+from kit.tasks.registry import create_task, load_recipe
 
 ROWS = [
     {"tokens": ["Anna", "Li", "lives", "in", "Oslo"], "tags": ["B-PER", "I-PER", "O", "O", "B-LOC"]},
@@ -221,6 +223,28 @@ def test_tags_that_are_no_spans(tmp_path: Path) -> None:
     ready = prepared(tmp_path, rows, scheme="none", label_names=["DET", "NOUN"])
     assert list(ready.state.labels) == ["DET", "NOUN"]
     assert evaluated(ready).rows[0]["prediction"] == ["DET", "NOUN"]
+
+
+@pytest.mark.parametrize(
+    ("scheme", "names", "expected"),
+    [
+        ("none", ["DET", "NOUN", "VERB"], ["DET", "NOUN", "VERB"]),
+        ("BIO", ["O", "B-PER", "I-PER", "B-LOC", "padding"], ["O", "B-LOC", "I-LOC", "B-PER", "I-PER"]),
+    ],
+)
+def test_tags_that_the_data_names_are_known_even_if_train_has_none_of_them(
+    tmp_path: Path, scheme: str, names: list[str], expected: list[str]
+) -> None:
+    rows = [{"tokens": ["the", "cat"], "tags": [0, 1]}] * 3
+    for keys in ({"label_names": names}, {}):
+        sentences = Dataset.from_list(rows)
+        if not keys:  # a data set with class labels
+            features = Features({"tokens": List(Value("string")), "tags": List(ClassLabel(names=names))})
+            sentences = sentences.cast(features)
+        path = recipe(tmp_path, "tagging", {"path": "unused", "scheme": scheme, **keys})
+        task = create_task(load_recipe(path, rows={"train": sentences, "validation": sentences}))
+        splits = task.load_training_splits()
+        assert list(task.fit(splits, task.build_tokenizers(splits)).labels) == expected
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,11 @@
 """Image captioning: generate a text that describes an image."""
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from datasets import Dataset
 from torch import nn
 from transformers import AutoModelForImageTextToText, PreTrainedConfig, PreTrainedModel
@@ -25,49 +22,17 @@ from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.image_to_text import TASK as PIPELINE
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import BuiltModel, build_from_config, load_model
-from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
+from kit.pretrained.loading import BuiltModel
+from kit.tasks.captioning.examples import CaptionedImages
 from kit.tasks.captioning.images import Images, PixelReader, image_cost, image_processor_of
 from kit.tasks.captioning.inference import Captioner
 from kit.tasks.captioning.recipe import CaptioningRecipe
 from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import Sources, best_hypotheses, evaluate_generation, search_settings
-from kit.tasks.families.seq2seq.task import Seq2SeqTask, fit_to_tokenizer
+from kit.tasks.families.seq2seq.task import Seq2SeqTask
+from kit.tasks.stages import Encoded, TaskState, TextTokens, TokenView
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
-
-
-@dataclass(frozen=True)
-class CaptionedImages:
-    """Images and their captions. Each caption is an example."""
-
-    images: Images
-    captions: RaggedTokens
-    owners: np.ndarray
-    """Index of the image of each caption."""
-    truncated: int = 0
-
-    def __len__(self) -> int:
-        return len(self.captions)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.captions.lengths
-
-    def select(self, indices: np.ndarray) -> "CaptionedImages":
-        return CaptionedImages(self.images, self.captions.select(indices), self.owners[indices])
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        """Pixels and labels of these captions."""
-        return {
-            "pixel_values": self.images.pixels(self.owners[indices]),  # (batch, channels, side, side)
-            "labels": self.captions.padded(indices, IGNORE_INDEX),  # (batch, target)
-        }
-
-    def image_batch(self, indices: np.ndarray) -> Batch:
-        """Pixels of these images."""
-        return {"pixel_values": self.images.pixels(indices)}
-
 
 PLOTTED_IMAGES = 3  # images of the test split whose attention is plotted after training
 
@@ -93,13 +58,23 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
     def pipelines(self) -> tuple[str, ...]:
         return (PIPELINE,)
 
+    # ---- data --------------------------------------------------------------------------------------------------------
+
     def row_steps(self) -> RowSteps:
         return ImageSteps(self.recipe.data)
 
-    # ---- images and captions → batches -------------------------------------------------------------------------------
-
     def vocabulary_texts(self, rows: Dataset) -> list[str]:
         return [caption for captions in rows["caption"] for caption in captions]
+
+    def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        config = super().new_config(tokenizers)
+        if config.model_type not in self.recipe.kit_types:
+            raise RecipeError(
+                f"model.pretrained: {self.recipe.model.pretrained} is a {config.model_type}, not a captioner of kit."
+            )
+        if config.num_channels not in (1, 3):
+            raise RecipeError(f"model.num_channels: images have 3 color channels or 1, not {config.num_channels}.")
+        return config
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[CaptionedImages]:
         """Images and the tokens of their captions; training captions beyond data.max_length are dropped."""
@@ -117,44 +92,34 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
             raise DataError(
                 f"data.max_length: none of the {len(examples):,} captions is as short as {max_length} tokens."
             )
-        return Encoded(examples.select(np.flatnonzero(fits)), {"max_length": int((~fits).sum())})
+        kept = np.unique(owners[fits])  # a row is an image with all its captions
+        return Encoded(examples.select(np.flatnonzero(fits)), {"max_length": int((~fits).sum())}, kept)
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def batch_of(self, examples: CaptionedImages, indices: np.ndarray, state: TaskState) -> Batch:
+        return examples.batch(indices)
 
     def token_lists(self, examples: CaptionedImages, state: TaskState) -> dict[str, TextTokens]:
         return {"caption": TextTokens(examples.captions, state.tokenizers.source)}
+
+    def describe_batch(self, batch: Batch, state: TaskState) -> dict[str, TokenView]:
+        return {"caption": TokenView(state.tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
 
     def unreachable_references(self, examples: CaptionedImages) -> np.ndarray:
         lengths = examples.lengths
         return lengths[lengths > self.recipe.eval.max_new_tokens]
 
-    def describe_batch(self, batch: Batch, state: TaskState) -> dict[str, TokenView]:
-        return {"caption": TokenView(state.tokenizers.target, batch["labels"], batch["labels"] != IGNORE_INDEX)}
-
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
-    def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        config = super().new_config(tokenizers)
-        if config.model_type not in self.recipe.kit_types:
-            raise RecipeError(
-                f"model.pretrained: {self.recipe.model.pretrained} is a {config.model_type}, not a captioner of kit."
-            )
-        if config.num_channels not in (1, 3):
-            raise RecipeError(f"model.num_channels: images have 3 color channels or 1, not {config.num_channels}.")
-        return config
-
     def build_model(self, state: TaskState) -> BuiltModel:
-        section, train, notes = self.recipe.model, self.recipe.train, list[str]()
-        torch.manual_seed(train.seed)
-        if section.pretrained is None:
-            model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
-        else:
-            model = load_model(self.auto_class, section.pretrained, section.settings)
-            notes = fit_to_tokenizer(model, state.tokenizers, self.recipe)
-        if train.micro_batches > 1 and any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
+        built = super().build_model(state)
+        if self.recipe.train.micro_batches > 1 and any(isinstance(m, nn.BatchNorm2d) for m in built.model.modules()):
             raise RecipeError(
                 "train.micro_batches: the backbone normalizes over the images of a batch, so several micro-batches or "
                 "processes would change the training. Use one of each, or leave out model.backbone_config."
             )
-        return BuiltModel(model.to(getattr(torch, train.dtype)), notes=notes)
+        return built
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 
@@ -212,9 +177,6 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
             "max_new_tokens": self.recipe.eval.max_new_tokens,
             "background": self.recipe.model.settings.get("background", "#ffffff"),
         }
-
-    def batch_of(self, examples: CaptionedImages, indices: np.ndarray, state: TaskState) -> Batch:
-        return examples.batch(indices)
 
 
 def prediction_rows(rows: Dataset) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
 """Causal language modeling: predict the next token of documents that are packed into full blocks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import log
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -12,7 +11,6 @@ from datasets import Dataset
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
-    GenerationConfig,
     PreTrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -20,24 +18,23 @@ from transformers import (
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.contiguous import ContiguousPlan, stream_of
-from kit.data.batching.packing import CausalBlocks, document_positions
+from kit.data.batching.contiguous import ContiguousPlan
+from kit.data.batching.packing import CausalBlocks
 from kit.data.batching.plan import EpochPlan
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.batching.token_cache import Arrays, map_in_chunks
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
-from kit.decoding.settings import GenerationSettings
 from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.positions import position_limit
-from kit.tasks.base import Encoded, TextTokens, TokenView
+from kit.tasks.causal_lm.examples import TextBlocks, in_streams
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
+from kit.tasks.causal_lm.samples import sample_continuations
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer
 from kit.tasks.families.language_modeling.proofs import causal_batch
 from kit.tasks.families.language_modeling.task import (
@@ -46,37 +43,9 @@ from kit.tasks.families.language_modeling.task import (
     PlainTokens,
     perplexity,
 )
+from kit.tasks.stages import Encoded, TextTokens, TokenView
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
 from kit.training.objective import Batch, Objective
-
-
-@dataclass(frozen=True)
-class TextBlocks:
-    """The blocks of a split."""
-
-    blocks: CausalBlocks
-    bytes: int
-    """Length of the text in UTF-8, by which models with different tokenizers are compared."""
-    words: int
-    """Number of words, separated by white space."""
-    separate: bool
-    """Whether attention stays within a document."""
-    truncated: int = 0
-
-    def __len__(self) -> int:
-        return len(self.blocks)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.blocks.lengths
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        """`input_ids` and `labels`, which are shifted already."""
-        tokens, labels = self.blocks.batch(indices)
-        batch = {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}
-        if self.separate:
-            batch["position_ids"] = torch.from_numpy(document_positions(tokens, self.blocks.separator))
-        return batch
 
 
 class CausalLM(LanguageModelingTask[TextBlocks]):
@@ -100,14 +69,25 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         train = self.recipe.train
         return train.batch_size or max(1, (train.tokens_per_batch or 1) // self.recipe.data.block_size)
 
-    def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
-        if not self.recipe.data.carry_state:
-            return super().plan(examples, seed)
-        return ContiguousPlan(examples.lengths, self.streams, self.recipe.train.micro_batches)
+    # ---- data --------------------------------------------------------------------------------------------------------
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         if tokenizer.eos_token_id is None:
             raise RecipeError("tokenizer.pretrained: it has no end token, which separates documents. Use another one.")
+
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LanguageModelState:
+        state, data, recurrent = super().fit(splits, tokenizers), self.recipe.data, self.recipe.kit_types
+        kind = state.config.model_type
+        if data.separate_documents and kind in recurrent:
+            raise RecipeError(
+                f"data.separate_documents: a {kind} has no attention that could stay within a document. Leave it out."
+            )
+        if data.carry_state and kind not in recurrent:
+            raise RecipeError(
+                f"data.carry_state: a {kind} has no state to carry; recurrent models do (model.type: "
+                f"{', '.join(recurrent)}). Leave it out."
+            )
+        return state
 
     def encode_documents(
         self,
@@ -139,11 +119,6 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         size, words = arrays["sizes"].tolist()
         return TextBlocks(blocks, size, words, data.separate_documents)
 
-    def collate(
-        self, examples: TextBlocks, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
-    ) -> Batch:
-        return in_streams(examples, self.streams, indices) if self.recipe.data.carry_state else examples.batch(indices)
-
     def concat(self, parts: Sequence[TextBlocks], tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
         data, separator = self.recipe.data, tokenizer.eos_token_id
         first = np.array([separator], dtype=np.int32)
@@ -151,6 +126,18 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         blocks = CausalBlocks(stream, separator, data.block_size)
         size, words = sum(part.bytes for part in parts), sum(part.words for part in parts)
         return TextBlocks(blocks, size, words, data.separate_documents)
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def plan(self, examples: TextBlocks, seed: int | None = None) -> EpochPlan:
+        if not self.recipe.data.carry_state:
+            return super().plan(examples, seed)
+        return ContiguousPlan(examples.lengths, self.streams, self.recipe.train.micro_batches)
+
+    def collate(
+        self, examples: TextBlocks, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
+    ) -> Batch:
+        return in_streams(examples, self.streams, indices) if self.recipe.data.carry_state else examples.batch(indices)
 
     def token_lists(self, examples: TextBlocks, state: LanguageModelState) -> dict[str, TextTokens]:
         tokens = examples.blocks.stream[:-1]
@@ -164,22 +151,12 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
             "predicts": TokenView(tokenizer, batch["labels"], mask),
         }
 
-    def fit(self, splits: Splits, tokenizers: Tokenizers) -> LanguageModelState:
-        state, data, recurrent = super().fit(splits, tokenizers), self.recipe.data, self.recipe.kit_types
-        kind = state.config.model_type
-        if data.separate_documents and kind in recurrent:
-            raise RecipeError(
-                f"data.separate_documents: a {kind} has no attention that could stay within a document. Leave it out."
-            )
-        if data.carry_state and kind not in recurrent:
-            raise RecipeError(
-                f"data.carry_state: a {kind} has no state to carry; recurrent models do (model.type: "
-                f"{', '.join(recurrent)}). Leave it out."
-            )
-        return state
+    # ---- model and loss ----------------------------------------------------------------------------------------------
 
     def objective(self, model: PreTrainedModel, state: LanguageModelState) -> CausalLMObjective:
         return TruncatedBPTTObjective(model, self.streams) if self.recipe.data.carry_state else CausalLMObjective(model)
+
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -217,7 +194,9 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
             "examples": len(examples),
             "tokens": int(tokens),
         }
-        return Evaluation(figures, self.samples(objective.model, examples, state.tokenizers.source))
+        section, seed = self.recipe.eval, self.recipe.train.seed
+        samples = sample_continuations(objective.model, examples, state.tokenizers.source, section, seed)
+        return Evaluation(figures, samples)
 
     @torch.inference_mode()
     def read_through(self, model: PreTrainedModel, examples: TextBlocks, evaluator: Evaluator) -> list[float]:
@@ -234,41 +213,6 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
                 batch = {name: tensor.to(evaluator.device) for name, tensor in batch.items()}
                 sums.append([float(objective.summed_loss(batch)), *objective.normalizers(batch)])
         return evaluator.total(sums)
-
-    def samples(
-        self, model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase
-    ) -> list[dict[str, Any]]:
-        """Prompts from the split, each with a sampled continuation; the same weights give the same samples.
-
-        A continuation ends with the positions of the model, and so does a prompt one token earlier.
-        """
-        section, rows = self.recipe.eval, []
-        positions = position_limit(model.config) or section.prompt_tokens + section.max_new_tokens
-        settings = self.sampling(tokenizer)
-        indices = np.linspace(0, len(examples) - 1, section.examples).astype(int)
-        devices = [model.device] if model.device.type == "cuda" else []
-        with torch.random.fork_rng(devices), torch.inference_mode():
-            torch.manual_seed(self.recipe.train.seed)
-            for index in indices:
-                beginning = examples.batch(np.array([index]))["input_ids"][0, : section.prompt_tokens][: positions - 1]
-                separator = torch.tensor([tokenizer.eos_token_id])
-                prompt = beginning if len(beginning) else separator
-                settings.max_new_tokens = min(section.max_new_tokens, positions - len(prompt))
-                continuation = model.generate(
-                    input_ids=prompt[None].to(model.device),
-                    attention_mask=torch.ones(1, len(prompt), dtype=torch.long, device=model.device),
-                    generation_config=settings,
-                )[0, len(prompt) :]
-                rows.append({"prompt": tokenizer.decode(beginning), "prediction": tokenizer.decode(continuation)})
-        return rows
-
-    def sampling(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:
-        """The generation settings of `samples`."""
-        section = self.recipe.eval
-        settings = GenerationSettings(
-            max_new_tokens=section.max_new_tokens, do_sample=True, temperature=section.temperature, top_p=section.top_p
-        )
-        return settings.causal_config(tokenizer)
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         return f"{row['prompt']}│{row['prediction']}"
@@ -287,14 +231,10 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
             "examples_table": table(("prompt", "continuation"), examples),
         }
 
+    # ---- proofs ------------------------------------------------------------------------------------------------------
+
     def proof_batch(
         self, examples: TextBlocks, indices: np.ndarray, state: LanguageModelState, limit: int | None
     ) -> Batch:
         rows, pad = self.token_lists(examples, state)["text"].lists, state.tokenizers.source.pad_token_id
         return causal_batch([rows[int(index)] for index in indices], 0 if pad is None else pad, limit)
-
-
-def in_streams(examples: TextBlocks, streams: int, indices: np.ndarray) -> Batch:
-    """A batch with the `stream` that each row continues, and whether the stream starts there (`fresh`)."""
-    numbers, fresh = stream_of(indices, len(examples), streams)
-    return {**examples.batch(indices), "stream": torch.from_numpy(numbers), "fresh": torch.from_numpy(fresh)}

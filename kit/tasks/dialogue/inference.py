@@ -15,7 +15,7 @@ from kit.prediction.engine import Encoded
 from kit.prediction.issues import longer_than
 from kit.prediction.options import SAMPLING, PlotOptions
 from kit.prediction.text import BLANK, CHARACTERS_PER_TOKEN, MAX_SOURCE_TOKENS, encode_blank
-from kit.tasks.dialogue.data import Conversations
+from kit.tasks.dialogue.examples import Conversations
 from kit.tasks.families.seq2seq.inference import Seq2SeqPredictor
 
 if TYPE_CHECKING:

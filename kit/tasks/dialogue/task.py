@@ -26,22 +26,20 @@ from kit.errors import DataError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
-from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns, recent_turns
+from kit.pipelines.dialogue import SETTINGS, TASK, reads_turns
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import BuiltModel
 from kit.pretrained.positions import encode_truncated, position_limit
-from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
-from kit.tasks.dialogue.data import Conversations, in_replies
+from kit.tasks.dialogue.examples import EMPTY, POSITIONS, Conversations, encode_histories, filter_lengths
 from kit.tasks.dialogue.inference import Responder
 from kit.tasks.dialogue.recipe import DialogueRecipe
+from kit.tasks.dialogue.rows import in_replies
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.text import TextToTextTask
+from kit.tasks.stages import Encoded, TaskState, TextTokens, TokenView
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
-
-EMPTY, POSITIONS = "empty", "positions"
-"""Names of the filters that drop empty replies, and replies that are too long for the model."""
 
 
 class Dialogue(TextToTextTask[Conversations]):
@@ -62,7 +60,7 @@ class Dialogue(TextToTextTask[Conversations]):
     def pipelines(self) -> tuple[str, ...]:
         return (TASK,)
 
-    # ---- dialogues → replies → tokens --------------------------------------------------------------------------------
+    # ---- data --------------------------------------------------------------------------------------------------------
 
     def load_splits(self) -> Splits:
         """A row for each reply. Dialogues are assigned to splits as a whole."""
@@ -85,6 +83,11 @@ class Dialogue(TextToTextTask[Conversations]):
             turns = [turn for turns in ColumnView(rows, "turns") for turn in turns]
         return [*turns, *ColumnView(rows, "target")]
 
+    def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
+        config = super().new_config(tokenizers)
+        setattr(config, SETTINGS, {"max_turns": self.recipe.data.max_turns})
+        return config
+
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[Conversations]:
         """Old turns are truncated to the model's positions. So are replies, but too long training replies are
         dropped."""
@@ -105,33 +108,14 @@ class Dialogue(TextToTextTask[Conversations]):
         return Encoded(replace(examples.select(kept), truncated=examples.truncated), dropped, kept)
 
     def filter_lengths(self, examples: Conversations, state: TaskState) -> tuple[np.ndarray, dict[str, int]]:
-        """Which examples pass the filters of the recipe, and how many each filter drops (the first one counts)."""
-        tokenizers = state.tokenizers
-        reply = examples.target.lengths - len(tokenizers.encode_empty_target())
-        longest = np.maximum(reply, examples.longest_turns - len(tokenizers.encode_empty_source()))
-        filters = {
-            EMPTY: reply < 1,
-            "max_length": longest > (self.recipe.data.max_length or np.inf),
-            POSITIONS: examples.target.lengths > (position_limit(state.config) or np.inf),
-        }
-        keep, dropped = np.ones(len(examples), dtype=bool), {}
-        for name, rejected in filters.items():
-            dropped[name] = int((keep & rejected).sum())
-            keep &= ~rejected
-        return keep, dropped
+        """Which examples pass the filters of the recipe, and how many each filter drops."""
+        return filter_lengths(examples, self.recipe.data, state.tokenizers, position_limit(state.config))
 
-    def filter_name(self, name: str) -> str:
-        names = {EMPTY: "an empty reply", POSITIONS: "the positions of the model"}
-        return names.get(name) or super().filter_name(name)
-
-    # ---- tokens → batches --------------------------------------------------------------------------------------------
+    # ---- batches -----------------------------------------------------------------------------------------------------
 
     def token_lists(self, examples: Conversations, state: TaskState) -> dict[str, TextTokens]:
         source, target = state.tokenizers.source, state.tokenizers.target
         return {"turns": TextTokens(examples.source, source), "reply": TextTokens(examples.target, target)}
-
-    def beyond_filters(self, examples: Conversations, state: TaskState) -> dict[str, int]:
-        return self.filter_lengths(examples, state)[1]
 
     def describe_batch(self, batch: Batch, state: TaskState) -> dict[str, TokenView]:
         source, target = state.tokenizers.source, state.tokenizers.target
@@ -140,12 +124,14 @@ class Dialogue(TextToTextTask[Conversations]):
             "reply": TokenView(target, batch["labels"], batch["labels"] != IGNORE_INDEX),
         }
 
-    # ---- model and loss ----------------------------------------------------------------------------------------------
+    def beyond_filters(self, examples: Conversations, state: TaskState) -> dict[str, int]:
+        return self.filter_lengths(examples, state)[1]
 
-    def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
-        config = super().new_config(tokenizers)
-        setattr(config, SETTINGS, {"max_turns": self.recipe.data.max_turns})
-        return config
+    def filter_name(self, name: str) -> str:
+        names = {EMPTY: "an empty reply", POSITIONS: "the positions of the model"}
+        return names.get(name) or super().filter_name(name)
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
 
     def build_model(self, state: TaskState) -> BuiltModel:
         built = super().build_model(state)
@@ -206,25 +192,6 @@ class Dialogue(TextToTextTask[Conversations]):
             "max_turns": self.recipe.data.max_turns,
             "max_new_tokens": self.recipe.eval.max_new_tokens,
         }
-
-
-def encode_histories(
-    histories: Any, tokenizers: Tokenizers, max_turns: int | None, limit: int | None
-) -> tuple[list[list[list[int]]], set[int]]:
-    """The tokens of the turns that the model reads of each dialogue, and which dialogues exceed `limit` tokens.
-
-    A turn is tokenized once, however many replies follow it.
-    """
-    recent = [turns if max_turns is None else turns[-max_turns:] for turns in histories]
-    distinct = list(dict.fromkeys(turn for turns in recent for turn in turns))
-    ids = dict(zip(distinct, tokenizers.encode_source(distinct), strict=True))
-    encoded, truncated = [], set()
-    for index, turns in enumerate(recent):
-        kept, is_truncated = recent_turns([ids[turn] for turn in turns], None, limit)
-        encoded.append(kept)
-        if is_truncated:
-            truncated.add(index)
-    return encoded, truncated
 
 
 def answer_figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kit.tasks.forecasting.series import Array, Series, Windows
+from kit.tasks.forecasting.examples import Windows
+from kit.tasks.forecasting.series import Array, Series
 
 BATCH_SIZE = 1000
 """In windows: bounds the memory of a rollout, and changes no figure."""

@@ -6,11 +6,16 @@ from typing import Any
 
 import numpy as np
 from scipy.stats import norm
+from torch import Tensor
 
+from kit.evaluation.evaluator import Evaluator
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
+from kit.tasks.forecasting.examples import Windows
+from kit.tasks.forecasting.objective import ForecastObjective, past_inputs
 from kit.tasks.forecasting.regression import HorizonRegression, best_regression
 from kit.tasks.forecasting.season import seasonal_naive
-from kit.tasks.forecasting.series import Array, Series, Windows
+from kit.tasks.forecasting.series import Array, Series
+from kit.training.objective import Batch
 
 ERRORS: dict[str, Callable[[Array], Array]] = {"mse": np.square, "mae": np.abs}
 INTERVALS = (50, 90)
@@ -35,11 +40,11 @@ class Baselines:
     def forecasts(self, past: Array, context: Array, horizon: int) -> dict[str, Array]:
         """A forecast (batch, horizon, value_size) of each, by the prefix of its figures."""
         last = persistence(past, horizon)
-        found = {"persistence_": last}
+        forecasts = {"persistence_": last}
         if self.season is not None:
             repeated = seasonal_naive(past, horizon, self.season)
-            found["seasonal_"] = np.where(np.isnan(repeated), last, repeated)
-        return found | {
+            forecasts["seasonal_"] = np.where(np.isnan(repeated), last, repeated)
+        return forecasts | {
             "linear_": self.autoregression.predict(past, context, horizon),
             "regression_": self.regression.predict(past, context, horizon),
         }
@@ -48,6 +53,25 @@ class Baselines:
         """What was selected."""
         season = {} if self.season is None else {"season": self.season}
         return {**season, "linear_order": self.autoregression.order, "regression_order": self.regression.order}
+
+
+def roll_out(objective: ForecastObjective, windows: Windows, evaluator: Evaluator) -> tuple[float, Array, Array | None]:
+    """The mean loss of a value with teacher forcing, and the predictions and standard deviations (windows, horizon,
+    value_size) of a rollout, in which the model reads its own predictions. A squared loss has no standard
+    deviations."""
+    objective.eval()
+    model: Any = objective.model
+
+    def compute(batch: Batch) -> tuple[list[Array], list[Tensor | float]]:
+        output = model.predict(**past_inputs(batch), horizon=windows.horizon)
+        parts = [part for part in (output.predictions, output.scales) if part is not None]
+        # (batch, 1 or 2, horizon, …)
+        numbers = np.stack([part.cpu().numpy() for part in parts], axis=1, dtype=np.float64)
+        return list(numbers), [objective.summed_loss(batch), *objective.normalizers(batch)]
+
+    outputs, (loss, count) = evaluator.outputs_and_sums(windows.lengths, windows.batch, compute)
+    predictions, *scales = np.moveaxis(np.stack(outputs), 1, 0)
+    return loss / max(count, 1), predictions, scales[0] if scales else None
 
 
 def mean_errors(predictions: Array, future: Array, metrics: Sequence[str]) -> dict[str, float]:
@@ -92,6 +116,18 @@ def rounded_means(numbers: Array, axes: tuple[int, ...]) -> list[float]:
     present = ~np.isnan(numbers)
     means = np.nansum(numbers, axis=axes) / np.maximum(present.sum(axis=axes), 1)
     return [round_to_single(mean) for mean in means]
+
+
+def prediction_rows(windows: Windows, future: Array, predictions: Array, scales: Array | None) -> list[dict[str, Any]]:
+    """A row for each window: its series and first step, the dates, true values and forecasts of its horizon."""
+    rows = []
+    for index, (number, start) in enumerate(windows.positions.tolist()):
+        dates = windows.dates(index)
+        row: dict[str, Any] = {"series": windows.series[number].name, "start": start}
+        row |= {} if dates is None else {"dates": dates}
+        row |= {"target": as_lists(future[index]), "prediction": as_lists(predictions[index])}
+        rows.append(row if scales is None else row | {"scale": as_lists(scales[index])})
+    return rows
 
 
 def as_lists(steps: Array) -> list[list[float | None]]:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from kit.tasks.forecasting.baselines import BATCH_SIZE, forward_fill
-from kit.tasks.forecasting.series import Array, Series, Windows, windows_of
+from kit.tasks.forecasting.examples import Windows, windows_of
+from kit.tasks.forecasting.series import Array, Series
 
 MOST_WINDOWS = 20_000
 """Of the training data, evenly spaced: more change the weights little, and bound the time."""

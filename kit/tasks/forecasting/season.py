@@ -35,13 +35,13 @@ def find_season(series: Sequence[Series], longest: int, horizon: int) -> int | N
 def squared_differences(series: Sequence[Series], longest: int) -> Array:
     """(longest + 1,): the mean squared difference of values so many steps apart, relative to the variance of each kind
     of value; infinite where no two values are so far apart."""
-    values = np.concatenate([one.values for one in series])
+    values = np.concatenate([item.values for item in series])
     variance = np.nanvar(values, axis=0)
     scale = np.sqrt(np.where(variance > 0, variance, 1))
     totals, counts = np.zeros(longest + 1), np.zeros(longest + 1)
-    for one in series:
-        scaled = one.values / scale
-        for lag in range(1, min(longest, len(one) - 1) + 1):
+    for item in series:
+        scaled = item.values / scale
+        for lag in range(1, min(longest, len(item) - 1) + 1):
             squares = np.square(scaled[lag:] - scaled[:-lag])
             present = ~np.isnan(squares)
             totals[lag] += squares[present].sum()

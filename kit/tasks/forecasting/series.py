@@ -1,4 +1,4 @@
-"""Time series: from tables, with a row for each step or for each series, to arrays and to windows."""
+"""Time series: from tables, with a row for each step or for each series, to arrays."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from kit.data.rows import to_dataset
 from kit.errors import DataError, did_you_mean
@@ -91,7 +89,7 @@ def read_series(rows: "Dataset", data: "ForecastingData", where: str, complete: 
     kind = rows.data.schema.field(data.targets[0]).type
     is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
     series = _series_of_rows(rows, data, where) if is_list else _series_of_steps(rows, data, where)
-    return [_checked(one, data, f'{where}, series "{one.name}"', complete) for one in series]
+    return [_checked(item, data, f'{where}, series "{item.name}"', complete) for item in series]
 
 
 def _series_of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
@@ -206,15 +204,15 @@ def _checked(series: Series, data: "ForecastingData", where: str, complete: bool
 def as_rows(series: Sequence[Series]) -> "Dataset":
     """A row for each series."""
     columns = {
-        "series": [one.name for one in series],
-        "values": [[[None if math.isnan(x) else x for x in step] for step in one.values.tolist()] for one in series],
-        "context": [one.context.tolist() for one in series],
+        "series": [item.name for item in series],
+        "values": [[[None if math.isnan(x) else x for x in step] for step in item.values.tolist()] for item in series],
+        "context": [item.context.tolist() for item in series],
     }
     table = pa.table(columns, SCHEMA)
     if series and series[0].dates is not None:
-        dates = [None if one.dates is None else one.dates.astype(np.int64).tolist() for one in series]
+        dates = [None if item.dates is None else item.dates.astype(np.int64).tolist() for item in series]
         table = table.append_column(DATES, pa.array(dates, pa.list_(pa.int64())))
-        table = table.append_column(UTC, pa.array([one.utc for one in series]))
+        table = table.append_column(UTC, pa.array([item.utc for item in series]))
     return to_dataset(table)
 
 
@@ -227,73 +225,3 @@ def from_rows(rows: "Dataset") -> list[Series]:
         dates = np.array(row[DATES], dtype="datetime64[us]") if row.get(DATES) is not None else None
         series.append(Series(row["series"], values, context, dates, bool(row.get(UTC))))
     return series
-
-
-# ---- windows ---------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Windows of series: steps to read, followed by steps to predict."""
-
-    series: list[Series]
-    positions: NDArray[np.int64]  # (windows, 2): index of the series, and first step of the window
-    history: int
-    horizon: int
-    truncated: int = 0
-
-    def __len__(self) -> int:
-        return len(self.positions)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return np.full(len(self), self.history + self.horizon, dtype=np.int64)
-
-    @property
-    def value_size(self) -> int:
-        return self.series[0].value_size
-
-    @property
-    def context_size(self) -> int:
-        return self.series[0].context_size
-
-    def dates(self, index: int) -> list[str] | None:
-        """The dates of the steps to predict of a window; None if the series has none."""
-        number, start = self.positions[index].tolist()
-        return self.series[number].date_texts(start + self.history, start + self.history + self.horizon)
-
-    def arrays(self, indices: np.ndarray) -> tuple[Array, Array]:
-        """Values and context (batch, history + horizon, …) of these windows."""
-        length = self.history + self.horizon
-        parts = [(self.series[number], start) for number, start in self.positions[indices].tolist()]
-        values = np.stack([one.values[start : start + length] for one, start in parts])
-        return values, np.stack([one.context[start : start + length] for one, start in parts])
-
-    def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """The model inputs: past_… (batch, history, …) and future_… (batch, horizon, …)."""
-        values, context = self.arrays(indices)
-        present = ~np.isnan(values).any(-1)
-        sides = {
-            "values": torch.from_numpy(np.nan_to_num(values).astype(np.float32)),
-            "mask": torch.from_numpy(present),
-            "context": torch.from_numpy(context.astype(np.float32)),
-        }
-        if self.context_size == 0:
-            del sides["context"]
-        past = {f"past_{name}": tensor[:, : self.history] for name, tensor in sides.items()}
-        return past | {f"future_{name}": tensor[:, self.history :] for name, tensor in sides.items()}
-
-
-def windows_of(series: list[Series], history: int, horizon: int, stride: int) -> Windows:
-    """The windows that start every `stride` steps of each series.
-
-    A window needs at least one complete step in its history and one in its horizon; all others are left out.
-    """
-    positions = []
-    for number, steps in enumerate(series):
-        present = steps.present
-        for start in range(0, len(steps) - history - horizon + 1, stride):
-            split = start + history
-            if present[start:split].any() and present[split : split + horizon].any():
-                positions.append((number, start))
-    return Windows(series, np.array(positions, dtype=np.int64).reshape(-1, 2), history, horizon)

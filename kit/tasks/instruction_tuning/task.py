@@ -2,13 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from datasets import Dataset
 from torch import Tensor
 from transformers import (
@@ -21,7 +19,7 @@ from transformers import (
 
 from kit.cards.markdown import code, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
+from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, train_tokenizer
@@ -37,64 +35,19 @@ from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.positions import check_length, position_limit
 from kit.pretrained.vocabulary import named_tokenizers
-from kit.tasks.base import Encoded, Task, TaskState, TextTokens, TokenView
+from kit.tasks.base import Task
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
-from kit.tasks.families.language_modeling.task import PLAIN, new_config, perplexity
-from kit.tasks.instruction_tuning.inference import Answerer, tokenize_prompts
+from kit.tasks.families.language_modeling.task import new_config, perplexity
+from kit.tasks.instruction_tuning.examples import PromptExamples, encode_prompts, truncate_to_positions
+from kit.tasks.instruction_tuning.inference import Answerer
 from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe
+from kit.tasks.stages import Encoded, TaskState, TextTokens, TokenView
 from kit.training.lm_objectives import AnswerObjective
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
-
-
-@dataclass(frozen=True)
-class PromptExamples:
-    """Encoded prompts with their answers, each of which ends with the end token."""
-
-    prompts: RaggedTokens
-    answers: RaggedTokens
-    pad: int
-    truncated: int = 0
-
-    def __len__(self) -> int:
-        return len(self.prompts)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of tokens that the model reads: the last token is only predicted."""
-        return self.prompts.lengths + self.answers.lengths - 1
-
-    def select(self, indices: np.ndarray) -> "PromptExamples":
-        return PromptExamples(self.prompts.select(indices), self.answers.select(indices), self.pad, self.truncated)
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        """Prompt and answer of each example in one row. `labels` are shifted: the label of the last token of the prompt
-        is the first token of the answer, and earlier tokens have none."""
-        texts = [np.concatenate([self.prompts[i], self.answers[i]]) for i in indices]
-        labels = [
-            np.concatenate([np.full(len(self.prompts[i]) - 1, IGNORE_INDEX, dtype=np.int32), self.answers[i]])
-            for i in indices
-        ]
-        rows = np.arange(len(indices))
-        input_ids = RaggedTokens(ids[:-1] for ids in texts).padded(rows, self.pad)  # (batch, longest)
-        lengths = torch.from_numpy(self.lengths[indices])
-        return {
-            "input_ids": input_ids,
-            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths[:, None]).long(),
-            "labels": RaggedTokens(labels).padded(rows, IGNORE_INDEX),
-        }
-
-    def prompt_batch(self, indices: np.ndarray) -> Batch:
-        """The prompts alone, padded on the left, so that generation continues from the end of each."""
-        prompts = [self.prompts[i] for i in indices]
-        longest = max(map(len, prompts))
-        missing = torch.tensor([[longest - len(ids)] for ids in prompts])  # (batch, 1)
-        rows = [np.concatenate([np.full(longest - len(ids), self.pad), ids]) for ids in prompts]
-        mask = (torch.arange(longest) >= missing).long()
-        return {"input_ids": torch.from_numpy(np.stack(rows)).long(), "attention_mask": mask}
 
 
 class InstructionTuning(Task[PromptExamples, TaskState]):
@@ -114,7 +67,7 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
     def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> Answerer:
         return Answerer(folder, options)
 
-    # ---- state -------------------------------------------------------------------------------------------------------
+    # ---- data --------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         tokenizers = named_tokenizers(self.recipe)
@@ -136,59 +89,19 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> TaskState:
         return TaskState(Tokenizers.load(folder.path), folder.config)
 
-    # ---- prompts and answers → examples ------------------------------------------------------------------------------
-
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[PromptExamples]:
         """Training examples that are too long are dropped; other examples are truncated."""
-        examples, limit = self.encode_rows(rows, state.tokenizers, split), position_limit(state.config)
+        data, limit = self.recipe.data, position_limit(state.config)
+        examples = encode_prompts(rows, state.tokenizers.source, data, split)
         if split != "train":
-            return Encoded(self.fit_to_positions(examples, limit))
-        fits = examples.lengths + 1 <= (self.recipe.data.max_length or limit or np.inf)
+            return Encoded(truncate_to_positions(examples, limit, self.recipe.eval.max_new_tokens))
+        fits = examples.lengths + 1 <= (data.max_length or limit or np.inf)
         if not fits.any():
             raise DataError("data.max_length: no training example is short enough.")
-        return Encoded(examples.select(np.flatnonzero(fits)), {"max_length": int((~fits).sum())})
+        kept = np.flatnonzero(fits)
+        return Encoded(examples.select(kept), {"max_length": int((~fits).sum())}, kept)
 
-    def encode_rows(self, rows: Dataset, tokenizers: Tokenizers, split: str) -> PromptExamples:
-        """Prompts in the template, and answers with the end token.
-
-        They are tokenized separately, so that a prompt has the same tokens whatever its answer, as in inference.
-        """
-        tokenizer, data = tokenizers.source, self.recipe.data
-        prompts = tokenize_prompts(tokenizer, data.template, list(ColumnView(rows, "prompt")))
-        for number, ids in enumerate(prompts, start=1):
-            if not ids:
-                raise DataError(f"data.prompt: {data.path}, {split}, row {number}: there is no token to answer to.")
-        texts = list(ColumnView(rows, "answer"))
-        answers = tokenizer(texts, **PLAIN)["input_ids"] if texts else []
-        ended = RaggedTokens([*ids, tokenizer.eos_token_id] for ids in answers)
-        pad = tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id
-        return PromptExamples(RaggedTokens(prompts), ended, pad)
-
-    def fit_to_positions(self, examples: PromptExamples, limit: int | None) -> PromptExamples:
-        """The examples cut to `limit` positions, None for no limit, and how many had to be cut.
-
-        A prompt loses its beginning, so that its answer, or eval.max_new_tokens of output, fits after it. An answer
-        loses its end only if it fills the positions alone. Raises RecipeError if there is no room for a prompt.
-        """
-        if limit is None:
-            return examples
-        max_new_tokens = self.recipe.eval.max_new_tokens
-        if max_new_tokens >= limit:
-            raise RecipeError(
-                f"eval.max_new_tokens: {max_new_tokens} leaves no room for a prompt: the model has {limit} positions."
-            )
-        answers = [examples.answers[i][: limit - 1] for i in range(len(examples))]
-        rooms = [limit - max(max_new_tokens, len(answer)) for answer in answers]
-        prompts = [examples.prompts[i][-room:] for i, room in enumerate(rooms)]
-        truncated = [
-            len(prompt) < prompt_length or len(answer) < answer_length
-            for prompt, prompt_length, answer, answer_length in zip(
-                prompts, examples.prompts.lengths, answers, examples.answers.lengths, strict=True
-            )
-        ]
-        # the lengths are NumPy's, and so would be their sum, which JSON does not have
-        count = int(np.count_nonzero(truncated))
-        return PromptExamples(RaggedTokens(prompts), RaggedTokens(answers), examples.pad, count)
+    # ---- batches -----------------------------------------------------------------------------------------------------
 
     def token_lists(self, examples: PromptExamples, state: TaskState) -> dict[str, TextTokens]:
         tokenizer = state.tokenizers.source
@@ -207,10 +120,6 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         return AnswerObjective(model)
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
-
-    @property
-    def evaluates_alike(self) -> bool:
-        return True
 
     def evaluate(
         self,
@@ -246,6 +155,10 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
             figures[UNKNOWN_TOKENS] = unknown
         predictions, references = [row["prediction"] for row in predicted], [row["answer"] for row in predicted]
         return Evaluation(figures | compute_metrics(section.metrics, predictions, references), predicted)
+
+    @property
+    def evaluates_alike(self) -> bool:
+        return True
 
     def answers(
         self,
@@ -302,6 +215,8 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
             "examples_split": split,
             "examples_table": table(headings, examples),
         }
+
+    # ---- proofs ------------------------------------------------------------------------------------------------------
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
         splits = self.load_training_splits()

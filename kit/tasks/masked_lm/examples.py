@@ -1,23 +1,20 @@
-"""Examples of masked language modeling: tokens that know which of them begin a word, and batches with masks."""
+"""Masked texts as examples: tokens, some of which a batch masks, differently each time."""
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Self
 
 import numpy as np
 import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from kit.data.batching.packing import pack_masked_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
-from kit.data.text.sentences import split_sentences
-from kit.tasks.families.language_modeling.task import PLAIN
 from kit.tasks.masked_lm.masking import Masking
+from kit.tasks.masked_lm.sentence_pairs import SentencePair
 from kit.training.objective import Batch
-
-BLANK_LINE = re.compile(r"\n[^\S\n]*\n")
-"""The end of a paragraph. WikiText has a space in its blank lines."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +35,26 @@ class MaskedExamples:
     left_out: Mapping[str, int] = field(default_factory=dict)
     """Documents and segments that make no pair, by reason."""
     truncated: int = 0
+    """Always 0: blocks and pairs are made to fit."""
+
+    @classmethod
+    def of_blocks(
+        cls, documents: RaggedTokens, tokenizer: PreTrainedTokenizerBase, block_size: int, **settings: Any
+    ) -> Self:
+        """Blocks packed full of the marked tokens of documents."""
+        start, separator = marked_specials(tokenizer)
+        return cls(pack_masked_rows(documents, start, separator, block_size), None, None, **settings)
+
+    @classmethod
+    def of_pairs(cls, pairs: Sequence[SentencePair], tokenizer: PreTrainedTokenizerBase, **settings: Any) -> Self:
+        """Pairs of segments of marked tokens: [CLS] first [SEP] second [SEP]."""
+        start, separator = marked_specials(tokenizer)
+        return cls(
+            RaggedTokens([start, *pair.first, separator, *pair.second, separator] for pair in pairs),
+            np.array([len(pair.first) + 2 for pair in pairs], dtype=np.int64),
+            np.array([pair.label for pair in pairs], dtype=np.int64),
+            **settings,
+        )
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -79,6 +96,12 @@ class MaskedExamples:
             batch["next_sentence_label"] = torch.from_numpy(self.pair_labels[indices])
         return batch
 
+    @property
+    def are_measurable(self) -> bool:
+        """Whether an evaluation masks any token of these examples."""
+        batches = (self.evaluation_batch(np.array([index])) for index in range(len(self)))
+        return any(bool((batch["labels"] != IGNORE_INDEX).any()) for batch in batches)
+
     def evaluation_batch(self, indices: np.ndarray) -> Batch:
         """A batch in which the index of each example seeds its mask, whatever the other examples are."""
         singles = [self.batch(np.array([index]), np.random.default_rng([0, int(index)])) for index in indices]
@@ -93,51 +116,6 @@ class MaskedExamples:
         return {name: torch.cat([padded(name, single[name]) for single in singles]) for name in singles[0]}
 
 
-@dataclass(frozen=True)
-class DocumentTokenizer:
-    """Tokenizes documents and marks where words begin; a class, so that worker processes can receive it."""
-
-    tokenizer: PreTrainedTokenizerBase
-
-    def __call__(self, texts: list[str]) -> RaggedTokens:
-        """The marked tokens of each document."""
-        return RaggedTokens(marked_tokens([one_line(text) for text in texts], self.tokenizer))
-
-
-@dataclass(frozen=True)
-class SentenceTokenizer:
-    """Tokenizes the sentences of documents and marks where words begin; a class, as `DocumentTokenizer`."""
-
-    tokenizer: PreTrainedTokenizerBase
-    language: str
-
-    def __call__(self, texts: list[str]) -> list[list[list[int]]]:
-        """The marked tokens of each sentence of each document."""
-        return [marked_tokens(self.sentences(text), self.tokenizer) for text in texts]
-
-    def sentences(self, text: str) -> list[str]:
-        """The sentences of a document, each on one line; none crosses the end of a paragraph."""
-        return [
-            one_line(sentence.text)
-            for paragraph in BLANK_LINE.split(text)
-            if paragraph.strip()
-            for sentence in split_sentences(paragraph, self.language)
-        ]
-
-
-def one_line(text: str) -> str:
-    """The text with single spaces and without line ends: the layout of a document is not part of its words."""
-    return " ".join(text.split())
-
-
-def marked_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The tokens of each text, each as 2 · id + whether it begins a word."""
-    if not texts:
-        return []
-    encoding = tokenizer(texts, **PLAIN)
-    marked = []
-    for number, ids in enumerate(encoding["input_ids"]):
-        words = encoding.word_ids(number) if tokenizer.is_fast else list(range(len(ids)))
-        begins = [index == 0 or words[index] != words[index - 1] for index in range(len(ids))]
-        marked.append([(token << 1) + begin for token, begin in zip(ids, begins, strict=True)])
-    return marked
+def marked_specials(tokenizer: PreTrainedTokenizerBase) -> tuple[int, int]:
+    """The first token of every text and the one that ends a segment, each as 2 · id + 1: it begins a word."""
+    return (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1

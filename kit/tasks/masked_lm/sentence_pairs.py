@@ -83,9 +83,9 @@ def make_pairs(
         return SentencePairs(pairs, one_sentence)
     couples = couple(consecutive, random)
     seconds: dict[int, tuple[list[int], int]] = {}
-    for (one, other), exchanged in zip(couples, half(len(couples), random), strict=True):
-        length = min(len(consecutive[one].second), len(consecutive[other].second))
-        for index, partner in ((one, other), (other, one)):
+    for (first, second), exchanged in zip(couples, half(len(couples), random), strict=True):
+        length = min(len(consecutive[first].second), len(consecutive[second].second))
+        for index, partner in ((first, second), (second, first)):
             text = consecutive[partner if exchanged else index].second[:length]
             seconds[index] = text, IS_NOT_NEXT if exchanged else IS_NEXT
     pairs = [SentencePair(consecutive[index].first, *seconds[index]) for index in sorted(seconds)]
@@ -158,15 +158,15 @@ def couple(pairs: Sequence[Consecutive], random: np.random.Generator) -> list[tu
         return couples
     # two that wait can share the members of a couple without their document
     document = pairs[waiting[0]].document
-    divisible = [one for one in couples if without(document, one)]
-    couples = [one for one in couples if not without(document, one)]
+    divisible = [pair for pair in couples if without(document, pair)]
+    couples = [pair for pair in couples if not without(document, pair)]
     lengths = [length(longer) for _, longer in divisible]  # ascending
     while len(waiting) >= 2 and divisible:
         longer, shorter = waiting.pop(), waiting.pop()
         nearest = min(bisect_left(lengths, length(longer)), len(divisible) - 1)
         del lengths[nearest]
-        one, other = divisible.pop(nearest)
-        couples += [(shorter, one), (longer, other)]
+        first, second = divisible.pop(nearest)
+        couples += [(shorter, first), (longer, second)]
     return couples + divisible
 
 

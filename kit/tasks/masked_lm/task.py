@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from datasets import Dataset
 from torch import Tensor, nn
 from transformers import (
@@ -18,7 +17,6 @@ from transformers import (
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import predicted_rows
-from kit.data.batching.packing import pack_masked_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.batching.token_cache import Arrays, map_in_chunks
 from kit.data.rows import ColumnView
@@ -33,18 +31,20 @@ from kit.pretrained.architecture import is_causal_lm, is_saved_as
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import BuiltModel
 from kit.system.files import read_json
-from kit.tasks.base import Encoded, TextTokens, TokenView
 from kit.tasks.families.language_modeling.task import (
     STREAM,
     LanguageModelingTask,
     LanguageModelState,
     perplexity,
 )
-from kit.tasks.masked_lm.examples import DocumentTokenizer, MaskedExamples, SentenceTokenizer
+from kit.tasks.masked_lm.examples import MaskedExamples
 from kit.tasks.masked_lm.inference import MaskFiller
 from kit.tasks.masked_lm.masking import Masking
 from kit.tasks.masked_lm.recipe import MaskedLMRecipe
+from kit.tasks.masked_lm.samples import sample_predictions
 from kit.tasks.masked_lm.sentence_pairs import LABEL_NAMES, SCHEME, make_pairs
+from kit.tasks.masked_lm.tokenization import DocumentTokenizer, SentenceTokenizer
+from kit.tasks.stages import Encoded, TextTokens, TokenView
 from kit.training.lm_objectives import MaskedLMObjective
 from kit.training.objective import Batch, Objective
 
@@ -77,12 +77,27 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
     def auto_class(self) -> Any:
         return AutoModelForMaskedLM if self.recipe.data.pairs == "none" else AutoModelForPreTraining
 
+    @property
+    def pair_names(self) -> tuple[str, str]:
+        """The names of the labels of pairs."""
+        return LABEL_NAMES[self.recipe.data.pairs]
+
+    # ---- data --------------------------------------------------------------------------------------------------------
+
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         for name in ("mask", "cls", "sep", "pad"):
             if getattr(tokenizer, f"{name}_token_id") is None:
                 raise RecipeError(f"tokenizer.pretrained: it has no {name} token, as masked language models need it.")
 
-    # ---- documents → examples ----------------------------------------------------------------------------------------
+    def encode(self, rows: Dataset, state: LanguageModelState, split: str) -> Encoded[MaskedExamples]:
+        encoded = super().encode(rows, state, split)
+        if split != "train" and not encoded.examples.are_measurable:
+            data = self.recipe.data
+            raise DataError(
+                f"data.{split}: {data.path} has so little text in {split} that no token of it is masked with "
+                f"data.mlm_probability={data.mlm_probability}, so there is nothing to measure. Use more text."
+            )
+        return encoded
 
     def encode_documents(
         self,
@@ -94,10 +109,9 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
     ) -> MaskedExamples:
         tokenizer, data = tokenizers.source, self.recipe.data
         masking, texts = self.masking_settings(tokenizer), ColumnView(rows, "text")
-        first, separator = (tokenizer.cls_token_id << 1) + 1, (tokenizer.sep_token_id << 1) + 1
         if data.pairs == "none":
             documents = RaggedTokens.concat(list(map_in_chunks(texts, DocumentTokenizer(tokenizer), workers, advance)))
-            return MaskedExamples(pack_masked_rows(documents, first, separator, data.block_size), None, None, **masking)
+            return MaskedExamples.of_blocks(documents, tokenizer, data.block_size, **masking)
         work = SentenceTokenizer(tokenizer, data.language)
         documents_of_sentences = [
             document for portion in map_in_chunks(texts, work, workers, advance) for document in portion
@@ -109,16 +123,10 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             for number in range(passes)
         ]
         pairs = [pair for of_pass in made for pair in of_pass.pairs]
-        left_out = {ONE_SENTENCE: made[0].one_sentence, UNCOUPLED: sum(of_pass.uncoupled for of_pass in made)}
         if not pairs and split != STREAM:  # a part of a stream may well hold a single document
             raise self.no_pairs(split, len(documents_of_sentences), made[0].one_sentence)
-        return MaskedExamples(
-            RaggedTokens([first, *pair.first, separator, *pair.second, separator] for pair in pairs),
-            np.array([len(pair.first) + 2 for pair in pairs], dtype=np.int64),
-            np.array([pair.label for pair in pairs], dtype=np.int64),
-            **masking,
-            left_out=left_out,
-        )
+        left_out = {ONE_SENTENCE: made[0].one_sentence, UNCOUPLED: sum(of_pass.uncoupled for of_pass in made)}
+        return MaskedExamples.of_pairs(pairs, tokenizer, left_out=left_out, **masking)
 
     def no_pairs(self, split: str, documents: int, one_sentence: int) -> DataError:
         """The error for text of which no pair can be made."""
@@ -130,12 +138,6 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             "what a document is: a row or line, the text between blank lines or headings, or a file."
         )
 
-    def left_out(self, examples: MaskedExamples) -> Mapping[str, int]:
-        return examples.left_out
-
-    def filter_name(self, name: str) -> str:
-        return PAIR_FILTERS.get(name) or super().filter_name(name)
-
     def masking_settings(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
         """The fields of examples that depend on the tokenizer and on data.mlm_probability."""
         data, special = self.recipe.data, np.array(sorted(tokenizer.all_special_ids))
@@ -146,6 +148,9 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             "pad": tokenizer.pad_token_id,
             "whole_word_mask": data.whole_word_mask,
         }
+
+    def left_out(self, examples: MaskedExamples) -> Mapping[str, int]:
+        return examples.left_out
 
     def cache_key(self, split: str) -> dict[str, Any]:
         data = self.recipe.data
@@ -171,11 +176,6 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             left_out=dict(zip(PAIR_FILTERS, counts, strict=False)),
         )  # fmt: skip
 
-    def collate(
-        self, examples: MaskedExamples, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
-    ) -> Batch:
-        return examples.batch(indices, random)
-
     def concat(self, parts: Sequence[MaskedExamples], tokenizer: PreTrainedTokenizerBase) -> MaskedExamples:
         firsts = [part.first_lengths for part in parts if part.first_lengths is not None]
         labels = [part.pair_labels for part in parts if part.pair_labels is not None]
@@ -185,6 +185,13 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             np.concatenate(labels) if labels else None,
             **self.masking_settings(tokenizer),
         )
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    def collate(
+        self, examples: MaskedExamples, indices: np.ndarray, random: np.random.Generator, state: LanguageModelState
+    ) -> Batch:
+        return examples.batch(indices, random)
 
     def token_lists(self, examples: MaskedExamples, state: LanguageModelState) -> dict[str, TextTokens]:
         lists = RaggedTokens(examples.rows[i] >> 1 for i in range(len(examples)))
@@ -207,10 +214,8 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         sides = ("first segment", "second segment")
         return LabeledPairs(*examples.segments, examples.pair_labels, self.pair_names, sides, state.tokenizers.source)
 
-    @property
-    def pair_names(self) -> tuple[str, str]:
-        """The names of the labels of pairs."""
-        return LABEL_NAMES[self.recipe.data.pairs]
+    def filter_name(self, name: str) -> str:
+        return PAIR_FILTERS.get(name) or super().filter_name(name)
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
@@ -226,7 +231,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
     def objective(self, model: PreTrainedModel, state: LanguageModelState) -> MaskedLMObjective:
         return MaskedLMObjective(model)
 
-    # ---- evaluation --------------------------------------------------------------------------------------------------
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -271,35 +276,8 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             error = (share * (1 - share) / len(examples)) ** 0.5  # standard error of a proportion
             figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": share, "pair_accuracy_error": error}
             figures["loss"] += figures["pair_loss"]
-        return Evaluation(
-            figures, self.sample_predictions(objective, examples, state.tokenizers.source, evaluator.device)
-        )
-
-    @torch.inference_mode()
-    def sample_predictions(
-        self,
-        objective: MaskedLMObjective,
-        examples: MaskedExamples,
-        tokenizer: PreTrainedTokenizerBase,
-        device: torch.device,
-    ) -> list[dict[str, Any]]:
-        """A few masked texts with the predictions of the model."""
-        number = min(self.recipe.eval.examples, len(examples))
-        rows = []
-        for index in np.linspace(0, len(examples) - 1, number).astype(int):
-            batch = examples.evaluation_batch(np.array([index]))
-            logits, pair_logits = objective.logits({name: tensor.to(device) for name, tensor in batch.items()})
-            labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
-            row = {
-                "text": tokenizer.decode(batch["input_ids"][0]),
-                "target": tokenizer.convert_ids_to_tokens(labels.tolist()),
-                "prediction": tokenizer.convert_ids_to_tokens(logits.argmax(-1).tolist()),
-            }
-            if pair_logits is not None:
-                row["pair"] = int(batch["next_sentence_label"][0])
-                row["pair_prediction"] = int(pair_logits.argmax(-1)[0])
-            rows.append(row)
-        return rows
+        count, tokenizer = self.recipe.eval.examples, state.tokenizers.source
+        return Evaluation(figures, sample_predictions(objective, examples, tokenizer, count, evaluator.device))
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         words = [
@@ -320,6 +298,8 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
             "examples_split": split,
             "examples_table": table(("text", "masked", "predicted"), examples),
         }
+
+    # ---- proofs ------------------------------------------------------------------------------------------------------
 
     def proof_batch(
         self, examples: MaskedExamples, indices: np.ndarray, state: LanguageModelState, limit: int | None

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from datasets import Dataset
 from torch import Tensor
 from transformers import (
@@ -20,7 +19,6 @@ from transformers import (
 
 from kit.cards.markdown import quoted, table
 from kit.cards.tables import figures_of, predicted_rows
-from kit.data.formats.squad import locate_answer
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
@@ -29,58 +27,50 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.question_answering import DEFAULTS, SETTINGS, TASK, Answers, find_answers
-from kit.tasks.base import Encoded
-from kit.tasks.families.labeling.data import Inputs
+from kit.tasks.families.labeling.evaluation import Predictions, predict_rows, predict_with_loss
 from kit.tasks.families.labeling.objectives import LabelObjective, QuestionAnsweringObjective
-from kit.tasks.families.labeling.task import (
-    LabelingState,
-    LabelingTask,
-    Predictions,
-    predict_rows,
-    predict_with_loss,
+from kit.tasks.families.labeling.task import LabelingState, LabelingTask
+from kit.tasks.question_answering.examples import (
+    NOT_IN_CONTEXT,
+    SPLIT_ACROSS_WINDOWS,
+    ContextWindows,
+    Question,
+    encode_questions,
+    without_answers,
 )
 from kit.tasks.question_answering.recipe import MIN_ROOM, QuestionAnsweringRecipe
-from kit.tasks.question_answering.windows import ContextWindows, Question, label_question, without_answers
+from kit.tasks.stages import Encoded
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
-
-SPLIT_ACROSS_WINDOWS, NOT_IN_CONTEXT = "windows", "answers"
-"""Names of the filters that drop questions whose answer is in no window as a whole, or not in the text."""
 
 
 class QuestionAnswering(LabelingTask[ContextWindows]):
     """Extractive question answering: the span of a context that answers a question, or no answer."""
 
     auto_class: ClassVar[Any] = AutoModelForQuestionAnswering
+    needs_offsets: ClassVar[bool] = True
     zero_gradients: ClassVar[Mapping[str, str]] = {
         r"\bbias$": "a constant that is added to all tokens cancels in the softmax over them"
     }
     recipe: QuestionAnsweringRecipe
 
     @property
+    def pipelines(self) -> tuple[str, ...]:
+        return (TASK,)
+
+    @property
     def predicted_names(self) -> tuple[str, ...]:
         return ("prediction", "score", "start", "end")
 
     @property
-    def pipelines(self) -> tuple[str, ...]:
-        return (TASK,)
+    def ranked_name(self) -> str:
+        return "top_answers"
 
-    def tokenizer_corpus(self, rows: Dataset) -> Iterable[str]:
+    # ---- data --------------------------------------------------------------------------------------------------------
+
+    def vocabulary_texts(self, rows: Dataset) -> Iterable[str]:
         yield from dict.fromkeys(ColumnView(rows, "context"))
         yield from ColumnView(rows, "question")
-
-    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().check_tokenizer(tokenizer)
-        self.check_is_fast(tokenizer)
-
-    def filter_name(self, name: str) -> str:
-        names = {
-            SPLIT_ACROSS_WINDOWS: "the windows (no window has all of the answer)",
-            NOT_IN_CONTEXT: "an answer that is not in its text",
-        }
-        return names.get(name) or super().filter_name(name)
-
-    # ---- state -------------------------------------------------------------------------------------------------------
 
     def new_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         config = super().new_config(tokenizer)
@@ -112,89 +102,38 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
             "max_question_len": question,
         }
 
-    # ---- questions → windows -----------------------------------------------------------------------------------------
-
     def encode(self, rows: Dataset, state: LabelingState, split: str) -> Encoded[ContextWindows]:
         """The windows of all questions; questions whose answer cannot be learned are dropped from train."""
         tokenizer, data = state.tokenizers.source, self.recipe.data
         settings = self.window_settings(tokenizer, state.config)
-        lists: dict[str, list[list[int]]] = {}
-        starts: list[int] = []
-        ends: list[int] = []
-        questions: list[Question] = []
-        unlearnable = {SPLIT_ACROSS_WINDOWS: 0, NOT_IN_CONTEXT: 0}
-        truncated = 0
-        for number, row in enumerate(self.rows(rows, split), start=1):
-            pairs = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
-            spans = [span for text, start in pairs if (span := locate_answer(row["context"], text, start)) is not None]
-            located = {"text": [text for text, _ in spans], "answer_start": [start for _, start in spans]}
-            try:
-                labeled = label_question({**row, "answers": located}, tokenizer, **settings)
-            except ValueError as error:
-                raise RecipeError(f"data.max_length: {data.path}, {split}, row {number}: {error}.") from None
-            reason = NOT_IN_CONTEXT if pairs and not spans else SPLIT_ACROSS_WINDOWS if labeled.lost else None
-            if reason is not None:
-                unlearnable[reason] += 1
-                if split == "train":
-                    continue
-            ids = tokenizer(row["question"], add_special_tokens=False, verbose=False)["input_ids"]
-            truncated += len(ids) > settings["max_question_len"]
-            for window in labeled.windows:
-                for name, values in window.inputs.items():
-                    lists.setdefault(name, []).append(values)
-            starts += labeled.starts
-            ends += labeled.ends
-            if split != "train":
-                answers = row["answers"]["text"]
-                questions.append(Question(row["id"], row["question"], row["context"], answers, labeled.windows))
         tunes_threshold = split == "validation" and not state.is_trained
-        examples = ContextWindows(
-            Inputs.of(lists or {"input_ids": []}, tokenizer),
-            np.array(starts, np.int64), np.array(ends, np.int64), questions, truncated, tunes_threshold,
-        )  # fmt: skip
+        encoded = encode_questions(rows, tokenizer, data, settings, split, tunes_threshold)
         if split != "train":
             notes = (
                 f"{split}: {count} questions kept despite {self.filter_name(reason)}"
-                for reason, count in unlearnable.items()
+                for reason, count in encoded.unlearnable.items()
                 if count
             )
-            return Encoded(examples, notes=tuple(notes))
-        if not len(examples):
+            return Encoded(encoded.windows, notes=tuple(notes))
+        if not len(encoded.windows):
             raise DataError(f"data.answers: no question of {data.path} has an answer that can be learned.")
-        return Encoded(examples, unlearnable)
+        return Encoded(encoded.windows, encoded.unlearnable, encoded.kept)
 
-    def rows(self, rows: Dataset, split: str) -> Iterable[dict[str, Any]]:
-        """The rows, each with its id as text, or its number if the data has no ids.
+    # ---- batches -----------------------------------------------------------------------------------------------------
 
-        Raises DataError for answers that are neither texts nor have the form of SQuAD, and for an id that occurs twice.
-        """
-        data = self.recipe.data
-        where = f"data.answers: {data.path}, {split}"
-        seen: set[str] = set()
-        ids = map(str, ColumnView(rows, "id")) if data.id is not None else map(str, range(1, len(rows) + 1))
-        cells = zip(ids, *(ColumnView(rows, name) for name in ("question", "context", "answers")), strict=True)
-        for number, (key, question, context, cell) in enumerate(cells, start=1):
-            answers = in_squad_format(cell)
-            if not (isinstance(answers, dict) and isinstance(answers.get("text"), list)
-                    and isinstance(answers.get("answer_start"), list)
-                    and len(answers["text"]) == len(answers["answer_start"])):  # fmt: skip
-                raise DataError(
-                    f'{where}, row {number}: expected a text, texts, or {{"text": […], "answer_start": […]}}, '
-                    f"got {str(cell)[:60]}."
-                )
-            if key in seen:
-                raise DataError(f'data.id: {data.path}, {split}, row {number}: the id "{key}" is not unique.')
-            seen.add(key)
-            yield {"id": key, "question": question, "context": context, "answers": answers}
+    def filter_name(self, name: str) -> str:
+        names = {
+            SPLIT_ACROSS_WINDOWS: "the windows (no window has all of the answer)",
+            NOT_IN_CONTEXT: "an answer that is not in its text",
+        }
+        return names.get(name) or super().filter_name(name)
 
-    # ---- loss and evaluation -----------------------------------------------------------------------------------------
+    # ---- model and loss ----------------------------------------------------------------------------------------------
 
     def objective(self, model: PreTrainedModel, state: LabelingState) -> QuestionAnsweringObjective:
         return QuestionAnsweringObjective(model, self.recipe.train.label_smoothing_factor)
 
-    @property
-    def evaluates_alike(self) -> bool:
-        return True
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -244,6 +183,10 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
             settings["null_threshold"] = threshold
         return Evaluation(figures, predicted, {SETTINGS: settings})
 
+    @property
+    def evaluates_alike(self) -> bool:
+        return True
+
     def answers(self, questions: list[Question], logits: list[tuple[Tensor, Tensor]], top_k: int = 1) -> list[Answers]:
         """The best answers to each question, and the score of no answer."""
         best, start = [], 0
@@ -258,10 +201,6 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
                 )
             )  # fmt: skip
         return best
-
-    @property
-    def ranked_name(self) -> str:
-        return "top_answers"
 
     def predict(
         self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
@@ -319,6 +258,8 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
             "length_note": "It reads long texts in independent windows; an answer is always a span of the text.",
         }
 
+    # ---- proofs ------------------------------------------------------------------------------------------------------
+
     def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
         """The mean loss of the start and the end of answers, over the tokens that are not padding."""
         smoothing = self.recipe.train.label_smoothing_factor
@@ -333,15 +274,6 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
         answer = dict(pipe(question=row["question"], context=row["context"]))
         return {"prediction": answer.pop("answer"), **answer}
-
-
-def in_squad_format(cell: Any) -> Any:
-    """Answers that are texts, without their positions, in the format of SQuAD; anything else as it is."""
-    texts = [cell] if isinstance(cell, str) else cell
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        return cell
-    present = [text for text in texts if text.strip()]
-    return {"text": present, "answer_start": [0] * len(present)}
 
 
 def unpadded(output: dict[str, Tensor], batch: Batch) -> list[tuple[Tensor, Tensor]]:

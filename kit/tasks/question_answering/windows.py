@@ -1,60 +1,15 @@
-"""Windows of question answering as examples, labeled with the tokens where the answer starts and ends.
+"""The windows of a question and its context, labeled with the tokens where the answer starts and ends.
 
 The windows are those of the pipeline, so that a model is trained on the inputs that it gets in inference.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import torch
-from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from kit.data.formats.squad import SCHEMA
-from kit.data.rows import ColumnView, to_dataset
 from kit.pipelines.question_answering import DEFAULTS, Window, question_windows
-from kit.tasks.families.labeling.data import Inputs
-from kit.training.objective import Batch
-
-
-@dataclass(frozen=True)
-class Question:
-    """A question with its context, and the windows of this."""
-
-    key: str
-    question: str
-    context: str
-    answers: list[str]
-    windows: list[Window]
-
-
-@dataclass(frozen=True)
-class ContextWindows:
-    """Windows of contexts as examples: a model reads one at a time, with its question."""
-
-    inputs: Inputs
-    starts: np.ndarray
-    ends: np.ndarray
-    questions: list[Question] = field(default_factory=list)
-    """Of an evaluated split, in order; the windows of each follow one another."""
-    truncated: int = 0
-    tunes_threshold: bool = False
-    """Whether the evaluation of this split determines the threshold of no answer."""
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.inputs.lengths
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        batch = self.inputs.batch(indices)
-        labels = {"start_positions": self.starts[indices], "end_positions": self.ends[indices]}
-        return batch | {name: torch.from_numpy(positions) for name, positions in labels.items()}
 
 
 @dataclass(frozen=True)
@@ -108,11 +63,3 @@ def answer_spans(windows: Sequence[Window], start: int, end: int) -> list[tuple[
         is_whole = bool(covered) and covered[0][0] == first and covered[-1][1] == last
         spans.append((tokens[0], tokens[-1]) if is_whole else None)
     return spans
-
-
-def without_answers(rows: Dataset) -> Dataset:
-    """The questions and contexts of the rows without answers, with new ids."""
-    columns: dict[str, list[Any]] = {name: list(ColumnView(rows, name)) for name in ("question", "context")}
-    columns |= {"id": [str(number) for number in range(len(rows))]}
-    columns |= {"answers": [{"text": [], "answer_start": []}] * len(rows)}
-    return to_dataset(pa.table(columns, pa.schema([SCHEMA.field(name) for name in columns])))

@@ -38,7 +38,8 @@ class TaggingData(TruncationKey, LabelingData):
     for tags of single words such as parts of speech."""
 
     label_names: Annotated[list[str], MinLen(1)] | None = None
-    """Tag names, if the tags in the data are indices into this list, from 0."""
+    """Tag names; numeric tags are indices into this list, from 0. By default the names in a Hub dataset or parquet file
+    or, if there are none, all tags in the training data."""
 
     label_all_tokens: bool = False
     """Train on all tokens of a word, the later ones of B-X as I-X in the BIO and IOB1 schemes; false trains on the

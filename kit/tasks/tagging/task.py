@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -24,9 +24,9 @@ from kit.cards.markdown import clean, quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 from kit.data.columns import is_text
-from kit.data.rows import ColumnView, to_dataset
+from kit.data.rows import to_dataset
 from kit.data.splits import Splits
-from kit.data.text.tag_schemes import OUTSIDE, Conversion, all_tags, convert, split_tag
+from kit.data.text.tag_schemes import OUTSIDE
 from kit.data.text.tokenizer import Tokenizers
 from kit.data.text.words import split_words
 from kit.errors import DataError
@@ -37,76 +37,39 @@ from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
 from kit.plots.labels import draw_predicted_labels, draw_types
 from kit.pretrained.folder import ModelFolder
-from kit.tasks.base import Encoded
-from kit.tasks.families.labeling.data import Inputs, LabelReader, encode_all, in_order, numbered
+from kit.tasks.families.labeling.evaluation import Predictions, predict_rows, predict_with_loss
+from kit.tasks.families.labeling.labels import label_names, with_labels
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
-from kit.tasks.families.labeling.task import (
-    LabelingState,
-    LabelingTask,
-    Predictions,
-    label_names,
-    predict_rows,
-    predict_with_loss,
-    with_labels,
-)
+from kit.tasks.families.labeling.task import LabelingState, LabelingTask
+from kit.tasks.stages import Encoded
+from kit.tasks.tagging.examples import TaggedSentences, WordTokens, token_labels, tokenize_words
 from kit.tasks.tagging.recipe import TaggingRecipe
+from kit.tasks.tagging.rows import Sentences, find_labels, tags_of_rows, words_of_rows
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
-
-Sentences = list[list[str]]
-
-
-@dataclass(frozen=True)
-class TaggedSentences:
-    """Encoded sentences with the tags of their tokens."""
-
-    inputs: Inputs
-    labels: RaggedTokens
-    """The index of the tag of each token, or -100."""
-    first_tokens: RaggedTokens
-    """The first token of each word; -1 for a word without tokens."""
-    truncated: int = 0
-    without_tokens: int = 0
-    """Number of words without a token: words of control characters only, and words beyond the length limit."""
-
-    def __len__(self) -> int:
-        return len(self.inputs)
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.inputs.lengths
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        return self.inputs.batch(indices) | {"labels": self.labels.padded(indices, IGNORE_INDEX)}
-
-    def select(self, indices: np.ndarray) -> "TaggedSentences":
-        inputs, labels = self.inputs.select(indices), self.labels.select(indices)
-        return TaggedSentences(inputs, labels, self.first_tokens.select(indices))
-
-
-@dataclass(frozen=True)
-class WordTokens:
-    """Encoded sentences, with the alignment of tokens and words."""
-
-    inputs: Inputs
-    word_ids: list[list[int | None]]
-    """The index of the word of each token; None for special tokens."""
-    first_tokens: list[list[int]]
-    """The first token of each word; -1 for a word without tokens."""
-    too_long: np.ndarray
-    """Which sentences were too long and are truncated."""
 
 
 class Tagging(LabelingTask[TaggedSentences]):
     """Token classification, such as named entities: a tag for each word of a sentence."""
 
     auto_class: ClassVar[Any] = AutoModelForTokenClassification
+    needs_offsets: ClassVar[bool] = True
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {"aggregation_strategy": "none", "ignore_labels": []}
     recipe: TaggingRecipe
 
     @property
     def predicted_names(self) -> tuple[str, ...]:
         return ("prediction", "score")
+
+    @property
+    def empty_tag(self) -> str:
+        """The prediction for a word without tokens."""
+        return "" if self.recipe.data.scheme == "none" else OUTSIDE
+
+    @property
+    def has_spans(self) -> bool:
+        """Whether the tags mark spans as pipelines of transformers read them."""
+        return self.recipe.data.scheme in ("BIO", "IOB1")
 
     def input_table(self, table: pa.Table, file: str) -> pa.Table:
         """Plain text becomes a list of words, and tags that the file has are converted to the scheme of the model, so
@@ -121,20 +84,13 @@ class Tagging(LabelingTask[TaggedSentences]):
         if not {data.tokens, data.tags} <= set(table.column_names) or table[data.tags].null_count:
             return table
         rows = to_dataset(table.select([data.tokens, data.tags]).rename_columns(["tokens", "tags"]))
-        tags = pa.array(self.tags(rows, "given").sequences, pa.list_(pa.string()))
+        tags = pa.array(tags_of_rows(rows, data, "given").sequences, pa.list_(pa.string()))
         return table.set_column(table.column_names.index(data.tags), data.tags, tags)
 
-    @property
-    def empty_tag(self) -> str:
-        """The prediction for a word without tokens."""
-        return "" if self.recipe.data.scheme == "none" else OUTSIDE
+    # ---- data --------------------------------------------------------------------------------------------------------
 
-    def tokenizer_corpus(self, rows: Dataset) -> Iterable[str]:
-        return (" ".join(words) for words in self.words(rows, "train"))
-
-    def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        super().check_tokenizer(tokenizer)
-        self.check_is_fast(tokenizer)
+    def vocabulary_texts(self, rows: Dataset) -> Iterable[str]:
+        return (" ".join(words) for words in words_of_rows(rows, self.recipe.data, "train"))
 
     def configure_tokenizer(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
         super().configure_tokenizer(tokenizer, config)
@@ -151,51 +107,27 @@ class Tagging(LabelingTask[TaggedSentences]):
                 if hasattr(part, "add_prefix_space"):
                     part.add_prefix_space = True
 
-    @property
-    def has_spans(self) -> bool:
-        """Whether the tags mark spans as pipelines of transformers read them."""
-        return self.recipe.data.scheme in ("BIO", "IOB1")
-
-    # ---- state -------------------------------------------------------------------------------------------------------
-
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
         state = super().fit(splits, tokenizers)
-        labels = self.find_labels(self.tags(splits.datasets["train"], "train").sequences)
+        labels = find_labels(splits.datasets["train"], self.recipe.data)
         return replace(state, config=with_labels(state.config, labels), labels=tuple(labels))
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LabelingState:
         state = super().restore(folder, splits)
         return replace(state, labels=label_names(state.config))
 
-    def find_labels(self, sequences: Sentences) -> list[str]:
-        """All possible tags. Raises DataError if there is only one."""
-        data = self.recipe.data
-        seen = {tag for tags in sequences for tag in tags}
-        if data.scheme == "none":
-            labels = in_order(data.label_names or sorted(seen))
-        else:
-            labels = all_tags({split_tag(tag)[1] for tag in seen if tag != OUTSIDE}, data.scheme)
-        if len(labels) < 2:
-            only = f'only the tag "{labels[0]}"' if labels else "no tags"
-            raise DataError(f"data.tags: the training data of {data.path} has {only}: there is nothing to learn.")
-        return labels
-
-    # ---- words and tags → tokens -------------------------------------------------------------------------------------
-
     def encode(self, rows: Dataset, state: LabelingState, split: str) -> Encoded[TaggedSentences]:
-        data, tags = self.recipe.data, self.tags(rows, split)
-        words = self.encode_words(self.words(rows, split), state)
-        labels = self.token_labels(words, tags.sequences, state, split)
-        without_tokens = sum(first < 0 for sentence in words.first_tokens for first in sentence)
-        examples = TaggedSentences(
-            words.inputs, labels, RaggedTokens(words.first_tokens), int(words.too_long.sum()), without_tokens
-        )
-        dropped = {}
-        if split == "train" and data.truncation == "do_not_truncate" and words.too_long.any():
+        data, tags = self.recipe.data, tags_of_rows(rows, self.recipe.data, split)
+        words = self.tokenize(rows, state, split)
+        labels, first_tokens = token_labels(words, tags.sequences, state.labels, data, split), words.first_tokens
+        count = int(words.too_long.sum())
+        examples = TaggedSentences(words.inputs, labels, RaggedTokens(first_tokens), truncated=count)
+        dropped, kept = dict[str, int](), None
+        if split == "train" and data.truncation == "do_not_truncate" and count:
             if words.too_long.all():
                 raise DataError("data.max_length: no training example is short enough.")
-            examples = examples.select(np.flatnonzero(~words.too_long))
-            dropped["max_length"] = int(words.too_long.sum())
+            dropped, kept = {"max_length": count}, np.flatnonzero(~words.too_long)
+            examples = examples.select(kept)
         notes = []
         if tags.source != data.scheme:
             notes.append(f"{split}: tags are {tags.source}, and become {data.scheme}")
@@ -203,89 +135,26 @@ class Tagging(LabelingTask[TaggedSentences]):
             notes.append(f"{split}: {tags.repaired} tags in an order that {tags.source} does not have")
         if examples.without_tokens:
             notes.append(f"{split}: {examples.without_tokens} words without a token, or beyond the limit")
-        return Encoded(examples, dropped, notes=tuple(notes))
+        return Encoded(examples, dropped, kept, tuple(notes))
+
+    def tokenize(self, rows: Dataset, state: LabelingState, split: str) -> WordTokens:
+        """The words of the rows as tokens."""
+        tokenizer, data = state.tokenizers.source, self.recipe.data
+        limit = self.max_length(tokenizer, state.config)
+        return tokenize_words(words_of_rows(rows, data, split), tokenizer, limit, data.truncation)
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
 
     def count_labels(self, rows: Dataset) -> dict[str, int]:
-        return dict(Counter(tag for tags in self.tags(rows, "data").sequences for tag in tags).most_common())
+        sequences = tags_of_rows(rows, self.recipe.data, "data").sequences
+        return dict(Counter(tag for tags in sequences for tag in tags).most_common())
 
-    def token_labels(self, words: WordTokens, tags: Sentences, state: LabelingState, split: str) -> RaggedTokens:
-        """The index of the tag of each token, or -100. Raises DataError for a tag that the model does not know."""
-        data, index = self.recipe.data, {label: number for number, label in enumerate(state.labels)}
-        labels = []
-        for row, (word_ids, first_tokens, tags_of_words) in enumerate(
-            zip(words.word_ids, words.first_tokens, tags, strict=True), start=1
-        ):
-            ids = []
-            for token, word in enumerate(word_ids):
-                if word is None:
-                    ids.append(IGNORE_INDEX)
-                    continue
-                is_first = first_tokens[word] == token
-                tag = tags_of_words[word] if is_first else self.continuation_tag(tags_of_words[word])
-                if tag not in index:
-                    raise DataError(
-                        f'data.tags: {data.path}, {split}, row {row}: the tag "{tag}" is not among those of the '
-                        "training data, so that the model cannot know it. Leave the row out, or train on such rows."
-                    )
-                ids.append(index[tag] if is_first or data.label_all_tokens else IGNORE_INDEX)
-            labels.append(ids)
-        return RaggedTokens(labels)
-
-    def encode_words(self, sentences: Sentences, state: LabelingState) -> WordTokens:
-        """The tokens of sentences, and the words that they belong to."""
-        tokenizer = state.tokenizers.source
-        encodings, too_long, lengths = encode_all(
-            lambda chunk, **options: tokenizer(chunk, is_split_into_words=True, **options),
-            sentences, self.max_length(tokenizer, state.config), self.recipe.data.truncation,
-        )  # fmt: skip
-        names = encodings[0][0].keys() if encodings else ()
-        lists = {name: [encoding[name][index] for encoding, index in encodings] for name in names}
-        word_ids, first_tokens = [encoding.word_ids(index) for encoding, index in encodings], []
-        for words, ids in zip(sentences, word_ids, strict=True):
-            firsts = [-1] * len(words)
-            for token, word in reversed(list(enumerate(ids))):  # the first token comes last and is kept
-                if word is not None:
-                    firsts[word] = token
-            first_tokens.append(firsts)
-        return WordTokens(Inputs.of(lists, tokenizer, lengths), word_ids, first_tokens, too_long)
-
-    def continuation_tag(self, tag: str) -> str:
-        """The tag of the further tokens of a word with this tag."""
-        continues = self.recipe.data.scheme in ("BIO", "IOB1") and tag[:1] == "B"
-        return f"I{tag[1:]}" if continues else tag
-
-    def words(self, rows: Dataset, split: str) -> Sentences:
-        """The words of each sentence. Raises DataError if a row does not hold a list of texts."""
-        sentences: list[Any] = list(ColumnView(rows, "tokens"))
-        for row, words in enumerate(sentences, start=1):
-            if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-                raise DataError(
-                    f"data.tokens: {self.recipe.data.path}, {split}, row {row}: expected a list of words, got "
-                    f"{str(words)[:60]!r}. Sentences in columns of words and tags are read from .conll files."
-                )
-        return sentences
-
-    def tags(self, rows: Dataset, split: str) -> Conversion:
-        """The tags of each sentence, converted to the scheme of the recipe. Raises DataError for unusable tags."""
-        data = self.recipe.data
-        reader = LabelReader.of(rows, "tags", data.label_names, f"data.tags: {data.path}, {split}")
-        sequences: Sentences = []
-        for (row, cell), words in zip(numbered(rows, "tags"), ColumnView(rows, "tokens"), strict=True):
-            tags = reader.listed(cell, row)
-            if len(tags) != len(words):
-                raise DataError(f"{reader.where}, row {row}: {len(tags)} tags for {len(words)} words.")
-            sequences.append(tags)
-        if data.scheme == "none":
-            return Conversion(sequences, "none", 0)
-        try:
-            return convert(sequences, data.scheme)
-        except DataError as error:
-            raise DataError(f"{reader.where}: {error} For tags that are not spans, set data.scheme: none.") from None
-
-    # ---- loss, evaluation and results --------------------------------------------------------------------------------
+    # ---- model and loss ----------------------------------------------------------------------------------------------
 
     def objective(self, model: PreTrainedModel, state: LabelingState) -> TaggingObjective:
         return TaggingObjective(model, self.recipe.train.label_smoothing_factor)
+
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def evaluate(
         self,
@@ -300,14 +169,15 @@ class Tagging(LabelingTask[TaggedSentences]):
         """The loss of tokens, and metrics of words; a word without tokens is predicted to be outside of all spans."""
         assert isinstance(objective, TaggingObjective)
         examples = encoded.examples
-        best, loss = predict_with_loss(objective, examples, evaluator, best_tags)
+        best, loss = predict_with_loss(objective, examples, evaluator, best_tags_and_scores)
         figures: dict[str, Any] = {"loss": loss, "examples": len(examples)}
         if examples.truncated:
             figures["truncated"] = examples.truncated
         if examples.without_tokens:
             figures["words_without_tokens"] = examples.without_tokens
-        predictions = self.tags_of_words(best, examples.first_tokens, state)
-        words, tags = self.words(rows, "evaluated"), self.tags(rows, "evaluated").sequences
+        predictions = self.tags_of_words([indices for indices, _ in best], examples.first_tokens, state)
+        words = words_of_rows(rows, self.recipe.data, "evaluated")
+        tags = tags_of_rows(rows, self.recipe.data, "evaluated").sequences
         figures |= compute_metrics(self.recipe.eval.metrics, predictions, tags)
         if final:
             true, predicted_tags = ([tag for sentence in side for tag in sentence] for side in (tags, predictions))
@@ -331,7 +201,7 @@ class Tagging(LabelingTask[TaggedSentences]):
     def predict(
         self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
     ) -> Predictions:
-        words = self.encode_words(self.words(rows, "given"), state)
+        words = self.tokenize(rows, state, "given")
         best = predict_rows(objective, words.inputs, self.recipe.eval.tokens_per_batch, best_tags_and_scores)
         tags = self.tags_of_words([indices for indices, _ in best], RaggedTokens(words.first_tokens), state)
         scores = [
@@ -378,6 +248,8 @@ class Tagging(LabelingTask[TaggedSentences]):
             "examples_table": table(("words", "tags", "prediction"), examples),
         }
 
+    # ---- proofs ------------------------------------------------------------------------------------------------------
+
     def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
         smoothing = self.recipe.train.label_smoothing_factor
         summed = cross_entropy_by_hand(output["logits"], batch["labels"], smoothing)
@@ -385,25 +257,23 @@ class Tagging(LabelingTask[TaggedSentences]):
 
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
         """The tag of each word, which is that of its first token."""
-        words, found = row["tokens"], dict[int, dict[str, Any]]()
+        words, first_entities = row["tokens"], dict[int, dict[str, Any]]()
         (entities,) = pipe(words, is_split_into_words=True) if words else ([],)
         starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]
         for entity in entities:
-            found.setdefault(int(np.searchsorted(starts, entity["start"], side="right")) - 1, entity)
+            first_entities.setdefault(int(np.searchsorted(starts, entity["start"], side="right")) - 1, entity)
         absent = {"entity": self.empty_tag, "score": None}
-        tags = [found.get(index, absent) for index in range(len(words))]
+        tags = [first_entities.get(index, absent) for index in range(len(words))]
         return {
             "prediction": [tag["entity"] for tag in tags],
             "score": [None if tag["score"] is None else float(tag["score"]) for tag in tags],
         }
 
 
-def best_tags(output: dict[str, Tensor], batch: Batch) -> list[np.ndarray]:
-    """The index of the most probable tag of each token."""
-    return list(output["logits"].argmax(-1).cpu().numpy())
-
-
 def best_tags_and_scores(output: dict[str, Tensor], batch: Batch) -> list[tuple[np.ndarray, np.ndarray]]:
     """The index of the most probable tag of each token, and its probability."""
-    scores, indices = output["logits"].softmax(-1).max(-1)
+    logits = output["logits"]  # (sentences, tokens, tags)
+    # of the logits: unequal ones can have equal probabilities in 32 bits
+    indices = logits.argmax(-1)
+    scores = logits.softmax(-1).gather(-1, indices[..., None])[..., 0]
     return list(zip(indices.cpu().numpy(), scores.cpu().numpy(), strict=True))

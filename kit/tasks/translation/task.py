@@ -20,15 +20,14 @@ from kit.pipelines.dialogue import SETTINGS as DIALOGUE
 from kit.pipelines.text_to_text import PIPELINES
 from kit.pretrained.architecture import architecture
 from kit.pretrained.positions import position_limit
-from kit.tasks.base import Encoded, TaskState
-from kit.tasks.families.seq2seq.text import TextToTextTask, encode_pairs
+from kit.tasks.families.seq2seq.examples import encode_pairs
+from kit.tasks.families.seq2seq.text import TextToTextTask
+from kit.tasks.stages import Encoded, TaskState
 from kit.tasks.translation.bpe_dropout import BPEDropoutPairs
 from kit.tasks.translation.directions import DirectionSteps
+from kit.tasks.translation.examples import POSITIONS, filter_lengths
 from kit.tasks.translation.recipe import TranslationRecipe
 from kit.training.objective import Batch
-
-POSITIONS = "positions"
-"""Name of the filter that drops examples with more tokens than the model has positions."""
 
 
 class Translation(TextToTextTask[TokenPairs]):
@@ -55,11 +54,11 @@ class Translation(TextToTextTask[TokenPairs]):
         directions = sorted({(source, target) for source in languages for _, target in pairs if source != target})
         return (*PIPELINES, *(f"translation_{source}_to_{target}" for source, target in directions))
 
+    # ---- data --------------------------------------------------------------------------------------------------------
+
     def row_steps(self) -> RowSteps:
         data = self.recipe.data
         return DirectionSteps(data) if data.directions is not None else RowSteps(data)
-
-    # ---- text → tokens -----------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         section, data = self.recipe.tokenizer, self.recipe.data
@@ -93,35 +92,9 @@ class Translation(TextToTextTask[TokenPairs]):
             pairs = BPEDropoutPairs.of(pairs, sources, ColumnView(texts, "target"), tokenizers, dropout, limit)
         return Encoded(pairs, dropped, kept)
 
-    def filter_name(self, name: str) -> str:
-        return "the positions of the model" if name == POSITIONS else super().filter_name(name)
-
     def filter_lengths(self, pairs: TokenPairs, state: TaskState) -> tuple[np.ndarray, dict[str, int]]:
-        """Which examples pass the filters of the recipe, and how many each filter drops (the first one counts)."""
-        tokenizers, limit = state.tokenizers, position_limit(state.config)
-        data = self.recipe.data
-        # tokens that the tokenizer adds do not count
-        source = pairs.source.lengths - len(tokenizers.encode_empty_source())
-        target = pairs.target.lengths - len(tokenizers.encode_empty_target())
-        longer, shorter = np.maximum(source, target), np.minimum(source, target)
-        too_long = longer > (data.max_length or np.inf)
-        beyond = np.maximum(pairs.source.lengths, pairs.target.lengths) > (limit or np.inf)
-        too_short = shorter < data.min_length
-        uneven = longer > (data.max_length_ratio or np.inf) * np.maximum(shorter, 1)
-        keep = np.ones(len(pairs), dtype=bool)
-        dropped = {}
-        filters = {
-            "max_length": too_long,
-            "min_length": too_short,
-            "max_length_ratio": uneven,
-            POSITIONS: beyond,
-        }
-        for name, rejected in filters.items():
-            dropped[name] = int((keep & rejected).sum())
-            keep &= ~rejected
-        return keep, dropped
-
-    # ---- tokens → batches --------------------------------------------------------------------------------------------
+        """Which examples pass the filters of the recipe, and how many each filter drops."""
+        return filter_lengths(pairs, self.recipe.data, state.tokenizers, position_limit(state.config))
 
     def stream_encoder(self, state: TaskState) -> StreamEncoder[TokenPairs]:
         data, train, tokenizers = self.recipe.data, self.recipe.train, state.tokenizers
@@ -137,6 +110,8 @@ class Translation(TextToTextTask[TokenPairs]):
 
         return StreamEncoder(encode, TokenPairs.concat, self.plan)
 
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
     def collate(
         self, examples: TokenPairs, indices: np.ndarray, random: np.random.Generator, state: TaskState
     ) -> Batch:
@@ -147,7 +122,10 @@ class Translation(TextToTextTask[TokenPairs]):
     def beyond_filters(self, examples: TokenPairs, state: TaskState) -> dict[str, int]:
         return self.filter_lengths(examples, state)[1]
 
-    # ---- results -----------------------------------------------------------------------------------------------------
+    def filter_name(self, name: str) -> str:
+        return "the positions of the model" if name == POSITIONS else super().filter_name(name)
+
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     @property
     def source_prefix(self) -> str:

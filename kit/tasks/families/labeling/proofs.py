@@ -16,9 +16,9 @@ from kit.pretrained.loading import quiet_transformers
 from kit.pretrained.pipelines import pipeline
 from kit.pretrained.positions import position_limit
 from kit.system.outputs import scratch_folder
-from kit.tasks.base import TaskState
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.recipe import LabelingRecipe
+from kit.tasks.stages import TaskState
 from kit.training.objective import Batch
 from kit.verify.forward import EXTRA_PADDING, TOLERANCE, compare_after_reload, relative_difference
 from kit.verify.learning import TOLERANCE as LOSS_TOLERANCE

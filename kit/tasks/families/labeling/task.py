@@ -1,12 +1,11 @@
 """The base class of the tasks that fine-tune an encoder on labels: classification, tagging and question answering."""
 
-import copy
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +16,6 @@ from transformers import Pipeline, PreTrainedConfig, PreTrainedModel, PreTrained
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, train_tokenizer
 from kit.errors import RecipeError
-from kit.evaluation.evaluator import Evaluator
 from kit.pipelines.question_answering import SETTINGS as ANSWER_SETTINGS
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_saved_as
@@ -25,20 +23,21 @@ from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.positions import check_length, position_limit
 from kit.pretrained.vocabulary import named_tokenizers
-from kit.tasks.base import Task, TaskState, TextTokens
-from kit.tasks.families.labeling.data import Inputs
+from kit.tasks.base import Task
+from kit.tasks.families.labeling.evaluation import Predictions
+from kit.tasks.families.labeling.examples import LabeledExamples
 from kit.tasks.families.labeling.inference import LabelPredictor
+from kit.tasks.families.labeling.labels import THRESHOLDS
 from kit.tasks.families.labeling.objectives import LabelObjective
 from kit.tasks.families.labeling.proofs import PROOFS, LabeledSubject
 from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.tasks.families.language_modeling.task import new_config
+from kit.tasks.stages import TaskState, TextTokens
 from kit.training.objective import Batch
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
 
-THRESHOLDS = "label_thresholds"
-"""Field of the model's configuration with the probability above which each label is predicted."""
 NO_LIMIT = 1_000_000
 """Tokenizers without a length limit have a larger `model_max_length` than this."""
 
@@ -55,30 +54,6 @@ class LabelingState(TaskState):
     """Whether the state is that of a trained model, whose configuration evaluation has completed."""
 
 
-class Batched(Protocol):
-    """Examples with lengths, which form batches."""
-
-    @property
-    def lengths(self) -> np.ndarray:
-        """Number of tokens of each."""
-
-    def batch(self, indices: np.ndarray) -> Batch:
-        """The inputs of these examples, with labels if there are any."""
-
-    def __len__(self) -> int: ...
-
-
-class LabeledExamples(Batched, Protocol):
-    """Examples for training."""
-
-    @property
-    def truncated(self) -> int: ...
-
-    @property
-    def inputs(self) -> Inputs:
-        """What the model reads."""
-
-
 L = TypeVar("L", bound=LabeledExamples)
 
 
@@ -89,6 +64,8 @@ class LabelingTask(Task[L, LabelingState]):
     proofs: ClassVar[Sequence[Proof]] = PROOFS
     of_tokens: ClassVar[bool] = True
     """Whether the model predicts for each token."""
+    needs_offsets: ClassVar[bool] = False
+    """Whether the task needs to know which characters or words each token comes from, as fast tokenizers do."""
     zero_gradients: ClassVar[Mapping[str, str]] = {}
     """Patterns of parameters whose gradient is zero by nature, with the reason."""
     pipeline_arguments: ClassVar[Mapping[str, Any]] = {}
@@ -119,14 +96,14 @@ class LabelingTask(Task[L, LabelingState]):
         """The table of a file to predict, with what the task reads in the form in which it reads it."""
         return table
 
-    # ---- tokenizer and labels ----------------------------------------------------------------------------------------
+    # ---- data --------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         named = named_tokenizers(self.recipe)
         if named is not None:
             tokenizer = named.source
         else:
-            texts = list(self.tokenizer_corpus(self.vocabulary_rows(splits)))
+            texts = list(self.vocabulary_texts(self.vocabulary_rows(splits)))
             tokenizer = train_tokenizer(self.recipe.tokenizer, texts, "masked")
         self.check_tokenizer(tokenizer)
         if tokenizer.pad_token_id is None:  # as in GPT-2
@@ -135,17 +112,14 @@ class LabelingTask(Task[L, LabelingState]):
         return Tokenizers(tokenizer, tokenizer)
 
     @abstractmethod
-    def tokenizer_corpus(self, rows: Any) -> Iterable[str]:
+    def vocabulary_texts(self, rows: Any) -> Iterable[str]:
         """The texts of these rows that a tokenizer is trained on."""
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise RecipeError if the task cannot use a tokenizer."""
         if tokenizer.pad_token_id is None and tokenizer.eos_token is None:
             raise RecipeError("tokenizer.pretrained: it has neither a padding token nor an end token.")
-
-    def check_is_fast(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Raise RecipeError if a tokenizer does not know which characters or words its tokens come from."""
-        if not tokenizer.is_fast:
+        if self.needs_offsets and not tokenizer.is_fast:
             raise RecipeError(
                 f"tokenizer.pretrained: {self.recipe.task} needs a fast tokenizer, which knows the words of its tokens."
             )
@@ -202,16 +176,20 @@ class LabelingTask(Task[L, LabelingState]):
         tokens = TextTokens(inputs.tokens["input_ids"], state.tokenizers.source, full_lengths=inputs.full_lengths)
         return {"text": tokens}
 
-    # ---- model -------------------------------------------------------------------------------------------------------
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     @abstractmethod
     def predict(
         self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
-    ) -> "Predictions":
+    ) -> Predictions:
         """Predictions for rows, which need no labels; with `top_k`, so many of them under `ranked_name`."""
 
     def export(self, folder: Path, model: PreTrainedModel, state: LabelingState) -> None:
         export_model(folder, model, state.tokenizers, pipelines=self.pipelines)
+
+    @property
+    def training_only(self) -> Mapping[str, bool]:
+        return {"label smoothing": self.recipe.train.label_smoothing_factor > 0}
 
     # ---- proofs ------------------------------------------------------------------------------------------------------
 
@@ -235,53 +213,3 @@ class LabelingTask(Task[L, LabelingState]):
     @abstractmethod
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
         """The prediction of the task's pipeline for a row, in the form of `predict`."""
-
-
-@dataclass(frozen=True)
-class Predictions:
-    """Predictions of a model for rows."""
-
-    rows: list[dict[str, Any]]
-    """For each row in order, its predictions by name."""
-    truncated: int = 0
-    """Number of rows that were longer than the model can read."""
-
-
-def with_labels(config: PreTrainedConfig, labels: Sequence[str]) -> PreTrainedConfig:
-    """A copy of the configuration with these labels."""
-    config = copy.deepcopy(config)
-    config.num_labels = len(labels)
-    config.id2label = dict(enumerate(labels))
-    config.label2id = {label: index for index, label in enumerate(labels)}
-    return config
-
-
-def label_names(config: PreTrainedConfig) -> tuple[str, ...]:
-    """The labels of a model, in order."""
-    return tuple(config.id2label[index] for index in range(config.num_labels))
-
-
-def predict_with_loss(
-    objective: LabelObjective,
-    examples: LabeledExamples,
-    evaluator: Evaluator,
-    keep: Callable[[dict[str, Tensor], Batch], list[Any]],
-) -> tuple[list[Any], float]:
-    """What `keep` takes from the model's output for each example, in order, and the mean loss."""
-    objective.eval()
-
-    def compute(batch: Batch) -> tuple[list[Any], list[Tensor | float]]:
-        output = objective.output(batch)
-        return keep(output, batch), [objective.summed_loss(output, batch), objective.loss_count(batch)]
-
-    outputs, (loss, count) = evaluator.outputs_and_sums(examples.lengths, examples.batch, compute)
-    return outputs, loss / max(count, 1)
-
-
-def predict_rows(
-    objective: LabelObjective, examples: Batched, tokens: int, keep: Callable[[dict[str, Tensor], Batch], list[Any]]
-) -> list[Any]:
-    """What `keep` takes from the model's output for each example, in order, in this process alone."""
-    objective.eval()
-    evaluator = Evaluator(tokens, device=objective.model.device)
-    return evaluator.outputs(examples.lengths, examples.batch, lambda batch: keep(objective.output(batch), batch))

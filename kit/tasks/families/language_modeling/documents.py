@@ -59,7 +59,7 @@ def read_documents(data: "TextData") -> dict[str, SplitRows]:
         return read_splits(data, RowSteps(data))
     if source_kind(data) != "local":
         raise DataError(f"data.documents: {data.documents} is for .txt files, but {data.path} is none. Leave it out.")
-    files = local_files(Path(data.path), data, RowSteps(data))
+    files = local_files(Path(data.path).expanduser(), data, RowSteps(data))
     return {split: read_texts(shards, data) for split, shards in files.items()}
 
 
@@ -165,6 +165,7 @@ def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
         if share is None:
             continue
         builder.check_absent(split, f"{split}_share")
+        before = len(texts)
         texts, held = split_off_end(texts, round(share * characters))
         if not held or not texts:
             raise DataError(
@@ -173,8 +174,8 @@ def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
         builder.add(split, to_dataset(pa.table({"text": pa.array(held, pa.string())})), SplitReport(len(held)))
         builder.report.notes.append(f"{split} is the last {sum(map(len, held)):,} characters of the training text")
         builder.datasets["train"] = to_dataset(pa.table({"text": pa.array(texts, pa.string())}))
-        train = builder.report.splits["train"]
-        train.dropped[f"held out for {split}"] = train.read - len(texts)
+        # of a document that is split, train keeps a part: it is not dropped
+        builder.report.splits["train"].dropped[f"held out for {split}"] = before - len(texts)
 
 
 def split_off_end(texts: list[str], characters: int) -> tuple[list[str], list[str]]:

@@ -28,11 +28,12 @@ from kit.pretrained.vocabulary import named_tokenizers
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
 from kit.system.console import Reporter
-from kit.tasks.base import Encoded, Task, TaskState
+from kit.tasks.base import Task
 from kit.tasks.families.language_modeling.documents import blank_line_warnings, load_documents
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import PROOFS
 from kit.tasks.families.language_modeling.recipe import LanguageModelRecipe
+from kit.tasks.stages import Encoded, TaskState
 from kit.training.objective import Batch
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
@@ -79,9 +80,7 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
     recipe: LanguageModelRecipe
     proofs: ClassVar[Sequence[Proof]] = PROOFS
 
-    @property
-    def evaluates_alike(self) -> bool:
-        return True
+    # ---- data --------------------------------------------------------------------------------------------------------
 
     def load_splits(self) -> Splits:
         data = self.recipe.data
@@ -90,8 +89,6 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         splits = load_streamed(data, self.row_steps())
         splits.report.warnings += blank_line_warnings(data)
         return splits
-
-    # ---- state -------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         tokenizers = named_tokenizers(self.recipe)
@@ -116,8 +113,6 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LanguageModelState:
         check_length("data.block_size", self.recipe.data.block_size, position_limit(folder.config))
         return LanguageModelState(Tokenizers.load(folder.path), folder.config)
-
-    # ---- documents → examples ----------------------------------------------------------------------------------------
 
     def encode(self, rows: Dataset, state: LanguageModelState, split: str) -> Encoded[B]:
         """The examples of a split, read from the token cache if it has them."""
@@ -144,10 +139,6 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         notes = (f"{split}: {count:,} left out by {reason}" for reason, count in counts.items())
         return Encoded(examples, notes=tuple(notes))
 
-    def left_out(self, examples: B) -> Mapping[str, int]:
-        """What of the text became no example, by filter."""
-        return {}
-
     @abstractmethod
     def encode_documents(
         self,
@@ -158,6 +149,10 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         advance: Callable[[int], object] = lambda documents: None,
     ) -> B:
         """Documents as examples; anything random in them follows the seed of the data."""
+
+    def left_out(self, examples: B) -> Mapping[str, int]:
+        """What of the text became no example, by filter."""
+        return {}
 
     @abstractmethod
     def cache_key(self, split: str) -> dict[str, Any]:
@@ -188,7 +183,11 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
     def concat(self, parts: Sequence[B], tokenizer: PreTrainedTokenizerBase) -> B:
         """The examples of all parts of a buffer, of which there may be none."""
 
-    # ---- model -------------------------------------------------------------------------------------------------------
+    # ---- evaluation and results --------------------------------------------------------------------------------------
+
+    @property
+    def evaluates_alike(self) -> bool:
+        return True
 
     def export(self, folder: Path, model: PreTrainedModel, state: LanguageModelState) -> None:
         export_model(folder, model, state.tokenizers)

@@ -1,5 +1,6 @@
 """The base class of the tasks whose models generate text by search: translation, dialogue and captioning."""
 
+import copy
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from datasets import Dataset
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -23,15 +25,17 @@ from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import TextPredictor
 from kit.pretrained.export import export_model
 from kit.pretrained.folder import ModelFolder, load_config
+from kit.pretrained.loading import BuiltModel, build_from_config, load_model, merged_weights
 from kit.pretrained.positions import position_limit
 from kit.pretrained.vocabulary import adopt_special_tokens, check_embeddings, named_tokenizers, tokenizer_notes
 from kit.recipe.base import Recipe
 from kit.recipe.model_settings import config_class
-from kit.tasks.base import E, Task, TaskState
+from kit.tasks.base import Task
 from kit.tasks.families.seq2seq.card import search_name
 from kit.tasks.families.seq2seq.evaluation import search_settings
 from kit.tasks.families.seq2seq.plots import first_question
 from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
+from kit.tasks.stages import E, TaskState
 from kit.training.objective import Batch, SamplingSchedule, Seq2SeqObjective
 from kit.verify.proof import Proof
 from kit.verify.seq2seq import PROOFS
@@ -47,6 +51,13 @@ class Seq2SeqTask(Task[E, TaskState]):
     """The name of examples in messages."""
     input_name: ClassVar[str] = "tokens"
     """The name of what the model reads in messages."""
+
+    @classmethod
+    @abstractmethod
+    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> TextPredictor[Any]:
+        """What generates text with a trained model."""
+
+    # ---- data --------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         """One tokenizer for all text, trained on the training split or pretrained."""
@@ -78,10 +89,37 @@ class Seq2SeqTask(Task[E, TaskState]):
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> TaskState:
         return TaskState(Tokenizers.load(folder.path), folder.config)
 
+    # ---- batches -----------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def batch_of(self, examples: E, indices: np.ndarray, state: TaskState) -> Batch:
+        """These examples as tensors, without anything random."""
+
+    # ---- model and loss ----------------------------------------------------------------------------------------------
+
+    def build_model(self, state: TaskState) -> BuiltModel:
+        section, train, notes = self.recipe.model, self.recipe.train, list[str]()
+        torch.manual_seed(train.seed)
+        if section.pretrained is None:
+            model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
+        else:
+            with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
+                model = load_model(self.auto_class, folder, section.settings)
+            size = model.get_input_embeddings().num_embeddings
+            notes = fit_to_tokenizer(model, state.tokenizers, self.recipe)
+            if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != size:
+                raise RecipeError(
+                    "peft.method: adapters have no vectors for the new language tags of the tokenizer. Train the model "
+                    "itself first"
+                )
+        return BuiltModel(model.to(getattr(torch, train.dtype)), notes=notes)
+
     def objective(self, model: PreTrainedModel, state: TaskState) -> Seq2SeqObjective:
         train = self.recipe.train
         sampling = SamplingSchedule.of(self.recipe.model, train)
         return Seq2SeqObjective(model, train.label_smoothing_factor, train.normalize_by, sampling)
+
+    # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def num_beams(self, final: bool) -> int:
         """The beams of an evaluation; the frequent evaluations during training may use fewer."""
@@ -92,6 +130,21 @@ class Seq2SeqTask(Task[E, TaskState]):
     def evaluates_alike(self) -> bool:
         return self.num_beams(final=True) == self.num_beams(final=False)
 
+    def export(self, folder: Path, model: PreTrainedModel, state: TaskState) -> None:
+        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).seq2seq_config(model)
+        export_model(folder, model, state.tokenizers, generation, self.pipelines, self.image_processor(model))
+
+    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
+        """Plot the attention of the exported model for examples, which also proves that it can be loaded."""
+        predictor = self.predictor(ModelFolder.open(model_folder), GenerateOptions())
+        if examples := self.plot_examples(splits.datasets[split], predictor):
+            for name, figure in predictor.attention_figures(PlotOptions(), lambda: examples).items():
+                save_figure(figure, folder / name)
+
+    @property
+    def training_only(self) -> Mapping[str, bool]:
+        return {"label smoothing": self.recipe.train.label_smoothing_factor > 0}
+
     def curve_notes(self, config: PreTrainedConfig | None) -> CurveNotes:
         return replace(super().curve_notes(config), metrics=search_name(self.num_beams(final=False)))
 
@@ -99,9 +152,18 @@ class Seq2SeqTask(Task[E, TaskState]):
         """The image processor to save with the model; None if it reads text."""
         return None
 
-    def export(self, folder: Path, model: PreTrainedModel, state: TaskState) -> None:
-        generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).seq2seq_config(model)
-        export_model(folder, model, state.tokenizers, generation, self.pipelines, self.image_processor(model))
+    def plot_examples(self, rows: Iterable[Mapping[str, Any]], predictor: TextPredictor[Any]) -> list[Any]:
+        """The examples of a split whose attention is plotted: the first row with anything to read."""
+        question = first_question(rows)
+        return [] if question is None else [question]
+
+    def run_examples(self, predictions: Path, predictor: TextPredictor[Any]) -> list[Any]:
+        """The examples of a run whose attention is plotted, from the folder of its predictions."""
+        files = [predictions / f"{split}.jsonl" for split in ("test", "validation")]
+        examples = (self.plot_examples(read_predictions(file), predictor) for file in files if is_filled(file))
+        return next((of_split for of_split in examples if of_split), [])
+
+    # ---- proofs ------------------------------------------------------------------------------------------------------
 
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
         """The model with a few examples of validation; a trained model whose data is missing gets random inputs."""
@@ -126,35 +188,6 @@ class Seq2SeqTask(Task[E, TaskState]):
         examples: Any = self.encode(rows, state, "validation").examples
         indices = np.arange(len(examples))[:MAX_EXAMPLES]
         return self.batch_of(examples, indices, state), f"{len(rows)} {self.example_name} of validation"
-
-    # ---- inference and plots -----------------------------------------------------------------------------------------
-
-    @classmethod
-    @abstractmethod
-    def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> TextPredictor[Any]:
-        """What generates text with a trained model."""
-
-    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Plot the attention of the exported model for examples, which also proves that it can be loaded."""
-        predictor = self.predictor(ModelFolder.open(model_folder), GenerateOptions())
-        if examples := self.plot_examples(splits.datasets[split], predictor):
-            for name, figure in predictor.attention_figures(PlotOptions(), lambda: examples).items():
-                save_figure(figure, folder / name)
-
-    def plot_examples(self, rows: Iterable[Mapping[str, Any]], predictor: TextPredictor[Any]) -> list[Any]:
-        """The examples of a split whose attention is plotted: the first row with anything to read."""
-        question = first_question(rows)
-        return [] if question is None else [question]
-
-    def run_examples(self, predictions: Path, predictor: TextPredictor[Any]) -> list[Any]:
-        """The examples of a run whose attention is plotted, from the folder of its predictions."""
-        files = [predictions / f"{split}.jsonl" for split in ("test", "validation")]
-        examples = (self.plot_examples(read_predictions(file), predictor) for file in files if is_filled(file))
-        return next((of_split for of_split in examples if of_split), [])
-
-    @abstractmethod
-    def batch_of(self, examples: E, indices: np.ndarray, state: TaskState) -> Batch:
-        """These examples as tensors, without anything random."""
 
 
 def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:

@@ -1,25 +1,22 @@
 """The base class of tasks whose models read a text and generate another one, and the encoding of such pairs."""
 
-import copy
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
-import torch
 from datasets import Dataset
 from transformers import AutoModelForSeq2SeqLM
 
 from kit.cards.markdown import clean, quoted, table
 from kit.cards.tables import predicted_rows
 from kit.data.batching.plan import BatchPlan
-from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
+from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.sentences import two_letter_code
 from kit.data.text.tokenizer import Chained, Tokenizers
-from kit.errors import RecipeError
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
@@ -27,14 +24,14 @@ from kit.pipelines.text_to_text import PIPELINES, TARGET_FILE
 from kit.prediction.options import GenerateOptions
 from kit.prediction.text import TextPredictor
 from kit.pretrained.folder import ModelFolder
-from kit.pretrained.loading import BuiltModel, build_from_config, load_model, merged_weights
-from kit.pretrained.positions import encode_truncated, position_limit
-from kit.tasks.base import Encoded, TaskState, TextTokens, TokenView
+from kit.pretrained.positions import position_limit
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
+from kit.tasks.families.seq2seq.examples import encode_pairs
 from kit.tasks.families.seq2seq.inference import Translator
 from kit.tasks.families.seq2seq.recipe import Seq2SeqEval
-from kit.tasks.families.seq2seq.task import Seq2SeqTask, fit_to_tokenizer
+from kit.tasks.families.seq2seq.task import Seq2SeqTask
+from kit.tasks.stages import Encoded, TaskState, TextTokens, TokenView
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 P = TypeVar("P", bound=TokenPairs)
@@ -57,14 +54,21 @@ class TextToTextTask(Seq2SeqTask[P]):
     def pipelines(self) -> tuple[str, ...]:
         return (*PIPELINES,)
 
-    # ---- text → tokens → batches -------------------------------------------------------------------------------------
+    # ---- data --------------------------------------------------------------------------------------------------------
 
     def vocabulary_texts(self, rows: Dataset) -> Iterable[str]:
         return Chained(ColumnView(rows, "source"), ColumnView(rows, "target"))
 
+    def fit(self, splits: Splits, tokenizers: Tokenizers) -> TaskState:
+        if "bleu" in self.recipe.eval.metrics:  # reports a tokenizer that is not installed before the first step
+            compute_metrics(["bleu"], ["a"], ["a"], self.eval_section.metric_options)
+        return super().fit(splits, tokenizers)
+
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[Any]:
         """All examples, truncated to the model's positions."""
         return Encoded(encode_pairs(rows, state.tokenizers, position_limit(state.config)))
+
+    # ---- batches -----------------------------------------------------------------------------------------------------
 
     def plan(self, examples: P, seed: int | None = None) -> BatchPlan:
         return self.plan_lengths([examples.input_lengths, examples.target.lengths], seed)
@@ -94,25 +98,6 @@ class TextToTextTask(Seq2SeqTask[P]):
         lengths = examples.target.lengths
         return lengths[lengths > self.recipe.eval.max_new_tokens]
 
-    # ---- model -------------------------------------------------------------------------------------------------------
-
-    def build_model(self, state: TaskState) -> BuiltModel:
-        section, train, notes = self.recipe.model, self.recipe.train, list[str]()
-        torch.manual_seed(train.seed)
-        if section.pretrained is None:
-            model = build_from_config(self.auto_class, copy.deepcopy(state.config), getattr(torch, train.dtype))
-        else:
-            with merged_weights(section.pretrained) as folder:  # otherwise only the adapter would be trained
-                model = load_model(self.auto_class, folder, section.settings)
-            size = model.get_input_embeddings().num_embeddings
-            notes = fit_to_tokenizer(model, state.tokenizers, self.recipe)
-            if self.recipe.peft.method is not None and model.get_input_embeddings().num_embeddings != size:
-                raise RecipeError(
-                    "peft.method: adapters have no vectors for the new language tags of the tokenizer. Train the model "
-                    "itself first"
-                )
-        return BuiltModel(model.to(getattr(torch, train.dtype)), notes=notes)
-
     # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def evaluate(
@@ -136,11 +121,6 @@ class TextToTextTask(Seq2SeqTask[P]):
         if section.bleu_tokenize is not None or language is None:
             return section
         return section.model_copy(update={"bleu_tokenize": BLEU_TOKENIZERS.get(two_letter_code(language))})
-
-    def fit(self, splits: Splits, tokenizers: Tokenizers) -> TaskState:
-        if "bleu" in self.recipe.eval.metrics:  # reports a tokenizer that is not installed before the first step
-            compute_metrics(["bleu"], ["a"], ["a"], self.eval_section.metric_options)
-        return super().fit(splits, tokenizers)
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         mark = "=" if row["prediction"] == row["target"] else "≠"
@@ -176,33 +156,3 @@ class TextToTextTask(Seq2SeqTask[P]):
     def source_prefix(self) -> str:
         """The text before every source, for models that expect a task prefix."""
         return ""
-
-
-def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> TokenPairs:
-    """Source and target of every row as token ids, in the languages of the row if the tokenizer needs to know them.
-
-    Texts with more than `limit` ids are truncated, and the examples with a truncated text are counted.
-    """
-    sources, targets = (list(ColumnView(dataset, role)) for role in ("source", "target"))
-    source_ids: list[list[int]] = [[] for _ in sources]
-    target_ids: list[list[int]] = [[] for _ in targets]
-    truncated: set[int] = set()
-    directions = row_directions(dataset, tokenizers)
-    for source, target in dict.fromkeys(directions):
-        rows = [row for row, direction in enumerate(directions) if direction == (source, target)]
-        encoded, long = encode_truncated(
-            limit, tokenizers.encode_source, [sources[row] for row in rows], source, target
-        )
-        references, too_long = encode_truncated(limit, tokenizers.encode_target, [targets[row] for row in rows], target)
-        truncated.update(rows[index] for index in (*long, *too_long))
-        for row, ids, reference in zip(rows, encoded, references, strict=True):
-            source_ids[row], target_ids[row] = ids, reference
-    languages = None if (None, None) in directions else np.array([target for _, target in directions])
-    return TokenPairs(RaggedTokens(source_ids), RaggedTokens(target_ids), languages, len(truncated))
-
-
-def row_directions(dataset: Dataset, tokenizers: Tokenizers) -> list[tuple[str | None, str | None]]:
-    """Source and target language of every row; None if the tokenizer does not need them, or has a single direction."""
-    if not tokenizers.languages.per_example or "target_language" not in dataset.column_names:
-        return [(None, None)] * len(dataset)
-    return list(zip(ColumnView(dataset, "source_language"), ColumnView(dataset, "target_language"), strict=True))

@@ -2,15 +2,11 @@
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
-import torch
-from torch import Tensor
 
-from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens, TokenPairs
 from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
 from kit.errors import DataError, did_you_mean
@@ -117,59 +113,3 @@ def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> 
     for index, turn in enumerate(turns):
         if index > 0 and speaker in (None, turn.speaker):
             yield index, turn.text
-
-
-@dataclass(frozen=True)
-class Conversations(TokenPairs):
-    """Encoded turns and replies; `source` has the concatenated tokens of all turns of an example."""
-
-    turns: RaggedTokens = field(default_factory=lambda: RaggedTokens([]))
-    """The number of tokens of each turn."""
-    separate: bool = True
-    """Whether the model encodes each turn separately, (turns, tokens), or all of them as one sequence."""
-
-    @classmethod
-    def of(
-        cls,
-        histories: Sequence[Sequence[Sequence[int]]],
-        replies: Sequence[Sequence[int]],
-        separate: bool,
-        truncated: int = 0,
-    ) -> "Conversations":
-        """From the tokens of each turn before a reply; `truncated` is the number of examples that were truncated."""
-        source = RaggedTokens([token for turn in turns for token in turn] for turns in histories)
-        lengths = RaggedTokens([len(turn) for turn in turns] for turns in histories)
-        return cls(source, RaggedTokens(replies), None, truncated, lengths, separate)
-
-    @property
-    def longest_turns(self) -> np.ndarray:
-        """Number of tokens of the longest turn of each example."""
-        return np.array([self.turns[i].max(initial=0) for i in range(len(self))], dtype=np.int64)
-
-    @property
-    def input_lengths(self) -> np.ndarray:
-        """Number of tokens that the model reads of each example, including the padding of its shorter turns."""
-        return self.turns.lengths * self.longest_turns if self.separate else self.source.lengths
-
-    def select(self, indices: np.ndarray) -> "Conversations":
-        source, target, turns = (lists.select(indices) for lists in (self.source, self.target, self.turns))
-        return Conversations(source, target, None, 0, turns, self.separate)
-
-    def batch(self, indices: np.ndarray, pad: int) -> dict[str, Tensor]:
-        """`input_ids` and `attention_mask`, (batch, turns, tokens) for separate turns, and `labels` (batch, target)."""
-        if not self.separate:
-            return super().batch(indices, pad)
-        turns = int(self.turns.lengths[indices].max(initial=1))
-        longest = max((int(self.turns[i].max(initial=1)) for i in indices), default=1)
-        ids = np.full((len(indices), max(1, turns), longest), pad, dtype=np.int64)
-        mask = np.zeros_like(ids)
-        for row, index in enumerate(indices):
-            lengths = self.turns[index]
-            for turn, tokens in enumerate(np.split(self.source[index], np.cumsum(lengths)[:-1])):
-                ids[row, turn, : len(tokens)] = tokens
-                mask[row, turn, : len(tokens)] = 1
-        return {
-            "input_ids": torch.from_numpy(ids),
-            "attention_mask": torch.from_numpy(mask),
-            "labels": self.target.padded(indices, IGNORE_INDEX),
-        }

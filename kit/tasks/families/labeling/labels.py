@@ -1,96 +1,24 @@
-"""Encoded inputs of labeled examples, and readers of label columns."""
+"""Labels: their names in the cells of a column, in order, and in the configuration of a model."""
 
+import copy
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from kit.data.batching.ragged import RaggedTokens
 from kit.data.rows import ColumnView
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import PreTrainedConfig
+
+THRESHOLDS = "label_thresholds"
+"""Field of a model's configuration with the probability above which each label is predicted."""
 
 DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 """A number with decimals, in a file whose cells are text."""
-
-CHUNK_ROWS = 1000
-"""Rows that are tokenized at once: bounds the memory of their offsets and word ids."""
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """The model inputs of each example."""
-
-    tokens: dict[str, RaggedTokens]
-    """`input_ids`, and `token_type_ids` if the model has segments."""
-    padding: dict[str, int]
-    """The padding value of each."""
-    full_lengths: np.ndarray | None = None
-    """Number of tokens of each example before truncation, where that differs."""
-
-    @classmethod
-    def of(
-        cls,
-        lists: dict[str, list[list[int]]],
-        tokenizer: "PreTrainedTokenizerBase",
-        full_lengths: np.ndarray | None = None,
-    ) -> Self:
-        """The output of a tokenizer by name, without attention masks, which follow from the lengths."""
-        padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
-        tokens = {name: RaggedTokens(lists[name]) for name in padding if name in lists}
-        return cls(tokens, {name: padding[name] for name in tokens}, full_lengths)
-
-    def __len__(self) -> int:
-        return len(self.tokens["input_ids"])
-
-    @property
-    def lengths(self) -> np.ndarray:
-        return self.tokens["input_ids"].lengths
-
-    def select(self, indices: np.ndarray) -> Self:
-        full_lengths = None if self.full_lengths is None else self.full_lengths[indices]
-        tokens = {name: lists.select(indices) for name, lists in self.tokens.items()}
-        return replace(self, tokens=tokens, full_lengths=full_lengths)
-
-    def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """The inputs of these examples, padded to the longest one, with their attention mask."""
-        batch = {name: lists.padded(indices, self.padding[name]) for name, lists in self.tokens.items()}
-        lengths = torch.from_numpy(self.lengths[indices])
-        mask = torch.arange(batch["input_ids"].shape[1]) < lengths[:, None]  # (batch, longest)
-        return batch | {"attention_mask": mask.long()}
-
-
-def encode_all(
-    encode: "Callable[..., BatchEncoding]", rows: Sequence[Any], limit: int | None, truncation: str
-) -> "tuple[list[tuple[BatchEncoding, int]], np.ndarray, np.ndarray]":
-    """For each row the encoding that contains it and its index there, truncated to `limit` tokens; which rows were too
-    long; and the number of tokens of each before truncation."""
-    encodings: list[tuple[BatchEncoding, int]] = []
-    for start in range(0, len(rows), CHUNK_ROWS):
-        chunk = rows[start : start + CHUNK_ROWS]
-        encoding = encode(chunk, verbose=False)
-        encodings += [(encoding, index) for index in range(len(chunk))]
-    lengths = np.array([len(encoding["input_ids"][index]) for encoding, index in encodings], dtype=np.int64)
-    too_long = lengths > (np.inf if limit is None else limit)
-    selected = np.flatnonzero(too_long)
-    strategy = "longest_first" if truncation == "do_not_truncate" else truncation
-    for start in range(0, len(selected), CHUNK_ROWS):
-        indices = selected[start : start + CHUNK_ROWS]
-        encoding = encode([rows[row] for row in indices], truncation=strategy, max_length=limit, verbose=False)
-        for index, row in enumerate(indices):
-            encodings[row] = (encoding, index)
-    return encodings, too_long, lengths
-
-
-# ---- labels ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -108,12 +36,14 @@ class LabelReader:
     def of(cls, rows: "Dataset", column: str, label_names: Sequence[str] | None, where: str) -> Self:
         """The reader of a column. Raises DataError if the dataset names some of its labels as the recipe does, and
         others differently, so that a number could mean two labels."""
-        own = feature_names(rows, column)
-        if label_names is None or own is None or set(own) == set(label_names):
-            return cls(where, own or (None if label_names is None else list(label_names)), own is not None)
-        if shared := [name for name in label_names if name in own]:
+        dataset_names = feature_names(rows, column)
+        if label_names is None or dataset_names is None or set(dataset_names) == set(label_names):
+            return cls(
+                where, dataset_names or (None if label_names is None else list(label_names)), dataset_names is not None
+            )
+        if shared := [name for name in label_names if name in dataset_names]:
             raise DataError(
-                f"{where}: the dataset names its labels {', '.join(own[:8])}, and data.label_names has "
+                f"{where}: the dataset names its labels {', '.join(dataset_names[:8])}, and data.label_names has "
                 f'"{shared[0]}" among other names. Name the same labels, in any order, or leave data.label_names out.'
             )
         return cls(where, list(label_names), True)
@@ -213,3 +143,17 @@ def in_order(names: Sequence[str]) -> list[str]:
     """Distinct names in order: by number if all are numbers, otherwise as text."""
     distinct = sorted(set(names))  # 1 and 01 are equal numbers: the sort as text gives every process the same order
     return sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct
+
+
+def with_labels(config: "PreTrainedConfig", labels: Sequence[str]) -> "PreTrainedConfig":
+    """A copy of the configuration with these labels."""
+    config = copy.deepcopy(config)
+    config.num_labels = len(labels)
+    config.id2label = dict(enumerate(labels))
+    config.label2id = {label: index for index, label in enumerate(labels)}
+    return config
+
+
+def label_names(config: "PreTrainedConfig") -> tuple[str, ...]:
+    """The labels of a model, in order."""
+    return tuple(config.id2label[index] for index in range(config.num_labels))
