@@ -1,6 +1,7 @@
 """The catalog of shipped recipes, copies, `kit explain`, and the JSON schema."""
 
 import json
+import math
 import re
 from functools import partial
 
@@ -10,7 +11,7 @@ from kit.errors import RecipeError
 from kit.models import MODELS
 from kit.recipe import catalog as shipped
 from kit.recipe.base import Recipe, sections_of
-from kit.recipe.catalog import list_recipes
+from kit.recipe.catalog import RecipeRow, list_recipes
 from kit.recipe.copying import copy_recipe
 from kit.recipe.explain import explain as explain_key
 from kit.recipe.keys import OTHER_NAMES, key_variants
@@ -204,3 +205,21 @@ def test_every_other_name_leads_to_a_key_and_is_none_itself():
     keys |= {f"model.{name}" for model_type in MODELS for name in model_fields(model_type)}
     assert set(OTHER_NAMES.values()) <= keys
     assert not {key.rpartition(".")[2] for key in keys} & set(OTHER_NAMES)
+
+
+@pytest.mark.parametrize("row", list_recipes(), ids=lambda row: row.name)
+def test_headers_have_one_form(row: RecipeRow) -> None:
+    """What it trains, in one sentence; then the commands, the first of which has the measured duration as a note."""
+    title, *lines = row.header
+    assert title.endswith((".", "?"))
+    command = next(line for line in lines if line.startswith("  kit train "))
+    assert lines[0] == command
+    if row.minutes is not None:
+        number = f"{row.minutes * 60:.0f} seconds" if row.minutes < 1 else f"{rounded(row.minutes):g} minutes"
+        assert f"{number} on {str(row.measured['hardware']).split(', ')[1]}" in command
+
+
+def rounded(minutes: float) -> float:
+    """The minutes to one decimal below 10, and to whole ones above; halves are rounded up."""
+    scale = 10 if minutes < 10 else 1
+    return math.floor(minutes * scale + 0.5) / scale
