@@ -12,7 +12,7 @@ from steps import Side, compare
 from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 
 from kit.data.batching.packing import CausalBlocks
-from kit.tasks.causal_lm.task import TextBlocks
+from kit.tasks.causal_lm.examples import TextBlocks
 from kit.training.layer_swaps import swap_layers
 from kit.training.lm_objectives import CausalLMObjective
 
