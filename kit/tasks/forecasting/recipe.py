@@ -122,6 +122,9 @@ class ForecastingEval(EvalSection[ErrorMetric]):
     true values, on standardized data)."""
 
 
+# the last is the oil temperature of the ETT data sets
+TARGET_NAMES = ("value", "values", "target", "y", "sales", "close", "ot")  # codespell:ignore ot
+"""Usual names of a column to forecast, in lower case."""
 MAX_TARGETS = 4
 """Columns of numbers up to which `kit data` suggests to forecast all."""
 
@@ -157,7 +160,7 @@ class ForecastingRecipe(Recipe):
         numbers = [column for column in sample.columns if column.is_number and not column.is_id and column not in named]
         if not numbers or sample.prose or (date is None and named):
             return None
-        named_target = sample.find("value", "values", "target", "y", "sales", "close", "ot", among=numbers)
+        named_target = sample.find(*TARGET_NAMES, among=numbers)
         # of a few columns without such a name, none can be preferred, and one model can learn all
         targets = [named_target or numbers[0]] if named_target or len(numbers) > MAX_TARGETS else numbers
         steps = sample.splits.get("train", 0) // (named[0].distinct if named else 1)
