@@ -28,7 +28,7 @@ from kit.data.sources import BUILTIN, OTHER_NAMES, SPLITS, layout_of, load_from_
 from kit.data.steps import RowSteps
 from kit.errors import DataError
 from kit.recipe.data import DataSection
-from kit.recipe.suggestion import Column, DataSample
+from kit.recipe.suggestion import IMAGE_NAME, Column, DataSample
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -127,6 +127,11 @@ def find_folders(path: Path) -> Found:
     if firsts.get("train") is None:
         if file := next(nested_files(path), None):
             raise DataError(nested_hint(path, file))
+        if image := next((file for file in sorted(path.iterdir()) if IMAGE_NAME.fullmatch(file.name)), None):
+            raise DataError(
+                f"{path} holds images and no text: add metadata.jsonl, with a line such as "
+                f'{{"file_name": "{image.name}", "text": "…"}} for each image.'
+            )
         raise DataError(
             f"{path} holds no data: kit reads files that end in {', '.join(EXTENSIONS)} (and .gz), and parallel text "
             "such as train.de beside train.en."
@@ -207,7 +212,20 @@ def sample_tables(found: Found, given: Mapping[str, Any]) -> DataSample:
     shards = local_files(found.path, data, steps)
     tables = {role: read_shards(files, layout_of(data)).table for role, files in shards.items()}
     sizes = {role: table.num_rows for role, table in tables.items()}
+    if what == "JSON" and tables["train"].num_rows == 1 and (key := rows_within(tables["train"])):
+        raise DataError(
+            f'{file} is one object, whose key "{key}" seems to hold the rows: write them as one list, or each on a '
+            "line of a .jsonl file."
+        )
     return DataSample(source, what, table_columns(tables["train"]), sizes, documents=documents)
+
+
+def rows_within(table: pa.Table) -> str | None:
+    """The column whose only cell is a list of objects."""
+    for name, cells in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_list(cells.type) and pa.types.is_struct(cells.type.value_type):
+            return str(name)
+    return None
 
 
 class FolderSteps(RowSteps):

@@ -14,6 +14,7 @@ from kit.data.formats.folders import (
     missing_file,
     nested_files,
     read_shards,
+    role_of,
     split_files,
     split_folders,
     splits_of,
@@ -128,7 +129,7 @@ def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, l
 
 def nested_hint(folder: Path, file: Path) -> str:
     """What to do about a folder whose files are two or more folders below it."""
-    if file.suffix == ".txt" and len(list(file.parent.iterdir())) > MAX_SHARDS:
+    if file.suffix == ".txt" and (role_of(file.parent.parent.name) or len(list(file.parent.iterdir())) > MAX_SHARDS):
         advice = (
             f"If {file.parent.name} is the class of the texts in its files, write one csv file for each split, with "
             "the columns text and label"

@@ -18,6 +18,7 @@ from kit.models import register_models
 from kit.recipe.base import Recipe
 from kit.recipe.document import parse_override
 from kit.recipe.suggestion import DataSample, Suggestion, override
+from kit.system.console import counted
 from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe, suggest
 
@@ -92,9 +93,12 @@ def inspect_path(path: str, overrides: Sequence[str] = ()) -> DataDescription:
     likely = [suggestion for suggestion in suggestions if suggestion.score >= LEAST_SCORE] or suggestions[:1]
     if not likely:
         listed = ", ".join(f"{column.name} ({column.kind})" for column in sample.columns)
+        rows = counted(sample.splits.get("train", 0), "row")
+        commas = any(column.has_decimal_commas for column in sample.columns)
+        hint = " Write numbers with a decimal point: 3.5, not 3,5." if commas else ""
         raise DataError(
-            f"{path} can be read, but its columns fit no task: {listed}. Every task needs text, images or a series of "
-            "numbers; the guides of the tasks name their columns."
+            f"{path} can be read, but its columns fit no task: {listed}, of {rows}. Every task needs different texts, "
+            f"images or a series of numbers; the guides of the tasks name their columns.{hint}"
         )
     proposals = [
         Proposal(suggestion.what, suggestion.score, suggestion.recipe, arguments_of(sample, suggestion, overrides))

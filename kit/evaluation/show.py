@@ -11,9 +11,16 @@ from rich.text import Text
 from kit.evaluation.errors import CONFUSIONS, LABELS, number_of_errors
 from kit.evaluation.titles import figure_titles
 
-GROUPS, BY_STEP = "by", "by_horizon"
-"""Figures of groups of examples, and of each step of a forecast."""
-TABLES = (GROUPS, BY_STEP, LABELS, CONFUSIONS)
+GROUPS, BY_STEP, BY_VALUE = "by", "by_horizon", "by_value"
+"""Figures of groups of examples, and of each step and each value of a forecast."""
+TABLES = (GROUPS, BY_STEP, BY_VALUE, LABELS, CONFUSIONS)
+SETTINGS = {
+    "examples": "Examples",
+    "season": "Season, in steps",
+    "linear_order": "Order of the linear autoregression",
+    "regression_order": "Order of the linear regression",
+}
+"""Titles of what is listed among the figures without measuring anything."""
 MAX_ROWS = 20  # of the tables of labels and of confusions
 
 
@@ -23,18 +30,27 @@ def figure_tables(figures: Mapping[str, Any], title: str) -> Iterator[Table]:
     The figures of each step of a forecast are left out: there may be hundreds.
     """
     titles = figure_titles()
-    caption = Text(f"{BY_STEP} has the figures of each step: --json") if BY_STEP in figures else None
+    caption = Text(f"--json adds the figures of each step ({BY_STEP})") if BY_STEP in figures else None
     table = Table("figure", title=Text(title), title_justify="left", caption=caption, caption_justify="left")
     table.add_column("value", justify="right", overflow="fold")
     for name, value in _flat({name: value for name, value in figures.items() if name not in TABLES}):
-        table.add_row(Text(titles.get(name, name.replace("_", " "))), _cell(value))
+        table.add_row(Text(_title(name, titles)), _cell(value))
     yield table
     for column, groups in figures.get(GROUPS, {}).items():
         yield _group_table(column, groups, titles)
+    if len(values := figures.get(BY_VALUE, {})) > 1:
+        yield _group_table("value", values, titles)
     if labels := figures.get(LABELS):
         yield _label_table(labels)
     if confusions := figures.get(CONFUSIONS):
         yield _confusion_table(confusions)
+
+
+def _title(name: str, titles: Mapping[str, str]) -> str:
+    metric, _, what = name.rpartition("_")
+    if what == "signature" and metric in titles:
+        return f"{titles[metric]} signature"
+    return {**SETTINGS, **titles}.get(name, name.replace("_", " "))
 
 
 def _flat(figures: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -52,7 +68,7 @@ def _group_table(column: str, groups: Mapping[str, Mapping[str, Any]], titles: M
     table = Table(title=Text(f"by {column}"), title_justify="left")
     table.add_column(Text(column))
     for name in names:
-        table.add_column(Text(titles.get(name, name.replace("_", " "))), justify="right")
+        table.add_column(Text(_title(name, titles)), justify="right")
     for group, figures in numbers.items():
         table.add_row(Text(group), *(_cell(figures.get(name, "")) for name in names))
     return table

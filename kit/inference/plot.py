@@ -79,6 +79,8 @@ def _plot_attention(run: str | Path, options: PlotOptions, folder: Path, file: P
         figures = _predictor_figures(run, opened, options)
     else:
         check_options(opened, options)
+        if getattr(opened.config, "vocab_size", None) is None:
+            raise RunError(f"the model of {run} reads numbers, and has no attention that `kit plot` could show")
         texts = (options.sentence,) if options.sentence is not None else _example_texts(run, opened)
         figures = self_attention_figures(opened, texts, options)
     if not figures:

@@ -20,6 +20,8 @@ MAX_LABEL_WORDS = 4
 """Labels have few words on average."""
 FEW_ROWS = 100
 """In fewer rows than this, labels may occur only twice on average."""
+SEPARATED = 0.05
+"""Share of the cells that hold several labels in a column of such cells."""
 SERIES_STEPS = 4
 """Shorter lists of numbers are vectors rather than series."""
 IMAGE_NAME = re.compile(r".+\.(png|jpe?g|gif|bmp|webp|tiff?)", re.IGNORECASE)
@@ -68,7 +70,7 @@ class Column:
     @cached_property
     def is_id(self) -> bool:
         """Whether the column only identifies rows."""
-        named = ID_NAMES.fullmatch(self.name) is not None
+        named = not self.name or ID_NAMES.fullmatch(self.name) is not None  # pandas gives the index no name
         return named and not self.is_label and (self.is_integer or self.words < 2)
 
     @cached_property
@@ -88,7 +90,33 @@ class Column:
     @cached_property
     def is_prose(self) -> bool:
         """Whether the cells are texts that differ from row to row."""
-        return self.is_text and self.distinct > 1 and not (self.is_label or self.is_id or self.is_image)
+        other = self.is_label or self.is_id or self.is_image or self.has_decimal_commas or self.separator
+        return self.is_text and self.distinct > 1 and not other
+
+    @cached_property
+    def has_decimal_commas(self) -> bool:
+        """Whether the cells are numbers that kit does not read: with a comma before the decimals."""
+        return (
+            self._all(str)
+            and all(re.fullmatch(r"\s*[+-]?\d+(,\d+)?\s*", value) for value in self.values)
+            and not (self.is_number)
+        )
+
+    @cached_property
+    def separator(self) -> str | None:
+        """What separates labels, if cells hold several: a mark that divides them into few short ones."""
+        # a comma also occurs within labels, such as "Berlin, Germany"
+        for mark in ("|", ";", ",") if self.name.lower().endswith("s") else ("|", ";"):
+            if self._all(str) and sum(mark in value for value in self.values) >= SEPARATED * len(self.values):
+                items = self.items_between(mark)
+                words = sum(len(item.split()) for item in items) / max(1, len(items))
+                if 2 <= len(items) <= min(MAX_LABELS, len(self.values) // 5) and words <= MAX_LABEL_WORDS:
+                    return mark
+        return None
+
+    def items_between(self, mark: str) -> set[str]:
+        """The distinct items of cells that a mark separates."""
+        return {item.strip() for value in self.values for item in value.split(mark)} - {""}
 
     @cached_property
     def is_image(self) -> bool:
@@ -127,7 +155,9 @@ class Column:
     def kind(self) -> str:
         """What the column holds, in words."""
         kinds = {
-            "images": self.is_image, "labels": self.is_label, "dates": self.is_date, "whole numbers": self.is_integer,
+            "images": self.is_image, "several labels": self.separator is not None, "labels": self.is_label,
+            "numbers with decimal commas": self.has_decimal_commas, "dates": self.is_date,
+            "whole numbers": self.is_integer,
             "numbers": self.is_number, "text": self.is_text, "lists of text": self.lists_text,
             "lists of numbers": self.lists_numbers, "lists": bool(self.items), "nested values": self._all(dict),
             "true or false": bool(self.values) and all(isinstance(value, bool) for value in self.values),

@@ -20,6 +20,7 @@ from kit.recipe.data import IN_MEMORY
 from kit.recipe.document import parse_override
 from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
+from kit.system.console import counted
 from kit.system.device import preserved_random_state
 from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe
@@ -68,7 +69,7 @@ def evaluate(
     state, rows, accelerator = task.restore(model_folder, splits), splits.datasets[split], Accelerator()
     # not encoded as "train", whose filters would drop examples
     encoded = task.encode(rows, state, "evaluated" if split == "train" else split)
-    report(f"evaluated: {recipe.data.path}, {split}, {len(rows):,} rows")
+    report(f"evaluated: {recipe.data.path}, {split}, {counted(len(rows), 'row')}")
     for line in [*DataReport({split: splits.report.splits[split]}).lines(), *encoded.notes]:
         report(line)
     objective = task.objective(model.to(accelerator.device).eval(), state)

@@ -132,7 +132,7 @@ def kept_evaluation(prepared: Prepared, loop: Loop, name: str, reporter: Reporte
     step, evaluation = loop.best_evaluation
     if step != loop.progress.best_step:
         return None
-    show_evaluation(reporter, prepared.task, name, evaluation)
+    show_evaluation(reporter, prepared.task, name, evaluation, evaluation)
     return cast(Evaluation, evaluation)
 
 
@@ -144,20 +144,31 @@ def run_final_evaluation(prepared: Prepared, loop: Loop, split: str, name: str, 
         evaluation = prepared.task.evaluate(
             prepared.evaluator(loop.accelerator), loop.objective, rows, encoded, prepared.state
         )
-    show_evaluation(reporter, prepared.task, name, evaluation)
+    best = None if loop.best_evaluation is None or split != "validation" else loop.best_evaluation[1]
+    show_evaluation(reporter, prepared.task, name, evaluation, cast(Evaluation | None, best))
     return evaluation
 
 
-def show_evaluation(reporter: Reporter, task: Task[Any, Any], name: str, evaluation: Evaluation) -> None:
-    """Print a line of figures, then a few predictions, evenly spaced over the split."""
+def show_evaluation(
+    reporter: Reporter, task: Task[Any, Any], name: str, evaluation: Evaluation, shown: Evaluation | None = None
+) -> None:
+    """Print a line of figures, then a few predictions, evenly spaced over the split, unless they equal those of an
+    evaluation that was shown before."""
     figures = {name: value for name, value in evaluation.figures.items() if isinstance(value, float)}
     reporter.print(f"{name}: " + " · ".join(f"{figure} {value:.4g}" for figure, value in figures.items()))
     if unknown := evaluation.figures.get(UNKNOWN_TOKENS):
         reporter.print(f"    unknown tokens in the output: {unknown:,}")
+    examples = example_lines(task, evaluation)
+    if shown is None or examples != example_lines(task, shown):
+        for example in examples:
+            reporter.print(f"    {example}")
+
+
+def example_lines(task: Task[Any, Any], evaluation: Evaluation) -> list[str]:
+    """A few predictions, evenly spaced over the split."""
     examples = task.recipe.eval.examples
     step = max(1, len(evaluation.rows) // max(1, examples))
-    for row in evaluation.rows[::step][:examples]:
-        reporter.print(f"    {task.format_prediction(row)}")
+    return [task.format_prediction(row) for row in evaluation.rows[::step][:examples]]
 
 
 def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evaluation]) -> dict[str, Any]:

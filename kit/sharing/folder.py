@@ -132,7 +132,8 @@ def missing_metadata(recipe: Recipe) -> list[str]:
     """Notes on metadata that the Hub displays and the recipe does not have."""
     values: dict[str, tuple[Any, str]] = {
         "license": (recipe.hub.license, "apache-2.0"),
-        "language": (recipe.hub.language, "[de,en]"),
+        # numbers have no language
+        "language": (recipe.hub.language or "tokenizer" not in type(recipe).model_fields, "[de,en]"),
         "base_model": (recipe.model.pretrained is None or base_on_hub(recipe), "OWNER/NAME"),
     }
     return [

@@ -24,7 +24,7 @@ PUBLISHED = (
 ALLOWED = {
     "": PUBLISHED,
     "additional_chat_templates": ("*.jinja",),
-    "plots": ("*.png",),
+    "plots": ("*.png", "*.csv"),
 }
 """What is published of a model folder, by the folder within it."""
 

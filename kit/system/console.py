@@ -22,6 +22,11 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 
+def counted(count: int, noun: str) -> str:
+    """A number of things: "1 row", "1,040 rows"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 class StepWindow(Protocol):
     """Sums over the most recent training steps, collected by the training loop."""
 

@@ -72,7 +72,7 @@ def max_or_nan(values: Iterable[float]) -> float:
 def table(checks: Iterable[Check]) -> Table:
     """The checks as a table for the terminal."""
     rows = Table(show_edge=False)
-    for title in ("", "proof", "what it says", "found", "allowed"):
+    for title in ("", "proof", "claim", "measured", "tolerance"):
         rows.add_column(title)
     for check in checks:
         mark = "[green]✓[/]" if check.passed else "[bold red]✗[/]"

@@ -228,6 +228,18 @@ GUESSES: dict[str, tuple[dict[str, str | bytes], dict[str, Any], str]] = {
     ),
     "folders": ({"train__a_csv": "text,label\n" + TABLE, "test__a_csv": "text,label\n" + TABLE}, {},
                 "text → one of 2 labels"),
+    "an index of pandas": (
+        {"a_csv": ",text,label\n" + "".join(f"{n},{row}" for n, row in enumerate(TABLE.splitlines(keepends=True)))}, {},
+        "text → one of 2 labels",
+    ),
+    "decimal commas": (
+        {"a_csv": "text;score\n" + "".join(f"{sentence(n)};{n},5\n" for n in range(ROWS))}, {"delimiter": ";"},
+        "text → the next token",
+    ),
+    "labels in a cell": (
+        {"a_csv": "text,genres\n" + "".join(f"{sentence(n)},{['a|b', '', 'b'][n % 3]}\n" for n in range(ROWS))},
+        {}, "text → any of 2 labels",
+    ),
     "wiki headings": ({"a_txt": " = One = \n\nthe cat\n\n = Two = \n\nthe dog\n"}, {}, "text → the next token"),
     "dialogues of texts": (
         {"a_jsonl": "".join(json.dumps({"dialog": [sentence(n), sentence(n + 1)], "act": [1, 2]}) + "\n"
@@ -258,6 +270,16 @@ MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
     "a ragged table": ({"a_csv": "text,label\na,b\na,b,c\n"}, "line 3: 3 columns where its first line has 2"),
     "broken JSON": ({"a_jsonl": '{"text": "a"}\n{"text": '}, "line 2, column 10: invalid JSON"),
     "unequal sides": ({"train_de": "a\nb\n", "train_en": "a\n"}, "needs the same number of lines in every file"),
+    "a JSON object": (
+        {"a_json": '{"version": 1, "items": [{"a": 1}, {"a": 2}]}'},
+        'key "items" seems to hold the rows',
+    ),
+    "bytes": ({"a_csv": bytes(range(256)) * 9}, "a.csv is not text"),
+    "decimal commas": (
+        {"a_csv": "date;load\n" + "".join(f"2024-01-{day:02};{day},5\n" for day in range(1, 28))},
+        "load (numbers with decimal commas), of 27 rows. Every task needs",
+    ),
+    "images alone": ({"a_png": "x", "b_png": "x"}, 'add metadata.jsonl, with a line such as {"file_name": "a.png"'),
     "an unknown format": ({"a_docx": "x"}, "kit reads files that end in tsv, csv"),
     "texts of other splits": ({"dev_txt": "a\n", "story_txt": "b\n"}, "none is named as the training data: dev, story"),
     "no training data": ({"one_csv": "a,b\n", "two_csv": "a,b\n"}, "none is named as the training data: one, two"),
@@ -267,7 +289,7 @@ MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
         {"a_csv": "id,ok\n1,yes\n2,yes\n3,yes\n"},
         "its columns fit no task: id (whole numbers), ok (text)",
     ),
-    "classes as folders": ({f"train__pos__{n}_txt": "great" for n in range(30)}, "If pos is the class of the texts"),
+    "classes as folders": ({f"train__pos__{n}_txt": "great" for n in range(3)}, "If pos is the class of the texts"),
 }
 
 

@@ -39,3 +39,16 @@ def test_validation_is_evaluated_again_only_for_something_else(
     assert again.keys() == run.results["validation"].keys()
     for name in (name for name, value in again.items() if isinstance(value, int | float)):
         assert run.results["validation"][name] == pytest.approx(again[name], rel=1e-5)
+
+
+@pytest.mark.parametrize("task", ["classification", "forecasting", "question_answering"])
+def test_examples_of_validation_are_printed_once(
+    task: str, make_recipe: Callable[..., Recipe], tmp_path: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The last evaluation of training and the final one have the same predictions, whatever figures the latter adds."""
+    steps = ["eval.steps=4", "train.max_steps=4", "eval.examples=2"]
+    train(make_recipe(task, overrides=steps), tmp_path / "run")
+    printed = "".join(capfd.readouterr())
+    of_step, of_validation = printed.index("step 4: "), printed.index("validation: loss")
+    assert printed[of_step:of_validation].count("\n    ") == 2
+    assert printed[of_validation : printed.find("test: loss")].count("\n    ") == 0

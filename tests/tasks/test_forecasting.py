@@ -24,6 +24,7 @@ from kit.errors import DataError, RecipeError
 from kit.evaluation.metrics import compute_metrics
 from kit.prediction.rows import PredictOptions
 from kit.recipe.base import Recipe
+from kit.sharing.folder import missing_metadata
 from kit.tasks.forecasting.baselines import LinearAutoregression, best_autoregression, persistence
 from kit.tasks.forecasting.examples import windows_of
 from kit.tasks.forecasting.inference import Forecaster
@@ -288,7 +289,12 @@ def test_eval_data_and_verify_commands(run: Path, kit_here: Any) -> None:
     assert "rollout" in proven.stdout
     report = kit_here("data", run / "recipe.yaml")
     assert report.returncode == 0, report.stderr
-    assert "40 series of 80 to 80 steps" in report.stdout
+    assert "40 series of 80 steps" in report.stdout
+    shown = kit_here("eval", run)
+    assert "Season, in steps" in shown.stdout or "Order of the linear autoregression" in shown.stdout
+    plotted = kit_here("plot", run)
+    assert "reads numbers, and has no attention" in plotted.stdout + plotted.stderr
+    assert not [note for note in missing_metadata(load_recipe(run / "recipe.yaml")) if "language" in note]
     assert "Unknown tokens" not in report.stdout
 
 

@@ -28,6 +28,9 @@ HEADER_NAMES = frozenset((
     "hypothesis", "body", "summary", "review", "comment", "message", "content",
 ))  # fmt: skip
 """Names of columns that are rarely the content of a row."""
+GZIP = b"\x1f\x8b"
+CONTROLS = tuple(bytes([code]) for code in range(32) if chr(code) not in "\t\n\f\r\x1b")
+"""Bytes that texts in encodings of one byte do not have."""
 TITLE_LINE = re.compile(r"\s*=\s*[^\s=](.*[^\s=])?\s*=\s*")
 
 
@@ -44,6 +47,12 @@ def guess_encoding(path: Path) -> str:
     try:
         head[: head.rfind(b"\n") + 1 or len(head)].decode("utf-8")
     except UnicodeDecodeError:
+        # reading a compressed file reports what it is
+        if not head.startswith(GZIP) and sum(head.count(byte) for byte in CONTROLS) > len(head) // 100:
+            raise DataError(
+                f"{path} is not text: it holds bytes that no encoding of text has. If it is compressed or of another "
+                "format, its name must end accordingly, such as .gz or .parquet."
+            ) from None
         return "cp1252"
     return "utf-8"
 
@@ -79,9 +88,11 @@ def guess_delimiter(lines: Sequence[str], default: str | None) -> str | None:
     # commas and bars are common in texts without columns: only a file that is a table by name may have them
     candidates += [mark for mark in (DELIMITERS if default else ("\t",)) if mark != default]
     for mark in candidates:
-        widths = Counter(len(cells) for cells in cells_of(lines, mark, default is not None))
+        rows = cells_of(lines, mark, default is not None)
+        widths = Counter(map(len, rows))
         width, count = widths.most_common(1)[0] if widths else (1, 0)
-        if width > 1 and count >= SAME_WIDTH * widths.total():
+        # a decimal comma divides all lines but the header
+        if width > 1 and count >= SAME_WIDTH * widths.total() and len(rows[0]) == width:
             return mark
     return None
 
@@ -108,7 +119,8 @@ def has_header(rows: Sequence[Sequence[str]]) -> bool:
     if not rows:
         return True
     first, body = [cell.strip() for cell in rows[0]], rows[1:]
-    if not all(HEADER_CELL.fullmatch(cell) for cell in first) or len(set(first)) < len(first):
+    named = first if first[0] else first[1:]  # pandas gives the index no name
+    if not named or not all(map(HEADER_CELL.fullmatch, named)) or len(set(first)) < len(first):
         return False
     if not body or any(cell.lower() in HEADER_NAMES for cell in first):
         return True

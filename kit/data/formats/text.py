@@ -263,6 +263,6 @@ def parse_json(path: Path, text: str, first_line: int = 1, advice: str = "") -> 
         return json.loads(text)
     except json.JSONDecodeError as error:
         where = f"line {first_line + error.lineno - 1}, column {error.colno}"
-        raise DataError(f"{path}, {where}: invalid JSON ({error.msg}).{advice}") from error
+        raise DataError(f"{path}, {where}: invalid JSON ({error.msg.removesuffix(' at')}).{advice}") from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, or brackets nested too deep
         raise DataError(f"{path}, line {first_line}: this JSON cannot be read ({error}).") from error

@@ -136,11 +136,12 @@ class ClassificationRecipe(LabelingRecipe):
         texts = [column for column in sample.prose if sample.find(*LABEL_NAMES, among=[column]) is None][:2]
         if not texts or sample.is_parallel:
             return None
-        labels = [column for column in sample.labels if column not in texts]
+        labels = [column for column in sample.labels if column not in texts and column.separator is None]
         lists = [column for column in sample.columns if column.lists_text and column.distinct <= MAX_LABELS]
+        separated = [column for column in sample.columns if column.separator is not None]
         numbers = [column for column in sample.columns if column.is_number and not column.is_id]
-        named = sample.find(*LABEL_NAMES, among=[*labels, *lists, *numbers])
-        label = named or next(iter([*labels, *lists, *numbers]), None)
+        named = sample.find(*LABEL_NAMES, among=[*labels, *separated, *lists, *numbers])
+        label = named or next(iter([*labels, *separated, *lists, *numbers]), None)
         if label is None:
             return None
         data: dict[str, Any] = {"text": texts[0].name, "label": label.name, **sample.held_out()}
@@ -149,10 +150,12 @@ class ClassificationRecipe(LabelingRecipe):
         stems = {text.name.rstrip("0123456789_ab") for text in texts}
         if len(texts) == 2 and (named or len(stems) == 1):
             data["text_pair"], what = texts[1].name, "pair of texts"
-        if label in lists:
+        if label in lists or label in separated:
             data["problem_type"] = "multi_label_classification"
+            data |= {"label_separator": label.separator} if label.separator else {}
             others = {"eval.metrics": ["f1_micro", "f1_macro"], "eval.metric_for_best_model": "f1_micro"}
-            what += f" → any of {label.distinct} labels"
+            count = len(label.items_between(label.separator)) if label.separator else label.distinct
+            what += f" → any of {count} labels"
         elif label in labels:
             counts = Counter(map(str, label.values))
             if label.is_text and min(counts.values()) < RARE and len(counts) <= MAX_NAMED and sample.held_out():

@@ -1,6 +1,7 @@
 """Time series: from tables, with a row for each step or for each series, to arrays."""
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -172,6 +173,7 @@ def _number(cell: Any, where: str) -> float:
         number = float(cell)
     except (TypeError, ValueError):
         hint = " A column of dates is named by data.date; the model reads its calendar features." * is_date(cell)
+        hint += " Write it with a decimal point." * (re.fullmatch(r"[+-]?\d+,\d+", str(cell).strip()) is not None)
         raise DataError(f"{where} is not a number: {str(cell)[:40]!r}.{hint}") from None
     if math.isinf(number):
         raise DataError(f"{where} is infinite.")

@@ -8,6 +8,7 @@ from kit.data.report import SplitReport
 from kit.data.sources import read_splits
 from kit.data.steps import RowSteps
 from kit.errors import DataError
+from kit.system.console import counted
 from kit.tasks.forecasting.dates import Step
 from kit.tasks.forecasting.series import Series, as_rows, from_rows, read_series
 
@@ -31,7 +32,8 @@ def load_series(data: "ForecastingData") -> Splits:
     for split, rows in builder.datasets.items():
         lengths = [len(values) for values in rows["values"]]
         builder.report.splits[split].rows = len(rows)
-        builder.report.notes.append(f"{split}: {len(rows):,} series of {min(lengths):,} to {max(lengths):,} steps")
+        steps = f"{min(lengths):,} to " * (min(lengths) < max(lengths)) + counted(max(lengths), "step")
+        builder.report.notes.append(f"{split}: {len(rows):,} series of {steps}")
     return builder.fingerprinted()
 
 

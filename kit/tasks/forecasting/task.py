@@ -217,7 +217,7 @@ class Forecasting(Task[Windows, ForecastingState]):
         prediction = " ".join(f"{value:.4g}" for value in row["prediction"][-1])
         target = " ".join("missing" if value is None else f"{value:.4g}" for value in row["target"][-1])
         last = f"last step ({row['dates'][-1]})" if "dates" in row else "last step"
-        return f"series {row['series']} from step {row['start']}: {last} {prediction}, expected {target}"
+        return f"series {row['series']}, window from step {row['start']}: {last} {prediction}, expected {target}"
 
     def export(self, folder: Path, model: PreTrainedModel, state: ForecastingState) -> None:
         export_model(folder, model, state.tokenizers)
