@@ -2,6 +2,7 @@
 
 import copy
 import math
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -73,6 +74,9 @@ def export_and_evaluate(
         write_artifacts(prepared, folder, evaluations, results, hint, reporter)
     wait_for_everyone()
     return results
+
+
+LINE_BREAKS = re.compile(r"\s*\n\s*")
 
 
 def export(prepared: Prepared, loop: Loop, folder: RunFolder) -> None:
@@ -168,7 +172,8 @@ def example_lines(task: Task[Any, Any], evaluation: Evaluation) -> list[str]:
     """A few predictions, evenly spaced over the split."""
     examples = task.recipe.eval.examples
     step = max(1, len(evaluation.rows) // max(1, examples))
-    return [task.format_prediction(row) for row in evaluation.rows[::step][:examples]]
+    lines = (task.format_prediction(row) for row in evaluation.rows[::step][:examples])
+    return [LINE_BREAKS.sub(" ⏎ ", line.strip("\n")) for line in lines]
 
 
 def collect_results(prepared: Prepared, loop: Loop, evaluations: dict[str, Evaluation]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from kit.pipelines.dialogue import reads_turns
 from kit.pipelines.text_to_text import TRANSLATION
 from kit.pretrained.adapters import MODEL_CONFIG, adapted_class
 from kit.pretrained.finite import check_finite
-from kit.pretrained.loading import load_model, open_base
+from kit.pretrained.loading import load_model, open_base, quiet_transformers
 from kit.pretrained.pipelines import pipeline
 from kit.sharing import standalone
 from kit.sharing.folder import is_adapter
@@ -126,7 +126,8 @@ def run_in_process(probe: ProbeRequest, model: PreTrainedModel, pipe: Any = None
         texts["tokens"] = read_tokenizer(probe.model)(probe.texts)["input_ids"]
     if probe.calls:
         texts["answers"] = standalone.pipeline_answers(pipe, probe.calls)
-    return ProbeOutput(standalone.model_outputs(model, probe.inputs), texts)
+    with quiet_transformers():  # equal inputs matter here, not that a causal model is padded on the right
+        return ProbeOutput(standalone.model_outputs(model, probe.inputs), texts)
 
 
 def difference(expected: ProbeOutput, actual: ProbeOutput) -> str | None:

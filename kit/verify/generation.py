@@ -128,15 +128,16 @@ def kit_search(subject: Subject) -> Outcome:
     ]
     for settings in searches:
         ours = [hypothesis for hypotheses in search(model, source, settings) for hypothesis in hypotheses]
-        how = {"return_dict_in_generate": True, "output_scores": True}
+        with_scores = settings.seq2seq_config(model)
+        with_scores.return_dict_in_generate = with_scores.output_scores = True
         with torch.no_grad():
-            output = model.generate(**source, generation_config=settings.seq2seq_config(model), **how)
+            output = model.generate(**source, generation_config=with_scores)
         found += [hypothesis.tokens for hypothesis in ours]
         expected += [_up_to_end(model, tokens) for tokens in output.sequences[:, 1:].tolist()]
         if settings.num_beams > 1:
             differences += [abs(h.score - float(s)) for h, s in zip(ours, output.sequences_scores, strict=True)]
     same = _same_tokens(found, expected)
-    return equal_within(max_or_nan(differences), TOLERANCE, same.figure) if same.passed else same
+    return equal_within(max_or_nan(differences), TOLERANCE, f"{same.figure}, scores") if same.passed else same
 
 
 @proof("beam scores", "the score of every hypothesis is the one that teacher forcing gives it", is_seq2seq)
