@@ -12,6 +12,8 @@ from support.runs import results
 import kit.sharing.proof
 from kit.cli import COMMANDS
 
+pytestmark = pytest.mark.figures
+
 GENERATES = {"translation", "causal_lm", "instruction_tuning", "captioning", "dialogue"}
 INPUTS = {
     "masked_lm": ("new.jsonl", '{"text": "the [MASK] method and [MASK]"}\n'),

@@ -16,6 +16,8 @@ from kit.evaluation.errors import confused_pairs, label_table, number_of_errors
 from kit.plots import labels as plots
 from kit.plots.labels import MAX_LABELS, confusion_matrix_figure, confusions_figure, draw_predicted_labels, shown
 
+pytestmark = pytest.mark.figures
+
 NAMES = [f"label {number:03d}" for number in range(150)]
 
 

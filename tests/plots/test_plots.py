@@ -24,6 +24,8 @@ from kit.plots.fonts import MISSING_NOTE
 from kit.tasks.forecasting import plots as forecasts
 from kit.tasks.registry import create_task
 
+pytestmark = pytest.mark.figures
+
 
 def weights(*shape: int) -> np.ndarray:
     values = np.random.default_rng(0).random(shape)
