@@ -141,7 +141,7 @@ def test_hostile_examples_stay_in_their_cells(run: Path) -> None:
     examples = next(rows for rows in tables(tokens) if rows[0] == ["source", "reference", "output"])
     assert [len(row) for row in examples] == [3] * (1 + len(HOSTILE))
     for row, text in zip(examples[1:], HOSTILE, strict=True):
-        assert row == [seen(text)] * 3
+        assert row == [displayed(text)] * 3
     assert not [token for token in tokens if token.type == "html_block"]
     kinds = {token.type for token in inline(tokens)}
     assert kinds <= {"text", "text_special", "code_inline", "softbreak", "hardbreak", "image"}
@@ -153,7 +153,7 @@ def test_hostile_examples_stay_in_their_cells(run: Path) -> None:
     assert ModelCard(card).data.license == "apache-2.0"
 
 
-def seen(text: str) -> str:
+def displayed(text: str) -> str:
     """A text as displayed: one line, with replacements for undisplayable characters."""
     bad = {"\x00", "\x1b", "\ud800", "\u202e"}
     return "".join("\ufffd" if letter in bad else letter for letter in " ".join(text.split()))

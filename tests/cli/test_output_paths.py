@@ -24,7 +24,7 @@ WRITERS: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def started_work(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The expensive work that was started; must stay empty."""
     from kit.pretrained.folder import ModelFolder
     from kit.runs import average, merge
@@ -38,7 +38,7 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("command", WRITERS)
 def test_unwritable_path_is_reported_before_the_work(
-    command: str, trained: Path, tmp_path: Path, kit_here: RunKit, begun: list[str]
+    command: str, trained: Path, tmp_path: Path, kit_here: RunKit, started_work: list[str]
 ) -> None:
     arguments, name = WRITERS[command]
     arguments = [str(trained) if argument == "RUN" else argument for argument in arguments]
@@ -56,17 +56,19 @@ def test_unwritable_path_is_reported_before_the_work(
         assert problem in refused.stderr
         assert refused.stderr.count("kit: ") == 1
         assert "Traceback" not in refused.stderr
-    assert begun == []
+    assert started_work == []
     assert not list(tmp_path.rglob(".tmp-*"))
 
 
-def test_a_figure_does_not_replace_a_file(trained: Path, tmp_path: Path, kit_here: RunKit, begun: list[str]) -> None:
+def test_a_figure_does_not_replace_a_file(
+    trained: Path, tmp_path: Path, kit_here: RunKit, started_work: list[str]
+) -> None:
     (tmp_path / "file").write_text("mine")
     refused = kit_here("plot", trained, "--output", "file")
     assert refused.returncode == 2
     assert "file is a file: name a folder, or a file that ends in .png" in refused.stderr
     assert (tmp_path / "file").read_text() == "mine"
-    assert begun == []
+    assert started_work == []
 
 
 def test_two_writers_of_one_file(trained: Path, tmp_path: Path, kit_here: RunKit) -> None:

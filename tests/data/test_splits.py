@@ -90,13 +90,13 @@ def test_held_out_rows_share_no_source_with_train_and_no_row_is_lost(tmp_path, p
 def test_held_out_rows_depend_on_the_seed_and_not_on_the_order(tmp_path):
     pairs = [(f"s{n}", f"t{n}") for n in range(200)]
 
-    def held(order, seed):
+    def held_out(order, seed):
         path = write_pairs(tmp_path / "a.tsv", order)
         return set(pairs_of(load_splits(TranslationData(path=path, validation_size=20, seed=seed)), "validation"))
 
-    assert len(held(pairs, 0)) == 20
-    assert held(pairs, 0) == held(pairs[::-1], 0)
-    assert held(pairs, 0) != held(pairs, 1)
+    assert len(held_out(pairs, 0)) == 20
+    assert held_out(pairs, 0) == held_out(pairs[::-1], 0)
+    assert held_out(pairs, 0) != held_out(pairs, 1)
 
 
 @in_folder

@@ -78,7 +78,7 @@ MODELS: dict[str, Callable[[], PreTrainedModel]] = {
     "BART": lambda: bart_like(BartForConditionalGeneration, BartConfig),
     "T5": t5,
 }
-OWN = ["pre-norm", "post-norm", "additive"]
+KIT_MODELS = ["pre-norm", "post-norm", "additive"]
 
 
 @cache
@@ -178,7 +178,7 @@ def test_tokens_and_scores_equal_transformers(name: str, options: dict[str, Any]
     assert_equal(model_of(name), source(seed=seed), **options)
 
 
-@pytest.mark.parametrize("name", [*OWN, "Marian"])
+@pytest.mark.parametrize("name", [*KIT_MODELS, "Marian"])
 def test_hypotheses_are_independent_of_the_batch(name: str) -> None:
     model, inputs = model_of(name), source(8)
     options = {"num_beams": 3, "num_return_sequences": 2, "eos_token_id": ends_of(name), "early_stopping": False}
@@ -194,7 +194,7 @@ def test_hypotheses_are_independent_of_the_batch(name: str) -> None:
         torch.testing.assert_close(alone.sequences_scores, together.sequences_scores[2 * row : 2 * row + 2])
 
 
-@pytest.mark.parametrize("name", OWN)
+@pytest.mark.parametrize("name", KIT_MODELS)
 @pytest.mark.parametrize("beams", [1, 3])
 def test_every_form_of_source_and_prefix(name: str, beams: int) -> None:
     model, inputs = model_of(name), source()
@@ -364,7 +364,7 @@ def test_search_begins_with_the_forced_token(name: str, beams: int) -> None:
 @pytest.mark.parametrize("attention", [False, True])
 def test_search_returns_no_hypothesis_that_is_impossible(early_stopping: Any, attention: bool) -> None:
     """Where the forced first token ends the output, it is the only one: `generate()` fills the other beams up."""
-    for name in OWN:
+    for name in KIT_MODELS:
         model = model_of(name)
         how = GenerationSettings(
             4, 5, num_return_sequences=4, forced_bos_token_id=2, early_stopping=early_stopping, length_penalty=2.0
@@ -376,7 +376,7 @@ def test_search_returns_no_hypothesis_that_is_impossible(early_stopping: Any, at
 @pytest.mark.parametrize("beams", [1, 4])
 def test_search_with_and_without_attention_agree(beams: int) -> None:
     settings = GenerationSettings(beams, 8, length_penalty=0.7, num_return_sequences=beams)
-    for name in OWN:
+    for name in KIT_MODELS:
         without_attention, with_attention = (
             search(model_of(name), source(), settings, attention=attention) for attention in (False, True)
         )

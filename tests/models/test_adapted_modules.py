@@ -86,7 +86,7 @@ def batch_for(model: PreTrainedModel) -> dict[str, Tensor]:
     return random_batch(model, 0, examples=4)
 
 
-def ways(model: PreTrainedModel) -> Iterator[tuple[str, dict[str, Any]]]:
+def adaptations(model: PreTrainedModel) -> Iterator[tuple[str, dict[str, Any]]]:
     """Everything that peft can adapt or train in full: supported modules, any module, any matrix."""
     some_linear = next(name for name, module in model.named_modules() if isinstance(module, nn.Linear))
     for name, module in model.named_modules():
@@ -117,7 +117,7 @@ def test_every_kind_of_module_can_be_adapted(name: str) -> None:
     model = built(name)
     batch = batch_for(model)
     plain = loss_of(model, batch, False)
-    for label, settings in ways(model):
+    for label, settings in adaptations(model):
         adapted = get_peft_model(copy.deepcopy(model), LoraConfig(r=2, init_lora_weights=False, **settings))
         with torch.no_grad():
             for part, parameter in adapted.named_parameters():

@@ -48,7 +48,7 @@ def rows_of(labels: str, count: int, seed: int) -> list[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Data with five labels, and the run of a tiny encoder that has learned three others."""
     folder = tmp_path_factory.mktemp("peft")
     for name, labels in (("three", "xyz"), ("five", "pqrst")):
@@ -60,22 +60,23 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def adapted(world: Path, method: str | None = "lora", peft: Any = None, **sections: Any) -> Recipe:
+def adapted(workspace: Path, method: str | None = "lora", peft: Any = None, **sections: Any) -> Recipe:
     """A recipe that fine-tunes the tiny encoder on the five labels."""
     section = {"peft": {"method": method, **(peft or {})}} if method else {}
     return recipe(
-        world / "recipes", "classification", {"path": str(world / "five")}, **section,
-        **{"model": {"pretrained": str(world / "base")}, **sections},
+        workspace / "recipes", "classification", {"path": str(workspace / "five")}, **section,
+        **{"model": {"pretrained": str(workspace / "base")}, **sections},
     )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def runs(world: Path) -> dict[str, Path]:
+def runs(workspace: Path) -> dict[str, Path]:
     """A run of each method, with dropout in adapters where they have it."""
     steps = {"max_steps": 8, "learning_rate": 2e-2}
     dropout = {method: {} if method == "ia3" else {"dropout": 0.5} for method in METHODS}
     return {
-        method: train(adapted(world, method, dropout[method], train=steps), world / method).folder for method in METHODS
+        method: train(adapted(workspace, method, dropout[method], train=steps), workspace / method).folder
+        for method in METHODS
     }
 
 
@@ -112,11 +113,11 @@ def test_merged_and_unmerged_predict_the_same(
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_the_adapter_alone_has_learned(world: Path, runs: dict[str, Path], method: str) -> None:
+def test_the_adapter_alone_has_learned(workspace: Path, runs: dict[str, Path], method: str) -> None:
     folder = runs[method] / "model"
     model, base = (
         load_model(AutoModelForSequenceClassification, folder),
-        load_file(world / "base/model/model.safetensors"),
+        load_file(workspace / "base/model/model.safetensors"),
     )
     state = {name.replace(".base_layer", ""): tensor for name, tensor in model.state_dict().items()}
     for name, tensor in base.items():
@@ -136,14 +137,14 @@ def test_the_adapter_alone_has_learned(world: Path, runs: dict[str, Path], metho
     assert f"{trained:,} parameters (" in (runs[method] / "README.md").read_text()
 
 
-def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: dict[str, Path]) -> None:
+def test_peft_and_transformers_load_the_folder_without_kit(workspace: Path, runs: dict[str, Path]) -> None:
     for method, run in runs.items():
         folder = run / "model"
         ours = logits(load_model(AutoModelForSequenceClassification, folder), folder)
         config = AutoConfig.from_pretrained(folder, _configuration_file="model_config.json")
         assert list(config.id2label.values()) == list("pqrst")
         base = AutoModelForSequenceClassification.from_pretrained(
-            world / "base/model", config=config, ignore_mismatched_sizes=True
+            workspace / "base/model", config=config, ignore_mismatched_sizes=True
         )
         assert torch.allclose(logits(PeftModel.from_pretrained(base, folder), folder), ours, atol=1e-6), method
         auto = AutoPeftModelForSequenceClassification.from_pretrained(
@@ -154,9 +155,9 @@ def test_peft_and_transformers_load_the_folder_without_kit(world: Path, runs: di
 
 @pytest.mark.parametrize("method", ["lora", pytest.param("dora", marks=pytest.mark.soak)])
 def test_adapter_is_checked_without_kit_before_sharing(
-    hub: HubServer, world: Path, runs: dict[str, Path], tmp_path: Path, method: str
+    hub: HubServer, workspace: Path, runs: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
-    publish(hub, "tester/base", world / "base/model")
+    publish(hub, "tester/base", workspace / "base/model")
     notes = build_and_check(runs[method], tmp_path, Destination("tester/adapter"), ["hub.base_model=tester/base"])
     assert notes[-1] == "loaded without kit, it computes what the run does (logits)"
 
@@ -187,15 +188,15 @@ def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     monkeypatch.setattr(Loop, "_step", crash)
 
 
-def test_resume_is_bit_identical(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_is_bit_identical(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = {"max_steps": 9, "save_steps": 2, "ema_decay": 0.9}
-    adapter_recipe = adapted(world, "dora", {"dropout": 0.1}, train=steps, eval={"steps": 3, "average": 2})
-    unbroken = train(adapter_recipe, world / "unbroken").folder
+    adapter_recipe = adapted(workspace, "dora", {"dropout": 0.1}, train=steps, eval={"steps": 3, "average": 2})
+    unbroken = train(adapter_recipe, workspace / "unbroken").folder
     with monkeypatch.context() as patched:
         crash_at(patched, 5)
         with pytest.raises(KeyboardInterrupt):
-            train(adapter_recipe, world / "broken")
-    broken = train(adapter_recipe, world / "broken", resume=True).folder
+            train(adapter_recipe, workspace / "broken")
+    broken = train(adapter_recipe, workspace / "broken", resume=True).folder
     expected, actual = (load_file(run / "model" / "adapter_model.safetensors") for run in (unbroken, broken))
     assert expected.keys() == actual.keys()
     assert all(torch.equal(expected[name], actual[name]) for name in expected)
@@ -204,41 +205,44 @@ def test_resume_is_bit_identical(world: Path, monkeypatch: pytest.MonkeyPatch) -
     assert all("lora_" in name or "classifier.modules_to_save" in name for name in checkpoint)
 
 
-def test_run_does_not_resume_with_another_base_model(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    base = train(recipe(world / "b", "classification", {"path": str(world / "three")}, model=ENCODER), world / "other")
-    adapter_recipe = adapted(world, model={"pretrained": str(base.folder)}, train={"max_steps": 5, "save_steps": 1})
+def test_run_does_not_resume_with_another_base_model(workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base = train(
+        recipe(workspace / "b", "classification", {"path": str(workspace / "three")}, model=ENCODER),
+        workspace / "other",
+    )
+    adapter_recipe = adapted(workspace, model={"pretrained": str(base.folder)}, train={"max_steps": 5, "save_steps": 1})
     with monkeypatch.context() as patched:
         crash_at(patched, 3)
         with pytest.raises(KeyboardInterrupt):
-            train(adapter_recipe, world / "moved")
+            train(adapter_recipe, workspace / "moved")
     model = AutoModelForSequenceClassification.from_pretrained(base.folder / "model")
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight[5] += 1e-3
     model.save_pretrained(base.folder / "model")
     with pytest.raises(RunError, match="other frozen weights"):
-        train(adapter_recipe, world / "moved", resume=True)
+        train(adapter_recipe, workspace / "moved", resume=True)
 
 
-def test_training_continues_from_an_adapter_as_from_its_merged_model(world: Path, runs: dict[str, Path]) -> None:
-    merge(runs["lora"], world / "plain")
+def test_training_continues_from_an_adapter_as_from_its_merged_model(workspace: Path, runs: dict[str, Path]) -> None:
+    merge(runs["lora"], workspace / "plain")
     models = [
-        prepare(adapted(world, None, model={"pretrained": str(folder)})).model
-        for folder in (runs["lora"], world / "plain")
+        prepare(adapted(workspace, None, model={"pretrained": str(folder)})).model
+        for folder in (runs["lora"], workspace / "plain")
     ]
     for first, second in zip(*(model.state_dict().items() for model in models), strict=True):
         assert first[0] == second[0]
         assert torch.equal(first[1], second[1]), first[0]
     with pytest.raises(RecipeError, match=r"is an adapter, but a new adapter needs a plain model.*kit merge"):
-        prepare(adapted(world, model={"pretrained": str(runs["lora"])}))
+        prepare(adapted(workspace, model={"pretrained": str(runs["lora"])}))
     with pytest.raises(RunError, match="holds no adapter"):
-        merge(world / "plain", world / "again")
-    spoiled = Path(shutil.copytree(runs["lora"], world / "spoiled"))
+        merge(workspace / "plain", workspace / "again")
+    spoiled = Path(shutil.copytree(runs["lora"], workspace / "spoiled"))
     file = spoiled / "model" / "adapter_model.safetensors"
     weights = load_file(file)
     save_file({name: tensor.fill_(float("nan")) for name, tensor in weights.items()}, file)
     with pytest.raises(RunError, match="are not finite numbers"):
-        merge(spoiled, world / "again")
-    assert not list(world.glob("*again*"))
+        merge(spoiled, workspace / "again")
+    assert not list(workspace.glob("*again*"))
 
 
 @pytest.mark.parametrize(
@@ -251,9 +255,9 @@ def test_training_continues_from_an_adapter_as_from_its_merged_model(world: Path
         ({"modules_to_save": ["poler"]}, 'no layer "poler". Did you mean "pooler"?'),
     ],
 )
-def test_unknown_module_names_get_suggestions(world: Path, section: Any, message: str) -> None:
+def test_unknown_module_names_get_suggestions(workspace: Path, section: Any, message: str) -> None:
     with pytest.raises(RecipeError) as error:
-        prepare(adapted(world, "lora", section))
+        prepare(adapted(workspace, "lora", section))
     assert message in str(error.value)
 
 
@@ -332,7 +336,7 @@ def test_an_adapter_in_another_form_than_safetensors_is_refused(runs: dict[str, 
 
 @pytest.mark.parametrize("peft_type", ["PROMPT_TUNING", "VERA", None])
 def test_an_adapter_of_another_type_is_rejected_wherever_it_is_opened(
-    runs: dict[str, Path], world: Path, tmp_path: Path, kit_here: RunKit, peft_type: str | None
+    runs: dict[str, Path], workspace: Path, tmp_path: Path, kit_here: RunKit, peft_type: str | None
 ) -> None:
     folder = tmp_path / "adapter"
     shutil.copytree(runs["lora"] / "model", folder)
@@ -344,7 +348,7 @@ def test_an_adapter_of_another_type_is_rejected_wherever_it_is_opened(
     with pytest.raises(RunError, match=message):
         kit_package.pipeline("text-classification", folder)
     with pytest.raises(RunError, match=message):
-        prepare(adapted(world, None, model={"pretrained": str(folder)}))
+        prepare(adapted(workspace, None, model={"pretrained": str(folder)}))
     (folder / "model_config.json").unlink()  # as peft alone writes it
     (tmp_path / "texts.jsonl").write_text('{"text": "a"}\n')
     for command in (["predict", folder, "texts.jsonl"], ["merge", folder, "--output", "merged"]):

@@ -278,7 +278,7 @@ def workers(process: "subprocess.Popen[str]") -> list[psutil.Process]:
 
 
 MESSAGE = {"is_message": True, "text": "kit: a.tsv is empty", "code": 2}
-OWN = {"is_message": False, "text": "Traceback …\nZeroDivisionError", "code": 1}
+FAILURE = {"is_message": False, "text": "Traceback …\nZeroDivisionError", "code": 1}
 LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connection closed by peer", "code": 1}
 
 
@@ -294,8 +294,8 @@ LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connec
             137,
         ),
         ({0: -15, 1: -11}, {}, "kit: process 1 was ended by SIGSEGV. The others were stopped\n", 139),
-        ({0: 1, 1: 1}, {0: LOST, 1: OWN}, "kit: process 1 failed, the others were stopped:\nTraceback …\nZero", 1),
-        ({0: -9, 1: 1}, {1: OWN}, "kit: process 1 failed", 1),  # the other one did not listen
+        ({0: 1, 1: 1}, {0: LOST, 1: FAILURE}, "kit: process 1 failed, the others were stopped:\nTraceback …\nZero", 1),
+        ({0: -9, 1: 1}, {1: FAILURE}, "kit: process 1 failed", 1),  # the other one did not listen
         ({0: 143, 1: 143}, {}, "", 143),  # both were asked to stop, and did
     ],
 )

@@ -28,7 +28,7 @@ ROWS = {
 
 
 @pytest.fixture(scope="module")
-def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run of a tiny encoder, and its data."""
     folder = tmp_path_factory.mktemp("world")
     write_rows(folder / "data", **ROWS)
@@ -36,10 +36,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def adapted(world: Path, folder: Path, pretrained: object) -> Path:
+def adapted(workspace: Path, folder: Path, pretrained: object) -> Path:
     """The run of an adapter on top of a base model."""
     data, sections = (
-        {"path": str(world / "data")},
+        {"path": str(workspace / "data")},
         {"model": {"pretrained": str(pretrained)}, "peft": {"method": "lora"}},
     )
     return train(recipe(folder, "classification", data, **sections), folder / "run").folder
@@ -47,10 +47,10 @@ def adapted(world: Path, folder: Path, pretrained: object) -> Path:
 
 @pytest.mark.soak
 def test_an_adapter_names_its_base_model_on_the_hub(
-    hub: HubServer, world: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
+    hub: HubServer, workspace: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit = publish(hub, BASE, world / "base" / "model")
-    run = adapted(world, tmp_path, BASE)
+    commit = publish(hub, BASE, workspace / "base" / "model")
+    run = adapted(workspace, tmp_path, BASE)
     saved = json.loads((run / "model" / "adapter_config.json").read_text())
     assert (saved["base_model_name_or_path"], saved["revision"]) == (BASE, commit)
     for path, content in folder_files(run).items():
@@ -81,10 +81,10 @@ def test_an_adapter_names_its_base_model_on_the_hub(
 
 @pytest.mark.soak
 def test_an_adapter_of_a_local_base_model_is_pushed_with_the_id_of_its_base(
-    hub: HubServer, world: Path, tmp_path: Path, kit_here: RunKit
+    hub: HubServer, workspace: Path, tmp_path: Path, kit_here: RunKit
 ) -> None:
-    run = adapted(world, tmp_path, os.path.relpath(world / "base"))
-    base = (world / "base" / "model").resolve()
+    run = adapted(workspace, tmp_path, os.path.relpath(workspace / "base"))
+    base = (workspace / "base" / "model").resolve()
     saved = json.loads((run / "model" / "adapter_config.json").read_text())
     assert (saved["base_model_name_or_path"], saved["revision"]) == (str(base), None)
     (card,) = run_card(run)
@@ -119,7 +119,7 @@ def test_an_adapter_of_a_local_base_model_is_pushed_with_the_id_of_its_base(
     assert ModelCard(card).data.base_model == BASE
     assert load_recipe(ready / "recipe.yaml").model.pretrained == f"{BASE}@{commit}"
     for path, content in folder_files(ready).items():
-        assert str(world).encode() not in content, f"{path} has a path of this machine"
+        assert str(workspace).encode() not in content, f"{path} has a path of this machine"
 
 
 @pytest.mark.parametrize("base", ["../base", "/models/base", ""])

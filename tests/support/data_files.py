@@ -27,10 +27,10 @@ def json_lines(*rows: Any) -> bytes:
 
 
 def squad(*names: str) -> bytes:
-    def asked(name: str) -> dict[str, Any]:
+    def question(name: str) -> dict[str, Any]:
         return {"id": name, "question": f"Who is {name}?", "answers": [{"text": name, "answer_start": 8}]}
 
-    paragraphs = [{"context": f"Here is {name}.", "qas": [asked(name)]} for name in names]
+    paragraphs = [{"context": f"Here is {name}.", "qas": [question(name)]} for name in names]
     return json.dumps({"version": "1.1", "data": [{"title": "People", "paragraphs": paragraphs}]}).encode()
 
 

@@ -56,7 +56,7 @@ def fine_tuning(folder: Path, data: Path, family: Family, *parts: dict[str, Any]
     return recipe_file(folder, data, pretrained, *parts)
 
 
-def own_model(folder: Path, data: Path, *parts: dict[str, Any]) -> Prepared:
+def multilingual_model(folder: Path, data: Path, *parts: dict[str, Any]) -> Prepared:
     """A new model for several directions."""
     model = {"type": "transformer_seq2seq", "hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8}
     keys = {"model": model, "tokenizer": {"min_frequency": 1}, "data": {"directions": DIRECTIONS}}

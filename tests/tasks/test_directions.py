@@ -169,12 +169,12 @@ def test_held_out_rows_are_in_no_training_direction(tmp_path, rows, seed):
 def test_held_out_rows_are_chosen_by_seed_and_not_by_order(folder, tmp_path):
     lines = [[text("train", n, name) for name in LANGUAGES] for n in range(100)]
 
-    def held(order, seed):
+    def held_out(order, seed):
         (tmp_path / "a.tsv").write_text("".join("\t".join(row) + "\n" for row in [LANGUAGES, *order]))
         return set(load(tmp_path / "a.tsv", "de-en", validation_size=10, seed=seed).datasets["validation"]["source"])
 
-    assert len(held(lines, 0)) == 10
-    assert held(lines, 0) == held(lines[::-1], 0) != held(lines, 1)
+    assert len(held_out(lines, 0)) == 10
+    assert held_out(lines, 0) == held_out(lines[::-1], 0) != held_out(lines, 1)
 
 
 def test_the_size_of_a_direction_limits_its_training_examples_only(folder):

@@ -33,7 +33,7 @@ ROWS = [
 GPT = {"type": "gpt2", "n_embd": 32, "n_layer": 1, "n_head": 2, "n_positions": 48}
 
 
-def asked(folder: Path, rows: Any = ROWS, **sections: Any) -> Recipe:
+def tiny_recipe_of(folder: Path, rows: Any = ROWS, **sections: Any) -> Recipe:
     """A recipe of a tiny model on these rows."""
     folder.mkdir(parents=True, exist_ok=True)
     for split in ("train", "validation", "test"):
@@ -48,7 +48,7 @@ def asked(folder: Path, rows: Any = ROWS, **sections: Any) -> Recipe:
 
 
 def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) -> None:
-    prepared = prepare(asked(tmp_path, data={"template": "Q: {prompt}\nA: "}))
+    prepared = prepare(tiny_recipe_of(tmp_path, data={"template": "Q: {prompt}\nA: "}))
     tokenizer, examples = prepared.tokenizers.source, prepared.encoded["train"].examples
     batch = examples.batch(np.arange(len(ROWS)))
     for row, ids, mask, labels in zip(
@@ -82,57 +82,59 @@ RNN = {"type": "rnn_lm", "hidden_size": 48, "embedding_size": 48, "num_hidden_la
 
 
 @pytest.fixture(scope="module")
-def fluent(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned to say a letter twice."""
     folder = tmp_path_factory.mktemp("fluent")
-    return train(asked(folder / "a", SAY, train={"max_steps": 120}, eval=METRICS), folder / "run").folder
+    return train(tiny_recipe_of(folder / "a", SAY, train={"max_steps": 120}, eval=METRICS), folder / "run").folder
 
 
-def told(run: Path) -> list[dict[str, Any]]:
+def predictions_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
 
 
-def test_model_learns_to_answer_and_to_stop(fluent: Path, tmp_path: Path) -> None:
+def test_model_learns_to_answer_and_to_stop(trained_run: Path, tmp_path: Path) -> None:
     tokenizer = {"train": "char", "min_frequency": 1}
-    rnn = asked(tmp_path, SAY, model=RNN, tokenizer=tokenizer, train={"max_steps": 120}, eval=METRICS)
-    for run in (fluent, train(rnn, tmp_path / "run").folder):
-        assert [row["prediction"] for row in told(run)] == [row["answer"] for row in SAY]
-        assert all(row["finished"] for row in told(run))
+    rnn = tiny_recipe_of(tmp_path, SAY, model=RNN, tokenizer=tokenizer, train={"max_steps": 120}, eval=METRICS)
+    for run in (trained_run, train(rnn, tmp_path / "run").folder):
+        assert [row["prediction"] for row in predictions_of(run)] == [row["answer"] for row in SAY]
+        assert all(row["finished"] for row in predictions_of(run))
         assert "A text-generation model" in (run / "README.md").read_text(encoding="utf-8")
         evaluation = evaluate(run)
-        assert evaluation.rows == told(run)
+        assert evaluation.rows == predictions_of(run)
         assert evaluation.figures["exact_match"] == 1.0
 
 
-def test_generate_reads_prompts_in_the_template_of_training(fluent: Path, tmp_path: Path, kit_here: Any) -> None:
+def test_generate_reads_prompts_in_the_template_of_training(trained_run: Path, tmp_path: Path, kit_here: Any) -> None:
     """With or without the recipe, a line is a prompt, and its output equals the answer of the evaluation."""
-    rows = [json.loads(line) for line in (fluent / "predictions" / "test.jsonl").read_text().splitlines()]
+    rows = [json.loads(line) for line in (trained_run / "predictions" / "test.jsonl").read_text().splitlines()]
     (tmp_path / "in.txt").write_text("".join(row["prompt"] + "\n" for row in rows) + "\n")
-    for model in (fluent, fluent / "model"):
+    for model in (trained_run, trained_run / "model"):
         done = kit_here("generate", model, "in.txt")
         assert done.returncode == 0, done.stderr
         assert done.stdout.split("\n")[:-1] == [*(row["prediction"] for row in rows), ""]
 
 
-def test_verify_passes(fluent: Path) -> None:
-    checks = verify(fluent)
+def test_verify_passes(trained_run: Path) -> None:
+    checks = verify(trained_run)
     assert {check.name for check in checks} >= {"padding", "left padding", "cache", "loss", "accumulation"}
     assert [check for check in checks if not check.passed] == []
 
 
-def test_an_adapter_learns_other_answers_and_writes_them_merged_too(fluent: Path, tmp_path: Path) -> None:
+def test_an_adapter_learns_other_answers_and_writes_them_merged_too(trained_run: Path, tmp_path: Path) -> None:
     other = [{"prompt": row["prompt"], "answer": row["answer"][:1]} for row in SAY]
-    section = {"model": {"pretrained": str(fluent)}, "peft": {"method": "lora"}}
-    run = train(asked(tmp_path, other, train={"max_steps": 60}, eval=METRICS, **section), tmp_path / "run").folder
+    section = {"model": {"pretrained": str(trained_run)}, "peft": {"method": "lora"}}
+    run = train(
+        tiny_recipe_of(tmp_path, other, train={"max_steps": 60}, eval=METRICS, **section), tmp_path / "run"
+    ).folder
     merge(run, tmp_path / "merged")
     for write in (kit.pipeline("text-generation", run), pipeline("text-generation", str(tmp_path / "merged"))):
         answers = [write(f"{row['prompt']}\n", return_full_text=False)[0]["generated_text"] for row in other]
-        assert answers == [row["prediction"] for row in told(run)] == [row["answer"] for row in other]
+        assert answers == [row["prediction"] for row in predictions_of(run)] == [row["answer"] for row in other]
 
 
 def test_long_examples_are_dropped_or_truncated_and_counted(tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "x" * 60, "answer": "y"}, {"prompt": "x", "answer": "y" * 60}]
-    prepared = prepare(asked(tmp_path, rows))
+    prepared = prepare(tiny_recipe_of(tmp_path, rows))
     assert prepared.dropped == {"max_length": 2}
     assert len(prepared.encoded["train"].examples) == len(ROWS)
     test = prepared.encoded["test"].examples
@@ -143,18 +145,18 @@ def test_long_examples_are_dropped_or_truncated_and_counted(tmp_path: Path) -> N
 
 def test_truncated_prompts_are_counted_in_the_figures(tmp_path: Path) -> None:
     rows = [*ROWS, {"prompt": "x" * 60, "answer": "y"}]
-    run = train(asked(tmp_path, rows, train={"max_steps": 1}), tmp_path / "run")
+    run = train(tiny_recipe_of(tmp_path, rows, train={"max_steps": 1}), tmp_path / "run")
     saved = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
     assert [saved[split]["truncated"] for split in ("validation", "test")] == [1, 1]
 
 
 def test_mistakes_are_reported(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"template: expected exactly one \{prompt\}"):
-        asked(tmp_path, data={"template": "answer"})
+        tiny_recipe_of(tmp_path, data={"template": "answer"})
     with pytest.raises(RecipeError, match="48 leaves no room for a prompt"):
-        prepare(asked(tmp_path, eval={"max_new_tokens": 48}))
+        prepare(tiny_recipe_of(tmp_path, eval={"max_new_tokens": 48}))
     with pytest.raises(DataError, match="no training example is short enough"):
-        prepare(asked(tmp_path, data={"max_length": 2}))
+        prepare(tiny_recipe_of(tmp_path, data={"max_length": 2}))
 
 
 # ---- builtin:date_instructions ---------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from conftest import RunKit
-from support.fine_tuning import DIRECTIONS, PAIRS, fine_tuning, own_model, recipe_file, write_pairs
+from support.fine_tuning import DIRECTIONS, PAIRS, fine_tuning, multilingual_model, recipe_file, write_pairs
 from support.pretrained_models import CODES, FAMILIES, LETTERS, Family, mbart, nllb
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, NllbTokenizer
 
@@ -248,7 +248,7 @@ def test_missing_tokenizer_package_is_reported(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: Path, data: Path) -> None:
     parts = {"tokenizer": {"shared": shared}, "model": {"share_encoder_decoder_embeddings": shared}}
-    prepared = own_model(tmp_path, data, parts)
+    prepared = multilingual_model(tmp_path, data, parts)
     tokenizers, tokenizer = prepared.tokenizers, prepared.tokenizers.source
     examples, texts = prepared.encoded["train"].examples, prepared.splits.datasets["train"]
     for row, text in enumerate(texts):
@@ -273,7 +273,7 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
 
 
 def test_single_target_model_needs_no_language(tmp_path: Path, data: Path) -> None:
-    tokenizers = own_model(tmp_path, data, {"data": {"directions": ["de-en", "fr-en"]}}).tokenizers
+    tokenizers = multilingual_model(tmp_path, data, {"data": {"directions": ["de-en", "fr-en"]}}).tokenizers
     assert tokenizers.languages.default_target == "en"
     assert tokenizers.encode_source(["ja"]) == tokenizers.encode_source(["ja"], "fr", "en")
 
@@ -292,7 +292,7 @@ def test_single_direction_model_rejects_languages(prepared: Prepared) -> None:
 def test_a_model_learns_new_tags(name: str, tmp_path: Path, data: Path) -> None:
     """Existing embeddings are unchanged."""
     if name == "own":
-        first = own_model(tmp_path, data, {"data": {"directions": ["de-en", "en-de"]}})
+        first = multilingual_model(tmp_path, data, {"data": {"directions": ["de-en", "en-de"]}})
         export_model(tmp_path / "first", first.model, first.tokenizers, first.model.generation_config, ())
         path = recipe_file(tmp_path, data, {"model": {"pretrained": str(tmp_path / "first")}})
         with pytest.raises(RecipeError, match=r"data\.directions is missing: .* \(en, de\)"):

@@ -336,10 +336,10 @@ def test_a_broken_model_fails_its_proofs(tmp_path: Path, monkeypatch: pytest.Mon
     path = write_recipe(tmp_path, "masked_lm")
     original = MaskedLMObjective._outputs
 
-    def beside(self: MaskedLMObjective, batch: Any, seen: Any = None) -> Any:
+    def shifted(self: MaskedLMObjective, batch: Any, seen: Any = None) -> Any:
         return original(self, {**batch, "labels": batch["labels"].roll(1, 1)}, seen)
 
-    monkeypatch.setattr(MaskedLMObjective, "_outputs", beside)
+    monkeypatch.setattr(MaskedLMObjective, "_outputs", shifted)
     failed = {check.name for check in verify(path) if not check.passed}
     assert {"output layer", "loss"} <= failed
 

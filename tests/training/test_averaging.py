@@ -53,7 +53,7 @@ def weights_of(folder: Path, name: str = "model.safetensors") -> dict[str, torch
     return load_file(folder / name)
 
 
-def same(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+def equal_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
@@ -106,7 +106,7 @@ def test_the_better_of_mean_and_best_step_is_kept(
     assert results["validation"] == averaging[better]
     best = weights_of(run / f"checkpoints/step-{results['train']['best_step']}")
     mean = mean_weights([Checkpoint(run / f"checkpoints/step-{step}") for step in averaging["steps"]])
-    assert same(weights_of(run / "model"), mean if better == "average" else best)
+    assert equal_weights(weights_of(run / "model"), mean if better == "average" else best)
 
 
 def test_a_run_with_a_moving_average_keeps_it_and_resumes_exactly(
@@ -120,11 +120,13 @@ def test_a_run_with_a_moving_average_keeps_it_and_resumes_exactly(
     (resumed / "results.json").unlink()
     shutil.rmtree(resumed / "checkpoints/step-12")
     assert not kit_here("train", *arguments, "--resume", "--output", resumed).returncode
-    assert same(weights_of(whole / "model"), weights_of(resumed / "model"))
+    assert equal_weights(weights_of(whole / "model"), weights_of(resumed / "model"))
     last = whole / "checkpoints/step-12"
-    assert same(
+    assert equal_weights(
         weights_of(last, "average.safetensors"), weights_of(resumed / "checkpoints/step-12", "average.safetensors")
     )
-    assert not same(weights_of(last, "average.safetensors"), weights_of(last))
+    assert not equal_weights(weights_of(last, "average.safetensors"), weights_of(last))
     best = json.loads((whole / "results.json").read_text())["train"]["best_step"]
-    assert same(weights_of(whole / "model"), weights_of(whole / f"checkpoints/step-{best}", "average.safetensors"))
+    assert equal_weights(
+        weights_of(whole / "model"), weights_of(whole / f"checkpoints/step-{best}", "average.safetensors")
+    )

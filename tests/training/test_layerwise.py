@@ -40,7 +40,7 @@ BEGINNINGS = {  # of the names of what is below the layers, and of the layers
 }
 
 
-def small(kind: str) -> Any:
+def tiny_model(kind: str) -> Any:
     config = AutoConfig.for_model(kind, vocab_size=20, **SMALL[kind])
     return AutoModelForSequenceClassification.from_config(config)
 
@@ -58,7 +58,7 @@ def expected_depth(kind: str, name: str) -> int:
 
 @pytest.mark.parametrize("kind", SMALL)
 def test_each_parameter_has_the_rate_of_its_layer(kind: str) -> None:
-    model = small(kind)
+    model = tiny_model(kind)
     optimizer = build_optimizer(
         ClassificationObjective(model, "single_label_classification"), section(layer_decay=0.5, weight_decay=0.1)
     )
@@ -77,7 +77,7 @@ def test_each_parameter_has_the_rate_of_its_layer(kind: str) -> None:
 @pytest.mark.parametrize("kind", SMALL)
 @pytest.mark.parametrize("frozen", ["embeddings", 2, 3])
 def test_frozen_layers_are_below_trained_layers(kind: str, frozen: Any) -> None:
-    model = small(kind)
+    model = tiny_model(kind)
     freeze(model, section(freeze=frozen))
     highest = 0 if frozen == "embeddings" else frozen
     for name, parameter in model.named_parameters():
@@ -122,7 +122,7 @@ def test_frozen_layers_are_bit_identical(tmp_path: Path) -> None:
 
 
 def test_trained_parameters_are_counted() -> None:
-    model = small("bert")
+    model = tiny_model("bert")
     total = sum(parameter.numel() for parameter in model.parameters())
     assert parameter_counts(model) == (total, total)
     freeze(model, section(freeze="embeddings"))

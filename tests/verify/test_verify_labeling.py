@@ -76,7 +76,7 @@ def test_labels_in_another_order_fail(run: Path, tmp_path: Path, monkeypatch: py
     changed = {**config, "id2label": {"0": names["1"], "1": names["0"], **{k: names[k] for k in list(names)[2:]}}}
     from kit.tasks.families.labeling import proofs as fine_tuning
 
-    def elsewhere(task: str, model: str, **options: Any) -> Any:
+    def load_reordered(task: str, model: str, **options: Any) -> Any:
         (tmp_path / "model").mkdir()
         for file in Path(model).iterdir():
             (tmp_path / "model" / file.name).write_bytes(file.read_bytes())
@@ -84,5 +84,5 @@ def test_labels_in_another_order_fail(run: Path, tmp_path: Path, monkeypatch: py
         return whole(task, str(tmp_path / "model"), **options)
 
     whole = fine_tuning.pipeline
-    monkeypatch.setattr(fine_tuning, "pipeline", elsewhere)
+    monkeypatch.setattr(fine_tuning, "pipeline", load_reordered)
     assert failed(run) == {"pipeline"}
