@@ -26,7 +26,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Tiny models are fastest on one thread, and threads that wait for each other starve on a busy machine.
 os.environ["OMP_NUM_THREADS"] = "1"
-# What tests prepare is nobody else's.
+# A private cache.
 os.environ["KIT_CACHE"] = tempfile.mkdtemp(prefix="kit-cache-")
 atexit.register(shutil.rmtree, os.environ["KIT_CACHE"], ignore_errors=True)
 

@@ -166,7 +166,7 @@ def temporary_folders_elsewhere(module: Module) -> Iterator[str]:
             yield f"{module.name} imports from tempfile: use scratch_folder"
         elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("tempfile."):
             made = ast.unparse(node.func).removeprefix("tempfile.")
-            within = any(keyword.arg == "dir" for keyword in node.keywords)  # another one, which is removed with it
+            within = any(keyword.arg == "dir" for keyword in node.keywords)  # inside another temporary folder
             # a TemporaryFile has no name that could be left
             if made not in ("gettempdir", "TemporaryFile") and not within:
                 yield f"{module.name}:{node.lineno} calls {made}: use scratch_folder"
@@ -203,7 +203,7 @@ def _resolve(dotted: str, aliases: dict[str, tuple[str, str]], module: Module) -
             try:
                 for part in path:
                     value = getattr(value, part)
-            except AttributeError:  # a module that nobody imported yet
+            except AttributeError:  # a module not imported yet
                 return ""
             return _full_name(value)
     return f"{module.name}.{dotted}"

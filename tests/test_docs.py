@@ -224,7 +224,7 @@ def options_of_scripts() -> set[str]:
     return {option for path in scripts for option in re.findall(r'"(--[a-z-]+)"', path.read_text(encoding="utf-8"))}
 
 
-# a changelog names what is gone
+# a changelog names removed features
 @pytest.mark.parametrize("path", [path for path in DOCUMENTS if path.name != "CHANGELOG.md"], **ids)
 def test_commands_options_and_keys_in_the_text_exist(path: Path) -> None:
     known = options_of_kit() | options_of_scripts() | OTHER_OPTIONS | {"--help"}

@@ -81,7 +81,7 @@ def test_many_kills(tiny_recipe: Path, tmp_path: Path, processes: int) -> None:
     moments: list[Callable[[float], bool]] = []
     for number in range(KILLS):
         early = number % 4 == 0
-        # the last ones leave room for the run to be still there
+        # the last kills leave time for the run to be alive
         step = chance.randrange(STEPS * number // (KILLS + 2), STEPS * (number + 1) // (KILLS + 2))
         moments.append(time_passed(chance.uniform(0.5, 5)) if early else step_reached(step))
     for ready in moments:

@@ -53,7 +53,7 @@ def test_every_command(
         assert "10 bootstrap samples" in succeed("compare", run, run, "--samples", 10)
     assert "failed" not in succeed("verify", run)
 
-    # the proof in a process without kit has tests of its own, and takes seconds
+    # the proof in a process without kit takes seconds, and tests/sharing covers it
     monkeypatch.setattr(kit.sharing.proof, "check_run", lambda *about: "")
     assert "config.json" in succeed("push", run, "owner/name", "--dry-run")
 

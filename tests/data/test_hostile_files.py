@@ -62,7 +62,7 @@ def test_decompression_bombs_are_refused_in_bounded_memory(
 
 
 def test_a_parquet_bomb_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kit.data.formats.compressed.ALWAYS_ALLOWED", 2**20)  # so that it is quickly written
+    monkeypatch.setattr("kit.data.formats.compressed.ALWAYS_ALLOWED", 2**20)  # to write it quickly
     rows = pa.table({"text": pa.DictionaryArray.from_arrays(pa.array(np.zeros(2**21, np.int32)), ["x"])})
     pq.write_table(rows, tmp_path / "bomb.parquet")
     with pytest.raises(DataError, match="decompresses to 2 MB or more"):

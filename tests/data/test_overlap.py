@@ -68,7 +68,7 @@ def test_the_input_of_a_pair_is_both_texts(tmp_path: Path) -> None:
     overlap = overlaps["validation"]
     assert overlap.inputs == shared(OTHER_PAIRS, LABELED, lambda row: [row["text"], row["other"]]) == 2
     assert overlap.whole == shared(OTHER_PAIRS, LABELED, lambda row: row) == 1
-    assert overlap.input_example == ("a", "c", "x")  # one that is not equal as a whole
+    assert overlap.input_example == ("a", "c", "x")  # an example that differs in its label
     assert "2 of 4 examples have the same text and text_pair as one of train, 1 are equal" in ready.summary()[-3]
 
 

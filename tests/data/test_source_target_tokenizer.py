@@ -114,7 +114,7 @@ def test_each_side_has_its_vocabulary(tokenizers: Tokenizers) -> None:
         assert len(tokenizer) == len(tokenizers.source) < len(tokenizer.target_tokenizer) == len(tokenizers.target)
         with pytest.raises(ValueError, match="must be of type"):
             tokenizer(text_target=[3.5])
-        assert tokenizer.encode(SOURCES[0]) == encoded["input_ids"][0]  # not left in the other vocabulary
+        assert tokenizer.encode(SOURCES[0]) == encoded["input_ids"][0]  # the source vocabulary is active again
 
 
 def test_settings_are_saved_and_loaded(tmp_path: Path) -> None:

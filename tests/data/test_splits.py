@@ -340,7 +340,7 @@ def test_all_mistakes_in_the_splits_are_in_one_message(tmp_path, make_recipe):
     with pytest.raises(DataError) as caught:
         create_task(make_recipe("translation", data)).load_training_splits()
     starts = [message.partition(":")[0] for message in str(caught.value).splitlines()]
-    assert starts == ["data.source", "data.target", "data.validation_size"]  # each once, though it is in both splits
+    assert starts == ["data.source", "data.target", "data.validation_size"]  # each once, though both splits have it
     assert 'Did you mean "source"?' in str(caught.value)
     data = {"path": str(tmp_path), "source": "sorce", "train": "dev", "validation": None, "test": "tst"}
     with pytest.raises(DataError) as caught:

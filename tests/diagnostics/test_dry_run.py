@@ -37,7 +37,7 @@ from kit.tasks.translation.recipe import TranslationRecipe
 LONG = "ab" * 10
 TRAIN = [
     *((f"{a}{b}", f"{b}{a}{a}") for a in "abcd" for b in "abcd"),  # 16 pairs of lengths 2 and 3
-    ("ab", "baa"),  # there already
+    ("ab", "baa"),  # a duplicate
     ("ab", "baa"),
     ("ab", "dd"),  # the same source with another target is no duplicate
     (LONG, "a"),  # left out by max_length, and so is its duplicate
@@ -221,7 +221,7 @@ def test_steps_and_padding(inspection: Inspection) -> None:
     assert inspection.batches.steps_per_epoch == 5  # 19 examples, four at a time
     assert inspection.batches.total_steps == 10
     assert inspection.batches.epochs == 2
-    # all are equally long but one target, which is padded by one token if it meets a longer one
+    # all have equal lengths but one target, which is padded by one token
     assert inspection.batches.padding == pytest.approx(1 / (19 * 3 + 19 * 4))
 
 

@@ -201,7 +201,7 @@ def test_entities_by_hand() -> None:
     right = [["B-PER", "I-PER", "O", "B-LOC"], ["B-PER", "B-PER", "O"], []]
     predicted = [["B-PER", "I-PER", "O", "B-PER"], ["B-PER", "I-PER", "B-ORG"], []]
     result = load_metric("entity_f1").compute(predictions=predicted, references=right)
-    assert result["score"] == pytest.approx(2 * 1 / (4 + 4))  # one of four, and four were there
+    assert result["score"] == pytest.approx(2 * 1 / (4 + 4))  # one of four predicted, and one of four in the reference
     assert result["by_type"] == {
         "LOC": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 1},
         "ORG": {"precision": 0.0, "recall": 0.0, "f1": 0.0, "number": 0},

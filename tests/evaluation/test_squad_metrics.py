@@ -31,7 +31,7 @@ def reference(key: str, *texts: str) -> dict[str, Any]:
         ("an  apple,\na pear", ["apple pear"], 1, 1),
         ("Denver Broncos!", ["denver broncos"], 1, 1),  # punctuation and case
         ("U.S.A.", ["usa"], 1, 1),
-        ("state-of-the-art", ["stateoftheart"], 1, 1),  # the hyphens go, so that "the" is no word
+        ("state-of-the-art", ["stateoftheart"], 1, 1),  # hyphens are removed, so "the" is not a word
         ("theory", ["ory"], 0, 0),  # nor is it at the beginning of one
         ("in Paris", ["Paris", "in the city of Paris"], 0, 2 / 3),  # several: the best one counts
         ("Paris", ["Lyon", "Paris"], 1, 1),
@@ -46,7 +46,7 @@ def reference(key: str, *texts: str) -> dict[str, Any]:
         ("STRASSE", ["straße"], 0, 0),  # lower case, not folded
         ("東京", ["東京"], 1, 1),
         ("東京 タワー", ["東京"], 0, 2 / 3),
-        ("«Москва»", ["москва"], 0, 0),  # only ASCII punctuation goes
+        ("«Москва»", ["москва"], 0, 0),  # only ASCII punctuation is removed
         ("cafe\u0301", ["caf\u00e9"], 0, 0),
         ("दिल्ली में", ["दिल्ली"], 0, 2 / 3),
     ],

@@ -57,11 +57,11 @@ def test_output_equals_transformers(model: Path) -> None:
     texts = [outputs[0].text for outputs in Completer(model, GenerateOptions(max_new_tokens=6)).stream(LINES)]
     pipe = pipeline("text-generation", model=str(model))
     for line, text in zip(LINES, texts, strict=True):
-        if line:  # transformers drops the unknown token, which stands for text
+        if line:  # transformers drops the unknown token
             written = text[len(line) :].replace("<unk>", "")
             assert pipe(line, max_new_tokens=6, do_sample=False)[0]["generated_text"] == line + written
     loaded, tokenizer = AutoModelForCausalLM.from_pretrained(model).eval(), AutoTokenizer.from_pretrained(model)
-    start = torch.tensor([[tokenizer.eos_token_id]])  # what stands before every text in training
+    start = torch.tensor([[tokenizer.eos_token_id]])  # the token before every text in training
     written = loaded.generate(start, attention_mask=torch.ones_like(start), max_new_tokens=6, do_sample=False)
     assert tokenizer.decode(written[0], skip_special_tokens=True) == texts[1].replace("<unk>", "")
 

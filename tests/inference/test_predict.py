@@ -26,7 +26,7 @@ def test_predictions_equal_those_of_training(kind: str, tmp_path: Path, kit_here
     expected = [json.loads(line) for line in lines]
     assert len({json.dumps(row["prediction"]) for row in expected}) > 1, kind
     learned = ("label", "tags", "answers", "prediction", "score", "null_score", "id")
-    renamed = {"text_pair": "other"}  # as the recipe calls it
+    renamed = {"text_pair": "other"}  # the name in the recipe
     rows = [{renamed.get(name, name): row[name] for name in row if name not in learned} for row in expected]
     write_rows(folder, new=[{"number": n, **row} for n, row in enumerate(rows)])
     done = kit_here("predict", run.folder, folder / "new.jsonl", "--output", folder / "out.jsonl")

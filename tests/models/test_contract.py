@@ -218,7 +218,7 @@ def test_a_resized_vocabulary_keeps_its_weights(model_type: str, size: int) -> N
 def test_offloaded_model_computes_the_same(model_type: str, choices: dict[str, Any], kind: str, tmp_path: Path) -> None:
     """The hooks of accelerate load the weights of a module when it is called, and only then."""
     model, batch = tiny_model(model_type, **choices), batch_of(model_type)
-    if model_type != "rnn_lm":  # without a mask, an encoder makes its own, on the device of its inputs
+    if model_type != "rnn_lm":  # without a mask, an encoder creates one on the device of its inputs
         batch = {name: x for name, x in batch.items() if name != "attention_mask"}
     expected, expected_writing = result_of(model, batch), written_by(model, batch)
     if kind == "cpu":

@@ -248,7 +248,9 @@ def test_full_sampling_is_rolling_out_and_its_gradient_flows_back() -> None:
     torch.testing.assert_close(output.predictions, rolled)
     last = output.predictions[:, -1].sum()
     (gradient,) = torch.autograd.grad(last, [model.head.bias], retain_graph=True)
-    assert (gradient.abs() > 3 * model.normalization.scale).all()  # of its own step alone it would be one scale a row
+    assert (
+        gradient.abs() > 3 * model.normalization.scale
+    ).all()  # the gradient of its own step alone would be one scale per row
 
 
 def test_sampling_noise_and_dropout_are_of_training_only() -> None:
@@ -275,7 +277,7 @@ def test_drawn_trajectories_follow_the_predicted_gaussian() -> None:
     torch.testing.assert_close(drawn.predictions[:, 0].mean(0), first, atol=0.1 * float(scale.max()), rtol=0)
     torch.testing.assert_close(drawn.predictions[:, 0].std(0), scale, rtol=0.1, atol=0)
     assert (drawn.predictions[:, -1].std(0) > 0).all()
-    again = model(**repeated, future_values=drawn.predictions)  # each step goes on from what was drawn
+    again = model(**repeated, future_values=drawn.predictions)  # each step continues from the drawn values
     torch.testing.assert_close(again.scales, drawn.scales)
     torch.manual_seed(0)
     assert torch.equal(model.predict(**repeated, sample=True).predictions, drawn.predictions)
@@ -333,7 +335,7 @@ def test_the_trainer_trains_and_evaluates(tmp_path: Path) -> None:
         trainer.train()
         assert trainer.evaluate()["eval_loss"] < before / 2
         finished.append(model.state_dict())
-    for name, tensor in finished[0].items():  # all series are equally long, so that a mean of means is the mean
+    for name, tensor in finished[0].items():  # all series are equally long, so a mean of means is the mean
         torch.testing.assert_close(finished[1][name], tensor, rtol=0, atol=1e-6)
 
 

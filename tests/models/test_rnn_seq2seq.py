@@ -31,7 +31,7 @@ def every_combination() -> Iterator[dict[str, Any]]:
 
 
 def combinations_with(cell: str, score: str, destinations: list[str]) -> Iterator[dict[str, Any]]:
-    # heads do not depend on where the context goes, so two of them are tried with fewer destinations
+    # heads are independent of the destinations, so two of them run with fewer destinations
     several = (1, 2) if len(destinations) in (1, len(CONTEXT_DESTINATIONS)) else (1,)
     for query, heads in itertools.product(("previous", "current"), several):
         yield {

@@ -151,7 +151,7 @@ def test_every_direction_is_a_task(multilingual: Path, tmp_path: Path) -> None:
         multilingual / "model",
         tmp_path,
         [
-            ("translation_de_to_fr", NUMBERS, {}),  # never trained, but the source is not told anyway
+            ("translation_de_to_fr", NUMBERS, {}),  # never trained, but the source language is not an input
             ("summarization", NUMBERS, {"tgt_lang": "de"}),
             ("text2text-generation", NUMBERS, {"tgt_lang": "fr"}),
             ("translation", NUMBERS, {"tgt_lang": "de"}),
@@ -229,7 +229,7 @@ def test_language_codes_of_pretrained_models(name: str, tmp_path: Path) -> None:
         pipe("ja")
     with pytest.raises(ValueError, match=f'no tgt_lang "hund" .*{source}'):
         pipe("ja", src_lang=source, tgt_lang="hund")
-    pipeline("summarization", model=folder, **settings)("ja")  # whoever does not translate need not say
+    pipeline("summarization", model=folder, **settings)("ja")  # tasks other than translation need no language
 
 
 @pytest.mark.parametrize("task", ["translation", "translation_de_DE_to_ro_RO", "summarization", "text2text-generation"])

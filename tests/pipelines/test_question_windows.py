@@ -32,7 +32,7 @@ def test_no_answer_that_fits_is_lost(
     (span,) = answer_spans([whole], start, end)
     room = max_seq_len - sum(offset is None for offset in labeled.windows[0].offsets)
     if span is None:
-        assert labeled.lost  # of a space there are no tokens
+        assert labeled.lost  # a space has no tokens
         return
     tokens = span[1] - span[0] + 1
     if tokens <= min(stride, room // 2) + 1:
@@ -40,7 +40,7 @@ def test_no_answer_that_fits_is_lost(
     for window, first, last in zip(labeled.windows, labeled.starts, labeled.ends, strict=True):
         assert len(window.inputs["input_ids"]) <= max_seq_len
         if (first, last) != (window.null, window.null):
-            # The same characters as in the whole text; of those that have several tokens, a window's end may cut some.
+            # The same characters as in the whole text; a window may end within a character of several tokens.
             begin, stop = window.offsets[first], window.offsets[last]
             assert begin[0] == whole.offsets[span[0]][0]
             assert stop[1] == whole.offsets[span[1]][1]

@@ -112,7 +112,7 @@ def test_a_large_grid_has_every_label_at_a_readable_size(layers: int, heads: int
     for axis, written in (("x", figure.axes[0].get_xticklabels()), ("y", figure.axes[0].get_yticklabels())):
         assert len(labels(figure, axis)) == tokens
         assert min(text.get_fontsize() for text in written) * figure.dpi / 72 > 11  # pixels
-    assert figure.texts[0].get_fontsize() > 0.4 * figure.get_size_inches()[0]  # seen in the whole picture too
+    assert figure.texts[0].get_fontsize() > 0.4 * figure.get_size_inches()[0]  # also readable in the whole figure
     assert max(figure.get_size_inches() * figure.dpi) < 5600
 
 

@@ -96,7 +96,7 @@ def test_merged_and_unmerged_predict_the_same(
     merged = AutoModelForSequenceClassification.from_pretrained(tmp_path / "merged")
     assert not (tmp_path / "merged" / "adapter_config.json").exists()
     rows = [json.loads(line) for line in (run / "predictions" / "test.jsonl").read_text().splitlines()]
-    # the exported adapter, kit eval, kit predict and pipelines, merged or not, say what training's evaluation said
+    # the exported adapter, kit eval, kit predict and pipelines agree with the evaluation of training, merged or not
     assert evaluate(run).rows == rows
     texts = [row["text"] for row in rows]
     (tmp_path / "texts.txt").write_text("".join(f"{text}\n" for text in texts))
@@ -316,7 +316,7 @@ def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path
     card = (tmp_path / "ready" / "README.md").read_text()
     assert card.count("trust_remote_code=True") == 2  # for the config, and for the base model
 
-    # another task goes on with the whole model, and not with the adapter alone
+    # another task continues from the whole model, not from the adapter alone
     talk = tmp_path / "talk.yaml"
     data = 'data: {path: "builtin:dialogues", target: response, sizes: {train: 4, validation: 2, test: 2}}'
     talk.write_text(f"task: dialogue\nmodel: {{pretrained: {run}}}\n{data}\ntrain: {{max_steps: 1, batch_size: 2}}\n")

@@ -101,7 +101,7 @@ def test_a_tokenizer_with_other_ids_is_rejected(tmp_path: Path, task: str) -> No
     fewer.save_pretrained(tmp_path / "fewer")
     with pytest.raises(RecipeError, match=r"tokenizer\.pretrained: \d+ of its \d tokens do not have the ids.*Remove"):
         prepared(tmp_path, task, pretrained, tmp_path / "fewer")
-    # the same tokens in the same order are those of the model
+    # the same tokens in the same order are accepted
     shutil.copytree(pretrained, tmp_path / "same", ignore=shutil.ignore_patterns("*.safetensors", "config.json"))
     assert not [note for note in prepared(tmp_path, task, pretrained, tmp_path / "same").built.notes if "token" in note]
 

@@ -295,7 +295,7 @@ LOST = {"is_message": False, "text": "Traceback …\nRuntimeError: [gloo] Connec
         ),
         ({0: -15, 1: -11}, {}, "kit: process 1 was ended by SIGSEGV. The others were stopped\n", 139),
         ({0: 1, 1: 1}, {0: LOST, 1: FAILURE}, "kit: process 1 failed, the others were stopped:\nTraceback …\nZero", 1),
-        ({0: -9, 1: 1}, {1: FAILURE}, "kit: process 1 failed", 1),  # the other one did not listen
+        ({0: -9, 1: 1}, {1: FAILURE}, "kit: process 1 failed", 1),  # the other process ignored the signal
         ({0: 143, 1: 143}, {}, "", 143),  # both were asked to stop, and did
     ],
 )

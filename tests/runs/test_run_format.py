@@ -94,7 +94,7 @@ def test_runs_of_another_format_are_not_compared(run: Path, trained: Path) -> No
     with pytest.raises(RunError, match="in format"):
         compare_runs([trained, run])
     (run / "run.json").unlink()
-    compare_runs([trained, run])  # predictions of other programs can be compared, too
+    compare_runs([trained, run])  # predictions of other programs can be compared too
 
 
 def test_the_figures_of_the_recorded_run_are_not_those_of_a_new_one(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_a_run_stopped_by_an_unreadable_line_can_be_resumed(
 ) -> None:
     shard = tmp_path / "corpus" / "train-00003-of-00004.jsonl"
     whole = shard.read_text(encoding="utf-8")
-    shard.write_text(whole[:-3] + "!\n}", encoding="utf-8")  # the same size, so that it passes for the same data
+    shard.write_text(whole[:-3] + "!\n}", encoding="utf-8")  # same size, so the fingerprint does not change
     stopped = kit_here("train", stream_recipe, "--output", "broken")
     assert stopped.returncode == 2
     assert "train-00003-of-00004.jsonl, line 110" in stopped.stderr

@@ -23,7 +23,7 @@ SECTIONS = {
     "eval": {"steps": 0, "examples": 0},
 }
 
-# `kit train` in processes of its own, of which some are killed; forked, so that what it needs is imported once.
+# `kit train` in forked processes, some of which are killed; imports happen once.
 # What each step is given is written down on the way into it.
 KILLER = """
 import json, os, signal, sys, time
@@ -108,7 +108,7 @@ def documents_in(step: list[dict[str, list[list[int]]]], task: str, documents: d
         for tokens, labels in zip(batch["input_ids"], batch["labels"], strict=True):
             if task == "causal_lm":
                 words = labels
-            else:  # where something is to be predicted, its label tells what stood there
+            else:  # at a masked position, the label is the original token
                 words = [token if label < 0 else label for token, label in zip(tokens, labels, strict=True)]
             numbers += [documents[word] for word in words if word in documents]
     return numbers

@@ -182,7 +182,7 @@ class _Handler(BaseHTTPRequestHandler):
         if token is None:
             raise Refusal(401, "Invalid username or password.")
         if token != TOKEN:
-            raise Refusal(403, f"you have read-only access with {token}")  # a server that tells too much
+            raise Refusal(403, f"you have read-only access with {token}")  # a server that leaks the token
 
     def repo(self, hub: HubServer, kind: str, name: str) -> Repo:
         token = self.token()

@@ -15,7 +15,9 @@ class Fault:
     """A fault in place of a response, for the next `times` requests whose "METHOD /path" matches."""
 
     match: str
-    kind: str = "status"  # status, cut (no answer), cut_body (half of it), slow, corrupt, lost (done, but not told)
+    kind: str = (
+        "status"  # status, cut (no answer), cut_body (half of it), slow, corrupt, lost (done, but the response is lost)
+    )
     times: int = 1
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)

@@ -62,7 +62,7 @@ def tiny_model(**config_settings: Any) -> BertForQuestionAnswering:
         num_attention_heads=2,
         intermediate_size=16,
         max_position_embeddings=64,
-        initializer_range=1.0,  # so that answers differ
+        initializer_range=1.0,  # answers must differ
         **config_settings,
     )
     return BertForQuestionAnswering(config).eval()

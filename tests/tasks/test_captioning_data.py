@@ -74,7 +74,9 @@ def test_a_picture_is_held_out_with_all_its_captions(
     data = CaptioningData(path=str(folder), validation_share=0.25, test_size=1, seed=seed)
     splits = load_splits(data).datasets
     all_rows = [row for rows in splits.values() for row in rows]
-    assert {row["file"]: row["caption"] for row in all_rows} == of_each  # each picture once, with all it has, in order
+    assert {
+        row["file"]: row["caption"] for row in all_rows
+    } == of_each  # each image once, with all its captions in order
     assert len(all_rows) == len(of_each)
     assert len(splits["validation"]) == max(1, round(0.25 * len(of_each)))
     assert len(splits["test"]) == 1

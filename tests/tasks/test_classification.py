@@ -346,7 +346,7 @@ def test_pretrained_model_is_fine_tuned_and_fine_tuned_again(tmp_path: Path) -> 
         tmp_path / "a" / "run",
     )  # fmt: skip
     assert first.results["validation"]["accuracy"] == 1.0
-    # with the labels the other way round, the rows of the head move with them
+    # with reversed labels, the rows of the head are reversed too
     data["label_names"] = ["positive", "negative"]
     rows = [{"text": row["text"], "label": 1 - int(row["label"])} for row in rows]
     again = {

@@ -243,7 +243,7 @@ def test_flat_models_read_turns_as_one_text(model: str, tmp_path: Path) -> None:
     pipe = pipeline("dialogue", run)
     expected = pipe(turns)[0]["generated_text"]
     assert responder.reply(turns) == expected
-    assert pipe(turns, truncation=False)[0]["generated_text"] == expected  # there is nothing to truncate
+    assert pipe(turns, truncation=False)[0]["generated_text"] == expected  # nothing to truncate
     assert pipe(turns * 3, truncation=True) == pipe(turns * 3)
     if model == "transformer":
         with pytest.raises(ValueError, match=r"more tokens than the model can read \(24\)"):

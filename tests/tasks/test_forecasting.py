@@ -171,7 +171,7 @@ def test_the_end_of_each_series_can_be_held_out(tmp_path: Path) -> None:
     splits = create_task(recipe(tmp_path, {**data, "validation_steps": 6, "test_steps": 9})).load_splits()
     ends = {name: [step[0] for step in rows["values"][0]] for name, rows in splits.datasets.items()}
     assert (ends["train"][0], ends["train"][-1]) == (0, 34)
-    assert (ends["validation"][0], ends["validation"][-1]) == (31, 40)  # four steps to read, and six of its own
+    assert (ends["validation"][0], ends["validation"][-1]) == (31, 40)  # four steps of history, and six held out
     assert (ends["test"][0], ends["test"][-1]) == (37, 49)
     with pytest.raises(DataError, match="no validation split"):
         create_task(recipe(tmp_path, data)).load_training_splits()
@@ -252,7 +252,7 @@ def test_run_reports_errors_beside_baselines(run: Path) -> None:
     assert "Mean squared error of repeating the last value" in (run / "README.md").read_text(encoding="utf-8")
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     assert (config["value_size"], config["context_size"], config["horizon"]) == (2, 1, 6)
-    assert config["scheduled_sampling"] == 0.8  # what the recipe says, not where the schedule was
+    assert config["scheduled_sampling"] == 0.8  # the value of the recipe, not of the schedule
 
 
 def test_resume_is_bit_identical(run: Path, tmp_path: Path, kit_here: Any) -> None:

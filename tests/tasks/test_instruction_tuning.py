@@ -55,7 +55,7 @@ def test_the_loss_is_on_the_answer_and_its_end_token_by_token(tmp_path: Path) ->
         ROWS, *(batch[n] for n in ("input_ids", "attention_mask", "labels")), strict=True
     ):
         read = ids[mask.bool()].tolist()
-        # by characters, so that a token is a character: what stands where, and what is learned from it
+        # one token per character
         whole = f"Q: {row['prompt']}\nA: {row['answer']}"
         assert [tokenizer.decode([token]) for token in read] == list(whole)
         after = [*read[1:], tokenizer.eos_token_id]

@@ -155,7 +155,7 @@ def test_every_example_has_the_languages_of_its_direction(
     tokenizers, tokenizer, model = prepared.tokenizers, prepared.tokenizers.source, prepared.model.double().eval()
     examples, texts = prepared.encoded["validation"].examples, prepared.splits.datasets["validation"]
     plan = GenerationSettings(num_beams=2, max_new_tokens=6)
-    # small batches, so that each language has several
+    # small batches: several for each language
     evaluator = Evaluator(60, Accelerator())
     predictions = predict(
         Seq2SeqObjective(model), examples, tokenizer.pad_token_id,
@@ -166,7 +166,7 @@ def test_every_example_has_the_languages_of_its_direction(
         stock = tokenizer(text["source"], text_target=text["target"], return_tensors="pt")
         assert examples.source[row].tolist() == stock["input_ids"][0].tolist()
         assert examples.target[row].tolist() == stock["labels"][0].tolist()
-        if row % 4:  # searching again takes most of the time, and the rows of a direction follow each other
+        if row % 4:  # the search is slow, and rows of a direction are consecutive
             continue
         first = tokenizer.convert_tokens_to_ids(codes[text["target_language"]])
         written = model.generate(
@@ -177,7 +177,7 @@ def test_every_example_has_the_languages_of_its_direction(
         assert predictions[row].tokens == tokens[: len(predictions[row].tokens)]
         assert tokens[0] == first
 
-    # the saved tokenizer knows the names, and must be told which
+    # the saved tokenizer knows the codes, but not which to use
     tokenizers.save(tmp_path / "saved")
     loaded = Tokenizers.load(tmp_path / "saved")
     assert loaded.languages.targets == ["de", "en", "fr"]
@@ -256,9 +256,9 @@ def test_a_tag_in_front_of_the_source_names_the_target(shared: bool, tmp_path: P
         assert examples.source[row].tolist() == [tag, *tokenizer(text["source"])["input_ids"]]
         assert examples.target[row].tolist() == tokenizers.target(text["target"])["input_ids"]
     assert prepared.model.get_input_embeddings().num_embeddings == len(tokenizer)
-    # what a text says is never taken for a tag
+    # text is never parsed as a tag
     assert not {tokenizer.convert_tokens_to_ids("<2fr>")} & set(tokenizers.encode_source(["<2fr> ja"], None, "en")[0])
-    # tags need no search of their own, so that languages share batches
+    # tags need no separate searches: languages share batches
     assert list(by_language(GenerationSettings(), examples, tokenizers)) == [None]
 
     tokenizers.save(tmp_path / "saved")

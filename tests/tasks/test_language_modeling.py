@@ -52,7 +52,7 @@ def recipe_of(folder: Path, kind: str, *overrides: str) -> Any:
 def test_run_learns_and_works_in_transformers(kind: str, tmp_path: Path) -> None:
     run = train(recipe_of(tmp_path, kind), tmp_path / "run")
     assert losses(run.folder)[-1] < losses(run.folder)[0]
-    again = evaluate(run.folder, overrides=["eval.tokens_per_batch=64"])  # other batches, the same figures
+    again = evaluate(run.folder, overrides=["eval.tokens_per_batch=64"])  # other batches, same figures
     for name, value in again.figures.items():
         assert run.results["test"][name] == pytest.approx(value, rel=1e-5), name
     register()
@@ -138,7 +138,7 @@ def test_pairs_are_balanced_and_length_does_not_reveal_the_label(tmp_path: Path)
     assert (segments.sum(1) > 0).all()
     assert ((segments == 1) & (mask == 0)).sum() == 0
     lengths = np.array([(segments == 0).logical_and(mask == 1).sum(1).numpy(), segments.sum(1).numpy()]).T
-    for label in (0, 1):  # a model must not be able to tell by length alone
+    for label in (0, 1):  # length alone must not reveal the label
         label_lengths = lengths[examples.pair_labels == label].mean(0)
         assert label_lengths == pytest.approx(lengths.mean(0), rel=0.2)
 

@@ -70,7 +70,7 @@ def test_callbacks_see_every_step_evaluation_and_checkpoint(tiny_recipe: Path, t
     ]
     evaluated = [[entry["step"], entry["validation"]["loss"]] for entry in entries if "validation" in entry]
     assert [call[1:] for call in recorded if call[0] == "evaluate"] == evaluated
-    # at 12 there is a checkpoint after the evaluation, and none before or after it
+    # step 12 evaluates and then saves; nothing is saved before or after that
     assert [call[1:] for call in recorded if call[0] == "save"] == [[n, f"step-{n}"] for n in (4, 6, 8, 12)]
     assert recorded.index(["save", 12, "step-12"]) == len(recorded) - 1
 

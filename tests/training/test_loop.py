@@ -127,7 +127,7 @@ def test_nonfinite_loss_stops_with_its_batch(
         train(load_recipe(tiny_recipe), tmp_path / "run")
     saved = list((tmp_path / "run" / "nonfinite").iterdir())
     assert {path.suffix for path in saved} == {".json", ".safetensors"}
-    # the weights of the last checkpoint are whole, and the run goes on from there
+    # the last checkpoint is intact, and the run continues from it
     monkeypatch.setattr(Seq2SeqObjective, "forward", plain)
     assert train(load_recipe(tiny_recipe), tmp_path / "run", resume=True).results["train"]["steps"] == 12
 
