@@ -203,7 +203,11 @@ def test_missing_empty_and_unreadable_files_are_named(tmp_path: Path) -> None:
 
 def test_invalid_arguments_are_rejected(tmp_path: Path) -> None:
     a = make_run(tmp_path / "a", 0.2, 1)
-    for arguments, message in (({"samples": 0}, "samples"), ({"seed": -1}, "seed"), ({"metrics": ["blue"]}, '"blue"')):
+    for arguments, message in (
+        ({"samples": 0}, "at least one bootstrap sample"),
+        ({"seed": -1}, "seed"),
+        ({"metrics": ["blue"]}, '"blue"'),
+    ):
         with pytest.raises(KitError, match=message):
             compare_runs([a, a], **arguments)
     with pytest.raises(KitError, match="two run folders"):

@@ -62,13 +62,17 @@ class Languages:
     def prefix_ids(self, target: str | None) -> list[int]:
         """Tokens in front of a source that request the target language. Raises RunError for an unknown one."""
         if target is not None:
-            raise RunError(f'the model cannot translate into "{target}": it has a single direction.')
+            raise RunError(
+                f'the model cannot translate into "{target}": it has a single direction. Leave out the target language.'
+            )
         return []
 
     def source_language(self, source: str | None) -> AbstractContextManager[None]:
         """Set the language in which the tokenizer encodes sources. Raises RunError for an unknown one."""
         if source is not None and not self.targets:
-            raise RunError(f'the model cannot translate from "{source}": it has a single direction.')
+            raise RunError(
+                f'the model cannot translate from "{source}": it has a single direction. Leave out the source language.'
+            )
         return nullcontext()
 
     def target_language(self, target: str | None) -> AbstractContextManager[None]:
