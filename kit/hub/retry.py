@@ -113,7 +113,10 @@ def to_kit_error(error: Exception, action: str) -> KitError:
         return any(issubclass(kind, wanted) for kind in kinds)
 
     if is_a(errors.OfflineModeIsEnabled):
-        return HubError(f"{action}: HF_HUB_OFFLINE is set, and the cache does not have it. Unset HF_HUB_OFFLINE")
+        return HubError(
+            f"{action}: HF_HUB_OFFLINE is set, and the cache does not have it. Unset HF_HUB_OFFLINE, or "
+            "name a local folder"
+        )
     if is_transient(error):
         return NetworkError(
             f"{action}: {describe_error(error)}. Run the same command again later; `kit doctor --hub` checks the "
