@@ -50,7 +50,7 @@ ANY_RECIPE = re.compile(rf"[A-Z_]+|(?!{FOLDERS})[\w-]+/[\w.-]+(@\w+)?")
 SECTIONS_OF_A_FINISHED_RUN = {"eval": ("data", "eval"), "predict": ("data", "eval"), "push": ("hub",)}
 FILE_NAMES = {
     f"{split}.{ending}" for split in ("train", "test") for ending in ("csv", "jsonl", "de", "en", "fr", "txt")
-}
+} | {"eval.yaml"}
 """Names of files that look like keys."""
 
 ids = {"ids": lambda value: value.where if isinstance(value, Block) else str(value.relative_to(ROOT))}
