@@ -145,7 +145,7 @@ def facts_of(recipe: Recipe) -> Facts:
         encoded = {split: task.encode(of_split, state, split) for split, of_split in chosen.items()}
     except (HubError, NetworkError, RunError) as error:
         notes.append(f"lengths are counted in words, because the tokenizer cannot be loaded: {error}")
-        duplicates, overlaps = find_duplicates(rows.pop("train"), None, rows, task.example_columns)
+        duplicates, overlaps = find_duplicates(rows.pop("train"), None, rows, task.row_steps().example_columns)
         return Facts(plain_facts(task, splits), word_lengths(recipe, splits), duplicates, overlaps, notes)
     facts = {}
     for split, of_split in chosen.items():
@@ -157,7 +157,7 @@ def facts_of(recipe: Recipe) -> Facts:
         of_sample = split_facts(task, state, encoded[split], reports[split], split, used)
         used_rows = len(rows[split]) if len(of_split) < len(rows[split]) else of_sample.examples
         facts[split] = replace(of_sample, examples=used_rows, labels=task.count_labels(rows[split]))
-    duplicates, overlaps = find_duplicates(rows.pop("train"), None, rows, task.example_columns)
+    duplicates, overlaps = find_duplicates(rows.pop("train"), None, rows, task.row_steps().example_columns)
     return Facts(facts, {}, duplicates, overlaps, notes)
 
 

@@ -166,7 +166,7 @@ def duplicates_of(
     train = others.pop("train", None)
     if train is None:
         return Duplicates(0, None), {}
-    return find_duplicates(train, encoded["train"].kept, others, task.example_columns)
+    return find_duplicates(train, encoded["train"].kept, others, task.row_steps().example_columns)
 
 
 def check_same_data(splits: Splits) -> None:

@@ -19,7 +19,7 @@ from kit.cards.card import write_card
 from kit.data.batching.plan import BatchPlan, EpochPlan
 from kit.data.shortcuts import LabeledPairs
 from kit.data.splits import Splits, check_training_splits, load_splits, training_problems
-from kit.data.steps import ExampleColumns, RowSteps
+from kit.data.steps import RowSteps
 from kit.data.streaming.plan import StreamEncoder, StreamPlan, single_process
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, DataMistakes, RecipeError, RunError
@@ -70,13 +70,13 @@ class Task(ABC, Generic[E, S]):
 
     @property
     def pipelines(self) -> tuple[str, ...]:
-        """Tasks of `pipeline()` whose code is saved with the model, because transformers does not have them."""
+        """Tasks of `pipeline()` that transformers does not have: their code is saved with the model."""
         return ()
 
     # ---- data --------------------------------------------------------------------------------------------------------
 
     def row_steps(self) -> RowSteps:
-        """The steps of the task while rows are loaded."""
+        """What the task does to rows while they are loaded, such as merging the captions of an image."""
         return RowSteps(self.recipe.data)
 
     def load_splits(self) -> Splits:
@@ -84,7 +84,8 @@ class Task(ABC, Generic[E, S]):
         return load_splits(self.recipe.data, self.row_steps())
 
     def load_training_splits(self) -> Splits:
-        """The splits of a run, which needs train and validation, unlike the evaluation of a trained model."""
+        """Load the data of a run. Unlike the evaluation of a trained model, a run needs train and validation: raises
+        DataError, with all other mistakes in the data, if one is missing."""
         data = self.recipe.data
         try:
             splits = self.load_splits()
@@ -97,17 +98,12 @@ class Task(ABC, Generic[E, S]):
         check_training_splits(splits, data)
         return splits
 
-    @property
-    def example_columns(self) -> ExampleColumns:
-        """The columns of the loaded data in which examples are compared."""
-        return self.row_steps().example_columns
-
     @abstractmethod
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         """Train tokenizers on the training split, or load the ones that the recipe names; configure them completely."""
 
     def vocabulary_rows(self, splits: Splits) -> Dataset:
-        """The training rows that vocabularies are learned from: at most `tokenizer.train_examples`, evenly spaced."""
+        """The training rows from which vocabularies are learned: at most `tokenizer.train_examples`, evenly spaced."""
         limit = self.recipe.tokenizer.train_examples
         if splits.stream is not None:
             return splits.stream.sample(limit)
@@ -116,29 +112,32 @@ class Task(ABC, Generic[E, S]):
 
     @abstractmethod
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> S:
-        """The state of a new run. Raises KitError if data, tokenizers and model do not fit together."""
+        """Compute the state of a new run. Raises KitError if data, tokenizers and model do not fit together."""
 
     @abstractmethod
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> S:
-        """The state of a trained model; what is computed from training data needs `splits`."""
+        """Read the state of a trained model. What is computed from training data, such as class weights, needs
+        `splits`."""
 
     @abstractmethod
     def encode(self, rows: Dataset, state: S, split: str) -> Encoded[E]:
-        """The examples of one split. The filters of the recipe apply to "train" only; a stream is encoded while it is
-        read, by `stream_encoder`."""
+        """Encode the rows of one split. The filters of the recipe apply to "train" only. A stream is encoded while
+        it is read, by `stream_encoder`."""
 
     def stream_encoder(self, state: S) -> StreamEncoder[E]:
-        """How the rows of a stream become examples, in a background thread."""
+        """Return what encodes the rows of a stream, in a background thread."""
         raise RecipeError(f"data.streaming: {self.recipe.task} needs its training data in memory. Leave it out.")
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
     def plan(self, examples: E, seed: int | None = None) -> EpochPlan:
-        """The plan of training batches, with the seed of the recipe or another one; by the lengths of the examples."""
+        """Plan the batches of every epoch, by the lengths of the examples, with the seed of the recipe or another
+        one."""
         return self.plan_lengths([cast(Any, examples).lengths], seed)
 
     def plan_lengths(self, sides: list[np.ndarray], seed: int | None = None) -> BatchPlan:
-        """A plan that batches examples of similar length; `sides` holds their lengths on each side."""
+        """Plan batches of examples of similar length. `sides` has the lengths of all examples on each side, such as
+        source and target; the longer side counts."""
         train = self.recipe.train
         return BatchPlan(
             sides,
@@ -149,7 +148,7 @@ class Task(ABC, Generic[E, S]):
         )
 
     def stream_plan(self, splits: Splits, state: S, process: int = 0, processes: int = 1) -> StreamPlan[E]:
-        """The plan of training batches over a stream."""
+        """Plan the batches over a stream for one of several processes."""
         assert splits.stream is not None
         train = self.recipe.train
         # a tokenizer must not be used by two threads at once
@@ -166,50 +165,55 @@ class Task(ABC, Generic[E, S]):
         )
 
     def collate(self, examples: E, indices: np.ndarray, random: np.random.Generator, state: S) -> Batch:
-        """A training batch of these examples; anything random in it is drawn from `random`, nothing by default."""
+        """Make a training batch of these examples. Anything random in it is drawn from `random`; by default, nothing
+        is."""
         return cast(Any, examples).batch(indices)
 
     @abstractmethod
     def token_lists(self, examples: E, state: S) -> dict[str, TextTokens]:
-        """The tokens of each text of the examples, by name."""
+        """The tokens of each text of the examples, such as "source" and "target", by name, for statistics."""
 
     def describe_batch(self, batch: Batch, state: S) -> dict[str, TokenView]:
-        """The tokens of a training batch that the model reads, and those that it learns to predict, by name."""
+        """The tokens of a training batch for display: those that the model reads and those that it learns to
+        predict, by name."""
         return {"text": TokenView(state.tokenizers.source, batch["input_ids"], batch["attention_mask"].bool())}
 
     def describe_labels(self, batch: Batch, state: S) -> dict[str, list[str]]:
-        """The labels of a training batch for display: for each kind, the label of every example."""
+        """The labels of a training batch for display: for each kind of label, by name, that of every example."""
         return {}
 
     def count_labels(self, rows: Dataset) -> dict[str, int]:
-        """How often each label occurs in these rows, for display."""
+        """The number of rows or words with each label, for display."""
         return {}
 
     def labeled_pairs(self, rows: Dataset, examples: E, state: S) -> LabeledPairs | None:
-        """The examples of these rows as pairs of texts, if a label of each pair depends on both."""
+        """These examples as pairs of texts, if their labels depend on both texts; None otherwise. `kit data` looks
+        for rules that predict such labels from one text."""
         return None
 
     def beyond_filters(self, examples: E, state: S) -> dict[str, int]:
-        """Number of evaluated examples that each training filter would drop, by filter."""
+        """The number of evaluated examples that each training filter would drop, by filter."""
         return {}
 
     def unreachable_references(self, examples: E) -> np.ndarray:
-        """Lengths of the references that are longer than `eval.max_new_tokens`, which no output can equal."""
+        """The lengths of the references that are longer than `eval.max_new_tokens`, so that no output can equal
+        them."""
         return np.array([], dtype=np.int64)
 
     def filter_name(self, name: str) -> str:
-        """The name of a filter in messages."""
+        """The name of a filter in messages: by default, its recipe key."""
         return f"data.{name}"
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
     def build_model(self, state: S) -> BuiltModel:
-        """A new model initialized with `train.seed`, or a pretrained one, in the precision of the recipe."""
+        """Build a new model, initialized with `train.seed`, or load a pretrained one, in the precision of the
+        recipe."""
         config, tokenizer = copy.deepcopy(state.config), state.tokenizers.source
         return new_or_pretrained(self.auto_class, self.recipe, config, tokenizer, self.new_head)
 
     def load_model(self, name_or_path: str | Path | ModelFolder) -> PreTrainedModel:
-        """A trained model of this task, from a run folder, a model folder or a Hub id."""
+        """Load a trained model of this task from a run folder, a model folder or a Hub id."""
         return load_model(self.auto_class, name_or_path)
 
     @abstractmethod
@@ -236,12 +240,13 @@ class Task(ABC, Generic[E, S]):
 
     @property
     def evaluates_alike(self) -> bool:
-        """Whether evaluations during training compute what final ones do, so that the best one is not repeated."""
+        """Whether evaluations during training compute what final ones do. Then the best one is not repeated at the
+        end."""
         return False
 
     @abstractmethod
     def format_prediction(self, row: dict[str, Any]) -> str:
-        """One prediction of an evaluation as a line for the terminal."""
+        """Format one prediction of an evaluation as a line for the terminal."""
 
     @abstractmethod
     def export(self, folder: Path, model: PreTrainedModel, state: S) -> None:
@@ -253,7 +258,7 @@ class Task(ABC, Generic[E, S]):
 
     @property
     def training_only(self) -> Mapping[str, bool]:
-        """Changes of the loss that a recipe can ask for in training and that no evaluation has: whether it does."""
+        """Changes to the training loss that evaluation leaves out, by name, with whether the recipe makes them."""
         return {}
 
     def curve_notes(self, config: PreTrainedConfig | None) -> CurveNotes:
@@ -268,11 +273,11 @@ class Task(ABC, Generic[E, S]):
         return CurveNotes(", ".join(notes))
 
     def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
-        """The examples whose attention `kit plot` shows for a run, unless the user gives one."""
+        """The examples for which `kit plot` shows the attention of a run, unless the user gives one."""
         return []
 
     def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
-        """What the model reads of a prediction's row: a text, or a pair of texts; empty if it reads no text."""
+        """The text, or the pair of texts, that the model read for a row of predictions; empty if it reads no text."""
         return ()
 
     @abstractmethod
@@ -282,7 +287,7 @@ class Task(ABC, Generic[E, S]):
     def write_card(
         self, run_folder: Path, results: Mapping[str, Any], repo_id: str | None = None, merged: bool = False
     ) -> str:
-        """The model card of a run; `repo_id` is the model's id on the Hub."""
+        """Render the card of a run, or of the plain model that it was `merged` to; `repo_id` is its id on the Hub."""
         sections = self.card_sections(results, run_folder)
         return write_card(run_folder, self.recipe, results, self.card_template, sections, repo_id, merged)
 
@@ -290,10 +295,11 @@ class Task(ABC, Generic[E, S]):
 
     @abstractmethod
     def proof_subject(self, model_folder: Path | None) -> tuple[Subject, str]:
-        """The model of a folder, or a new one of the recipe, with examples of its data; and a description of these."""
+        """The model to prove things about, with examples: that of a folder, or a new one of the recipe. The second
+        value describes the examples."""
 
     def open_model(self, model_folder: Path | None, splits: Splits) -> tuple[PreTrainedModel, S]:
-        """The trained model of a folder, or a new one of the recipe, with its state."""
+        """The trained model of a folder, or a new model of the recipe, with its state."""
         if model_folder is not None:
             folder = ModelFolder.open(model_folder)
             return self.load_model(folder), self.restore(folder, splits)

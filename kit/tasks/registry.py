@@ -50,17 +50,17 @@ def recipe_classes() -> dict[str, type[Recipe]]:
 
 
 def task_class(name: str) -> "type[Task[Any, Any]]":
-    """The class of a task, imported when asked for: each imports what only it needs."""
+    """The class of a task, imported only now, since each task imports libraries that others do not need."""
     return _load(TASKS[name], "task", "")
 
 
 def create_task(recipe: Recipe) -> "Task[Any, Any]":
-    """The task that a recipe names."""
+    """Create the task of a recipe."""
     return task_class(recipe.task)(recipe)
 
 
 def find_task(config: "PreTrainedConfig") -> "type[Task[Any, Any]]":
-    """The first registered task whose models have such a configuration. Raises RunError if there is none."""
+    """Find the first registered task whose models have such a configuration. Raises RunError if there is none."""
     for name in TASKS:
         if (task := task_class(name)).accepts(config):
             return task
@@ -82,12 +82,13 @@ def load_recipe(
 
 
 def suggest(sample: DataSample) -> list[Suggestion]:
-    """How the tasks would learn from such data, the most likely one first."""
+    """Suggest recipes for a sample of data, the most likely task first."""
     answers = (recipe.suggest(sample) for recipe in recipe_classes().values())
     return sorted((answer for answer in answers if answer is not None), key=lambda answer: -answer.score)
 
 
 def _load(location: str, module: str, suffix: str) -> Any:
+    """Import the class of a task from one of its modules. Raises RecipeError if the module does not have it."""
     package, _, name = location.partition(":")
     try:
         return getattr(importlib.import_module(f"{package}.{module}"), f"{name}{suffix}")

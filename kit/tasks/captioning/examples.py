@@ -30,12 +30,12 @@ class CaptionedImages:
         return CaptionedImages(self.images, self.captions.select(indices), self.owners[indices])
 
     def batch(self, indices: np.ndarray) -> Batch:
-        """Pixels and labels of these captions."""
+        """The pixels and labels of these captions."""
         return {
             "pixel_values": self.images.pixels(self.owners[indices]),  # (batch, channels, side, side)
             "labels": self.captions.padded(indices, IGNORE_INDEX),  # (batch, target)
         }
 
     def image_batch(self, indices: np.ndarray) -> Batch:
-        """Pixels of these images."""
+        """The pixels of these images."""
         return {"pixel_values": self.images.pixels(indices)}

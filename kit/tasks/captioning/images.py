@@ -25,7 +25,7 @@ PIXELS_PER_TOKEN = 64
 
 
 def image_cost(config: PreTrainedConfig) -> int:
-    """Number of tokens that an image counts as in such a batch."""
+    """The number of tokens that an image counts as, where batches are limited by tokens."""
     return max(1, config.image_size**2 // PIXELS_PER_TOKEN)
 
 
@@ -53,16 +53,16 @@ class PixelReader:
         self._deviation = torch.tensor(self.processor.image_std).reshape(shape)
 
     def open(self, source: Any) -> Image.Image:
-        """The image without transparent parts. Raises ValueError if it cannot be read."""
+        """Open an image and fill its transparent parts with the background. Raises ValueError if it cannot be read."""
         return read_image(source, self.background, self.channels)
 
     def resized(self, image: Image.Image) -> np.ndarray:
-        """The resized image as bytes (channels, side, side)."""
+        """Resize an image; returns bytes (channels, side, side)."""
         values = self.processor(image, do_rescale=False, do_normalize=False, return_tensors="np").pixel_values
         return values[0].astype(np.uint8)
 
     def pixels(self, resized: np.ndarray) -> Tensor:
-        """The pixel values of resized images (batch, channels, side, side), as the image processor computes them."""
+        """Scale resized images (batch, channels, side, side) to pixel values, as the image processor does."""
         scaled = torch.from_numpy(resized).float() * self.processor.rescale_factor
         return (scaled - self._mean) / self._deviation
 

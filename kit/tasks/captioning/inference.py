@@ -76,7 +76,8 @@ class Captioner(TextPredictor[np.ndarray]):
         return self.image_figure(line)
 
     def image_figure(self, image: Any, caption: str | None = None, head: int | str = "mean") -> "Figure | None":
-        """The attention over an image, for the model's caption or a given one; None if the model has no attention."""
+        """Plot the attention over an image for the caption of the model, or for `caption`; None if the model has no
+        attention."""
         return attention_figure_of(self.model, self.tokenizers, self.reader, image, caption, head, self.settings)
 
     def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":

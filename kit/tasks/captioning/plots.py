@@ -47,7 +47,7 @@ def caption_attention(
     caption: str | None = None,
     settings: GenerationSettings | None = None,
 ) -> CaptionAttention:
-    """The attention while a model writes its best caption of an image, or reads a given one.
+    """Compute the attention while a model writes its best caption of an image, or reads the given one.
 
     Raises DataError if the image cannot be read.
     """
@@ -72,7 +72,8 @@ def caption_attention(
 
 
 def caption_figure(attention: CaptionAttention, head: int | str = "mean", title: str | None = None) -> Figure:
-    """The image, and a copy for each token, bright where its attention weights are high; all copies share one scale."""
+    """Draw the image and a copy of it for each token, bright where the attention weights are high. All copies share
+    one scale."""
     from matplotlib.figure import Figure
 
     weights = (
@@ -109,7 +110,7 @@ def caption_figure(attention: CaptionAttention, head: int | str = "mean", title:
 
 
 def _draw_scale(figure: Figure, max_weight: float, width: float, height: float) -> None:
-    """A color bar: how a gray image looks at each weight."""
+    """Draw a color bar, which shows how a gray image looks at each weight."""
     gray = np.full((64, 1, 3), 0.5, dtype=np.float32)
     weights = np.linspace(max_weight, 0, len(gray), dtype=np.float32)[:, None]
     bar_height = min(_PANEL, height - _TOP - _GAP)
@@ -123,7 +124,7 @@ def _draw_scale(figure: Figure, max_weight: float, width: float, height: float) 
 
 
 def highlight(colors: np.ndarray, weights: np.ndarray, max_weight: float) -> np.ndarray:
-    """Colors (height, width, 3), dark where the weights (rows, columns) are low, yellowish near `max_weight`."""
+    """Shade colors (height, width, 3): dark where the weights (rows, columns) are low, yellowish near `max_weight`."""
     height, width = colors.shape[:2]
     smooth = Image.fromarray(weights.astype(np.float32)).resize((width, height), Image.Resampling.BILINEAR)
     light = np.clip(np.asarray(smooth) / max(max_weight, 1e-9), 0, 1)[..., None]
@@ -141,7 +142,7 @@ def attention_figure_of(
     head: int | str = "mean",
     settings: GenerationSettings | None = None,
 ) -> Figure | None:
-    """The attention over an image for each token of its caption; None if the model has no attention."""
+    """Plot the attention over an image for each token of its caption; None if the model has no attention."""
     if model.config.attention in ("none", "fixed"):
         return None
     attention = caption_attention(model, tokenizers, reader, image, caption, settings)

@@ -68,7 +68,7 @@ class CaptioningRecipe(Seq2SeqRecipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """Images, or names of image files, and a text or a list of texts for each."""
+        """Suggest captioning for images, or names of image files, each with a text or a list of texts."""
         image = next((column for column in sample.columns if column.is_image), None)
         texts = [column for column in sample.columns if column.is_prose or column.lists_text]
         texts = texts or [column for column in sample.columns if column.is_text and not column.is_image]

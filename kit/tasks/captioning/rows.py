@@ -49,14 +49,15 @@ class ImageSteps(RowSteps):
         return merge_captions(rows, self.data, split, report)
 
     def holdout_sizes(self, rows: int) -> dict[str, int | None]:
-        """Shares of the images count as numbers of images."""
+        """The numbers of images to hold out; the recipe may give shares."""
         sizes = super().holdout_sizes(rows)
         shares = {"validation": self.data.validation_share, "test": self.data.test_share}
         return sizes | {name: max(1, round(share * rows)) for name, share in shares.items() if share is not None}
 
 
 def metadata_files(folder: Path) -> dict[str, Path]:
-    """The tables of an image folder by split: one in the folder itself, for train, or one in each subfolder."""
+    """Find the tables of captions in an image folder, by split: one in the folder itself, for train, or one in each
+    subfolder."""
     files: dict[str, Path] = {}
     for split, subfolder in [("train", folder), *((inner.name, inner) for inner in sorted(folder.iterdir()))]:
         tables = [subfolder / name for name in METADATA if (subfolder / name).is_file()]
@@ -70,7 +71,8 @@ def metadata_files(folder: Path) -> dict[str, Path]:
 
 
 def rename_common_columns(rows: "Dataset", data: "CaptioningData") -> "Dataset":
-    """Rename columns with other common names to those of the recipe, where the recipe leaves these at the default."""
+    """Rename columns with other usual names, such as file_name, to those of the recipe, where the recipe keeps the
+    default."""
     for key, others in OTHER_NAMES.items():
         present = [name for name in others if name in rows.column_names]
         if getattr(data, key) == key and key not in rows.column_names and present:
@@ -79,7 +81,7 @@ def rename_common_columns(rows: "Dataset", data: "CaptioningData") -> "Dataset":
 
 
 def root_of(data: "CaptioningData") -> Path:
-    """The folder that file names are relative to; of rows from Python, the working folder."""
+    """The folder that image file names are relative to; for rows from Python, the working folder."""
     if data.rows is not None:
         return Path()
     path = Path(data.path).expanduser()
@@ -87,7 +89,7 @@ def root_of(data: "CaptioningData") -> Path:
 
 
 def with_relative_paths(rows: "Dataset", table: Path, data: "CaptioningData") -> "Dataset":
-    """The rows of a table in a subfolder, with file names that are relative to the whole folder."""
+    """The rows of a table in a subfolder, with file names relative to the whole folder."""
     folder, column = table.parent.relative_to(root_of(data)), data.image
     if folder == Path() or column not in rows.column_names or not is_text(rows.data.schema.field(column).type):
         return rows
@@ -96,7 +98,8 @@ def with_relative_paths(rows: "Dataset", table: Path, data: "CaptioningData") ->
 
 
 def merge_captions(rows: "Dataset", data: "CaptioningData", split: str, report: SplitReport) -> "Dataset":
-    """A row for each image: `image` is its digest, `caption` the list of its captions, `file` its name.
+    """Merge the rows of each image into one: `image` is its digest, `caption` the list of its captions, `file` its
+    name.
 
     Images that are in the table itself rather than in files move to the column `image_bytes`. Rows without a caption
     are dropped.
@@ -131,7 +134,7 @@ def merge_captions(rows: "Dataset", data: "CaptioningData", split: str, report: 
 
 
 def with_column(rows: "Dataset", name: str, column: list[Any], feature: Any = None) -> "Dataset":
-    """The rows with a new column, or with other cells in an existing one."""
+    """The rows with a column added or replaced."""
     from datasets.fingerprint import generate_random_fingerprint
 
     new = name if name not in rows.column_names else f"new {name}"

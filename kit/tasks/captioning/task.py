@@ -77,7 +77,7 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         return config
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[CaptionedImages]:
-        """Images and the tokens of their captions; training captions beyond data.max_length are dropped."""
+        """Encode images and the tokens of their captions. Training captions longer than data.max_length are dropped."""
         tokenizers, captions_of_rows = state.tokenizers, rows["caption"]
         owners = np.repeat(np.arange(len(rows)), [len(captions) for captions in captions_of_rows])
         ids = tokenizers.encode_target(caption for captions in captions_of_rows for caption in captions)
@@ -133,7 +133,8 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         *,
         final: bool = True,
     ) -> Evaluation:
-        """The loss is that of all captions. Each image gets one output, with all of its captions as references."""
+        """The loss of all captions, and metrics of one output for each image, with all of its captions as
+        references."""
         assert isinstance(objective, Seq2SeqObjective)
         examples, section = encoded.examples, self.recipe.eval
         cost = image_cost(objective.model.config)
@@ -153,14 +154,14 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         return image_processor_of(model.config)
 
     def plot_examples(self, rows: Dataset, predictor: Any) -> list[Any]:
-        """A few images of a split, evenly spaced."""
+        """A few evenly spaced images of a split."""
         number = min(PLOTTED_IMAGES, len(rows))
         few = rows.select([index * len(rows) // number for index in range(number)])
         images = Images(few, root_of(self.recipe.data), predictor.reader)
         return [images[index] for index in range(number)]
 
     def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
-        """Images of the run's data, which its predictions do not contain."""
+        """A few images of the data: predictions hold names of images only."""
         splits = self.load_splits().datasets
         split = next((name for name in ("test", "validation") if name in splits), None)
         return [] if split is None else self.plot_examples(splits[split], predictor)

@@ -12,7 +12,7 @@ from kit.training.objective import Batch
 
 @dataclass(frozen=True)
 class TextBlocks:
-    """The blocks of a split."""
+    """The blocks of a split, with the size of their text."""
 
     blocks: CausalBlocks
     bytes: int
@@ -31,7 +31,7 @@ class TextBlocks:
         return self.blocks.lengths
 
     def batch(self, indices: np.ndarray) -> Batch:
-        """`input_ids` and `labels`, which are shifted already."""
+        """`input_ids`, and `labels` that are shifted already: the label of a token is the next token."""
         tokens, labels = self.blocks.batch(indices)
         batch = {"input_ids": torch.from_numpy(tokens), "labels": torch.from_numpy(labels)}
         if self.separate:
@@ -40,6 +40,7 @@ class TextBlocks:
 
 
 def in_streams(examples: TextBlocks, streams: int, indices: np.ndarray) -> Batch:
-    """A batch with the `stream` that each row continues, and whether the stream starts there (`fresh`)."""
+    """A batch of carried-state training: with the `stream` that each row continues, and whether it starts there
+    (`fresh`)."""
     numbers, fresh = stream_of(indices, len(examples), streams)
     return {**examples.batch(indices), "stream": torch.from_numpy(numbers), "fresh": torch.from_numpy(fresh)}

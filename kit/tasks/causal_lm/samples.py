@@ -15,9 +15,9 @@ from kit.tasks.causal_lm.recipe import CausalEval
 def sample_continuations(
     model: PreTrainedModel, examples: TextBlocks, tokenizer: PreTrainedTokenizerBase, section: CausalEval, seed: int
 ) -> list[dict[str, Any]]:
-    """Prompts from the split, each with a sampled continuation; the same weights give the same samples.
+    """Sample a continuation of the beginnings of a few blocks; the same weights give the same samples.
 
-    A continuation ends with the positions of the model, and so does a prompt one token earlier.
+    Prompt and continuation fit the positions of the model, with at least one token for the continuation.
     """
     rows = []
     positions = position_limit(model.config) or section.prompt_tokens + section.max_new_tokens

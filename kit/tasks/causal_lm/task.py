@@ -200,9 +200,9 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
 
     @torch.inference_mode()
     def read_through(self, model: PreTrainedModel, examples: TextBlocks, evaluator: Evaluator) -> list[float]:
-        """Sums of the loss and of the labels, with one state carried through the whole text.
+        """Sum the loss and count the labels while one state is carried through the whole text.
 
-        A single process reads the text, because each block depends on those before it.
+        A single process reads the text, because each block depends on the blocks before it.
         """
         plan = ContiguousPlan(examples.lengths, 1, 1)
         objective = TruncatedBPTTObjective(model.eval(), 1)

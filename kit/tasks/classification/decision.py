@@ -27,14 +27,15 @@ class Decision:
 
     @classmethod
     def of(cls, recipe: ClassificationRecipe, labels: Sequence[str], config: PreTrainedConfig) -> Self:
-        """With the thresholds of the recipe, else those that were saved with the model, else the default."""
+        """The decision with the thresholds of the recipe, else those saved with the model, else the default."""
         chosen = recipe.eval.label_threshold
         saved = getattr(config, THRESHOLDS, None) if chosen is None else None
         default = DEFAULT_THRESHOLD if chosen is None else chosen
         return cls(recipe, labels, np.full(len(labels), default) if saved is None else np.array(saved))
 
     def tuned(self, logits: np.ndarray, true: np.ndarray) -> Self:
-        """With the thresholds that give each label its best F1 on examples with these labels (examples, labels)."""
+        """The same decision with the thresholds that give each label its best F1 on examples, whose true labels are
+        `true` (examples, labels)."""
         return replace(self, thresholds=best_thresholds(self.scores(logits), true))
 
     def scores(self, logits: np.ndarray) -> np.ndarray:
@@ -45,11 +46,12 @@ class Decision:
         return expit(logits) if kind == MULTI_LABEL else softmax(logits, axis=-1)
 
     def predictions(self, logits: np.ndarray) -> list[dict[str, Any]]:
-        """The `prediction` for each example, and its `score`: a label, a list of labels, or a number without score."""
+        """For each example its `prediction`, which is a label, a list of labels or a number, and the `score` of a
+        label."""
         return [self.decide(scores) for scores in self.scores(logits)]
 
     def decide(self, scores: np.ndarray) -> dict[str, Any]:
-        """The prediction for one example, by the scores of its labels."""
+        """The prediction for one example, from the scores of its labels (labels,)."""
         kind = self.recipe.data.problem_type
         if kind == REGRESSION:
             return {"prediction": float(scores[0])}

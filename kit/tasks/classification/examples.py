@@ -38,7 +38,7 @@ def text_columns(data: ClassificationData) -> list[str]:
 def tokenize_texts(
     rows: Dataset, columns: Sequence[str], tokenizer: PreTrainedTokenizerBase, limit: int | None, truncation: str
 ) -> Tokenized:
-    """The texts of the rows as tokens, truncated to `limit`."""
+    """Tokenize the texts, or pairs of texts, in these columns, truncated to `limit` tokens."""
     texts = list(zip(*(ColumnView(rows, column) for column in columns), strict=True))
     return tokenize(
         tokenizer,

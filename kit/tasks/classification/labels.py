@@ -15,6 +15,7 @@ REGRESSION, MULTI_LABEL = "regression", "multi_label_classification"
 
 
 def label_reader(rows: Dataset, data: ClassificationData, split: str) -> LabelReader:
+    """What reads the cells of the column of labels."""
     return LabelReader.of(rows, "label", data.label_names, f"data.label: {data.path}, {split}")
 
 
@@ -99,7 +100,7 @@ def label_array(rows: Dataset, labels: Sequence[str], data: ClassificationData, 
 
 
 def label_value(label: np.ndarray, labels: Sequence[str], data: ClassificationData) -> str | float | list[str]:
-    """A label of `label_array` as predictions and files have it: its name, a list of names, or a number."""
+    """A label of `label_array` as it appears in predictions: its name, a list of names, or a number."""
     if data.problem_type == REGRESSION:
         return float(label)
     if data.problem_type == MULTI_LABEL:

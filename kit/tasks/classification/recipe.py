@@ -132,7 +132,7 @@ class ClassificationRecipe(LabelingRecipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """One or two texts, and a column of labels, of lists of labels or of numbers."""
+        """Suggest classification for one or two texts with a column of labels, of lists of labels, or of numbers."""
         texts = [column for column in sample.prose if sample.find(*LABEL_NAMES, among=[column]) is None][:2]
         if not texts or sample.is_parallel:
             return None

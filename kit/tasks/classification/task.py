@@ -141,7 +141,7 @@ class Classification(LabelingTask[LabeledTexts]):
         return Encoded(LabeledTexts(inputs.select(kept), labels[kept]), {"max_length": int(too_long.sum())}, kept)
 
     def tokenize(self, rows: Dataset, state: LabelingState) -> Tokenized:
-        """The texts of the rows as tokens."""
+        """Tokenize the texts of the rows, truncated to what the model can read."""
         tokenizer = state.tokenizers.source
         limit = self.max_length(tokenizer, state.config)
         return tokenize_texts(rows, self.columns, tokenizer, limit, self.recipe.data.truncation)
@@ -185,7 +185,8 @@ class Classification(LabelingTask[LabeledTexts]):
         *,
         final: bool = True,
     ) -> Evaluation:
-        """The loss does not count class weights, so that it compares with that of any other recipe."""
+        """Loss, metrics and predictions. The loss does not count class weights, so that it compares with that of any
+        recipe."""
         assert isinstance(objective, ClassificationObjective)
         examples, section = encoded.examples, self.recipe.eval
         outputs, loss = predict_with_loss(objective, examples, evaluator, logits_of)
@@ -241,8 +242,8 @@ class Classification(LabelingTask[LabeledTexts]):
         return f"{text} → {names[0]} {'=' if prediction == label else '≠'} {names[1]}"
 
     def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Predicted over true numbers; or the figures of each label and, of one label per example, the confusions and
-        the reliability of the scores."""
+        """Plot predicted over true numbers, or the errors by label. With one label per example, also plot confusions
+        and the reliability of scores."""
         rows = evaluation.rows
         true, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
         if self.is_regression:

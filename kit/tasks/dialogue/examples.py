@@ -34,7 +34,7 @@ class Conversations(TokenPairs):
         separate: bool,
         truncated: int = 0,
     ) -> "Conversations":
-        """From the tokens of each turn before a reply; `truncated` is the number of examples that were truncated."""
+        """Make examples of the tokens of each turn before a reply. `truncated` is the number of truncated examples."""
         source = RaggedTokens([token for turn in turns for token in turn] for turns in histories)
         lengths = RaggedTokens([len(turn) for turn in turns] for turns in histories)
         return cls(source, RaggedTokens(replies), None, truncated, lengths, separate)
@@ -46,7 +46,7 @@ class Conversations(TokenPairs):
 
     @property
     def input_lengths(self) -> np.ndarray:
-        """Number of tokens that the model reads of each example, including the padding of its shorter turns."""
+        """The number of tokens that the model reads of each example, including the padding of its shorter turns."""
         return self.turns.lengths * self.longest_turns if self.separate else self.source.lengths
 
     def select(self, indices: np.ndarray) -> "Conversations":
@@ -76,7 +76,7 @@ class Conversations(TokenPairs):
 def encode_histories(
     histories: Iterable[list[str]], tokenizers: Tokenizers, max_turns: int | None, limit: int | None
 ) -> tuple[list[list[list[int]]], set[int]]:
-    """The tokens of the turns that the model reads of each dialogue, and which dialogues exceed `limit` tokens.
+    """Tokenize the turns that the model reads of each dialogue; also returns which dialogues exceed `limit` tokens.
 
     A turn is tokenized once, however many replies follow it.
     """

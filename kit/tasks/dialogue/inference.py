@@ -39,11 +39,12 @@ class Responder(Seq2SeqPredictor):
 
     @property
     def max_source_tokens(self) -> int:
-        """Of all turns together, unless the model encodes each turn separately."""
+        """The maximum number of tokens of all turns together; not limited by positions if turns are encoded
+        separately."""
         return MAX_SOURCE_TOKENS if self.separate_turns else super().max_source_tokens
 
     def tokenize(self, turns: list[str]) -> tuple[list[list[int]], bool]:
-        """The tokens of the turns that the model reads, and whether any were left out because they are too long."""
+        """Tokenize the turns that the model reads; also returns whether any text was left out for its length."""
         max_characters = self.max_source_tokens * CHARACTERS_PER_TOKEN
         recent = turns if self.max_turns is None else turns[-self.max_turns :]
         short = [turn[-max_characters:] for turn in recent]
@@ -74,7 +75,8 @@ class Responder(Seq2SeqPredictor):
         return {} if figure is None else {"attention.png": figure}
 
     def turns_figure(self, turns: list[str]) -> "Figure | None":
-        """The attention over turns, or over tokens if the model reads them as one text; None if it has none."""
+        """Plot the attention over turns, or over tokens if the model reads all turns as one text; None if it has no
+        attention."""
         tokens, _ = self.tokenize(turns)
         source = self.tokenizers.source
         batch = self.pairs([tokens]).batch(np.array([0]), source.pad_token_id)

@@ -108,7 +108,8 @@ class DialogueRecipe(Seq2SeqRecipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """Lists of turns: objects, pairs of speaker and text, or texts under a usual name."""
+        """Suggest dialogue for lists of turns: objects, pairs of speaker and text, or texts in a column with a usual
+        name."""
         named = sample.find("turns", "messages", "dialog", "dialogue", "conversation", "conversations", "utterances")
         for column in sample.columns:
             turns = column.items

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
+from kit.data.steps import ExampleColumns, RowSteps
 from kit.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
@@ -23,6 +24,17 @@ KEPT_TURNS = 64
 """Turns before a reply that rows keep, for display and comparison, even if the model reads fewer."""
 
 
+class DialogueSteps(RowSteps):
+    """Rows are dialogues while they are loaded, and replies afterwards."""
+
+    data: "DialogueData"
+
+    @property
+    def example_columns(self) -> ExampleColumns:
+        """The columns of replies, which have turns and a target, whatever the columns of the data are."""
+        return ExampleColumns(("turns",), ("target",), () if self.data.answer is None else ("answer",))
+
+
 @dataclass(frozen=True)
 class Turn:
     """One turn of a dialogue."""
@@ -32,13 +44,14 @@ class Turn:
 
 
 def turns_of(cell: Any, data: "DialogueData", where: str) -> list[Turn]:
-    """The turns of a cell. Raises DataError if it holds no list, or a turn has no text or speaker."""
+    """The turns in a cell. Raises DataError if it holds no list, or if a turn has no text or speaker."""
     if not isinstance(cell, list):
         raise DataError(f"{where}: data.turns ({data.turns}) holds {type(cell).__name__}, not a list of turns.")
     return [_turn(turn, index, data, f"{where}, turn {index + 1}") for index, turn in enumerate(cell)]
 
 
 def _turn(turn: Any, index: int, data: "DialogueData", where: str) -> Turn:
+    """One turn of a cell: an object, a pair [speaker, text], or a text."""
     speaker: Any = DEFAULT_SPEAKERS[index % 2]
     if isinstance(turn, dict):
         for key, name in (("turn_text", data.turn_text), ("turn_speaker", data.turn_speaker)):
@@ -62,7 +75,8 @@ def _turn(turn: Any, index: int, data: "DialogueData", where: str) -> Turn:
 
 
 def in_replies(rows: "Dataset", data: "DialogueData", split: str, report: SplitReport) -> "Dataset":
-    """A row for each reply to learn: `turns`, the texts before it, `source`, the same as one text, and `target`.
+    """Turn dialogues into a row for each reply to learn: `turns` are the texts before it, `source` is the same as one
+    text, and `target` is the reply.
 
     Other columns are repeated for each reply of a dialogue. Dialogues without a reply, and training examples without
     text, are dropped and counted. Raises DataError if there is no reply at all.
@@ -105,7 +119,7 @@ def in_replies(rows: "Dataset", data: "DialogueData", split: str, report: SplitR
 
 
 def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> Iterator[tuple[int, str]]:
-    """The number of turns before each reply, and the reply."""
+    """For each reply, the number of turns before it and its text."""
     if target is not None:
         if turns:
             yield len(turns), target

@@ -20,7 +20,7 @@ from kit.cards.tables import predicted_rows
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.rows import ColumnView
 from kit.data.splits import Splits, load_splits
-from kit.data.steps import ExampleColumns
+from kit.data.steps import RowSteps
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError
 from kit.evaluation.evaluation import Evaluation
@@ -34,7 +34,7 @@ from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.dialogue.examples import EMPTY, POSITIONS, Conversations, encode_histories, filter_lengths
 from kit.tasks.dialogue.inference import Responder
 from kit.tasks.dialogue.recipe import DialogueRecipe
-from kit.tasks.dialogue.rows import in_replies
+from kit.tasks.dialogue.rows import DialogueSteps, in_replies
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.text import TextToTextTask
@@ -62,19 +62,17 @@ class Dialogue(TextToTextTask[Conversations]):
 
     # ---- data --------------------------------------------------------------------------------------------------------
 
+    def row_steps(self) -> RowSteps:
+        return DialogueSteps(self.recipe.data)
+
     def load_splits(self) -> Splits:
-        """A row for each reply. Dialogues are assigned to splits as a whole."""
-        splits = load_splits(self.recipe.data)
+        """Load a row for each reply. Dialogues are assigned to splits as a whole."""
+        splits = load_splits(self.recipe.data, self.row_steps())
         report, replies = splits.report, {}
         for name, rows in splits.datasets.items():
             replies[name] = in_replies(rows, self.recipe.data, name, report.splits[name])
             report.notes.append(f"{name}: {len(replies[name]):,} replies in {len(rows):,} dialogues")
         return replace(splits, datasets=DatasetDict(replies))
-
-    @property
-    def example_columns(self) -> ExampleColumns:
-        """Those of replies: the loaded rows have turns and a target, whatever the columns of the data are."""
-        return ExampleColumns(("turns",), ("target",), () if self.recipe.data.answer is None else ("answer",))
 
     def vocabulary_texts(self, rows: Dataset) -> list[str]:
         if self.recipe.data.target is None:  # every turn is a reply, or the last turn before one
@@ -89,8 +87,8 @@ class Dialogue(TextToTextTask[Conversations]):
         return config
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[Conversations]:
-        """Old turns are truncated to the model's positions. So are replies, but too long training replies are
-        dropped."""
+        """Encode replies and their turns. Old turns are left out, and evaluated replies truncated, to fit the
+        positions of the model; training replies that do not fit are dropped."""
         tokenizers, limit = state.tokenizers, position_limit(state.config)
         separate = reads_turns(state.config)
         turns, max_turns = ColumnView(rows, "turns"), self.recipe.data.max_turns
@@ -150,7 +148,7 @@ class Dialogue(TextToTextTask[Conversations]):
         *,
         final: bool = True,
     ) -> Evaluation:
-        """The figures of generated texts, the variety of all replies, and the share of correct answers."""
+        """Loss and metrics of replies, the variety of all replies, and the share that contains the answer."""
         assert isinstance(objective, Seq2SeqObjective)
         section, tokenizers = self.recipe.eval, state.tokenizers
         kinds = by_kind(section.metrics)
@@ -204,7 +202,7 @@ def answer_figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def answers_by_group(groups: Mapping[str, Any], rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The figures of each group of rows, with those of its answers."""
+    """Add the figures of answers to the figures of each group of rows."""
     return {
         column: {
             value: {**figures, **answer_figures([row for row in rows if str(row.get(column)) == value])}

@@ -16,7 +16,7 @@ RIDGE = 1e-9
 
 
 def persistence(values: Array, horizon: int) -> Array:
-    """(batch, horizon, value_size): the last complete value of each past (batch, time, value_size)."""
+    """Repeat the last complete value of each past (batch, time, value_size); returns (batch, horizon, value_size)."""
     present = np.asarray(~np.isnan(values).any(-1))
     last = present.shape[1] - 1 - present[:, ::-1].argmax(1)
     return np.repeat(values[np.arange(len(values)), last][:, None], horizon, axis=1)
@@ -47,12 +47,13 @@ class LinearAutoregression:
 
     @staticmethod
     def _inputs(values: Array, context: Array, current: Array) -> Array:
-        """(batch, inputs): a constant, past values and context (batch, order, …), newest first, and current context."""
+        """Concatenate a constant, past values and context (batch, order, …), newest first, and the current context;
+        returns (batch, inputs)."""
         flat = [array.reshape(len(values), -1) for array in (values, context, current)]
         return np.concatenate([np.ones((len(values), 1)), *flat], axis=1)
 
     def predict(self, values: Array, context: Array, horizon: int) -> Array:
-        """(batch, horizon, value_size): a rollout, each step from the predictions before it.
+        """Forecast step by step, each step from the predictions before it; returns (batch, horizon, value_size).
 
         `values` (batch, history, …) is the past, in which a missing value is replaced by the one before it, and
         `context` (batch, history + horizon, …) covers the horizon too.
@@ -67,7 +68,8 @@ class LinearAutoregression:
 
 
 def forward_fill(values: Array) -> Array:
-    """Values (batch, time, …) in which a missing step is the last complete one before it, or else the first one."""
+    """Replace each missing step of values (batch, time, …) by the last complete step before it, or else by the first
+    complete one."""
     present = ~np.isnan(values).any(-1)
     source = np.where(present, np.arange(present.shape[1]), -1)  # (batch, time)
     source = np.maximum.accumulate(source, axis=1)

@@ -14,7 +14,7 @@ from kit.tasks.forecasting.recipe import ForecastingRecipe
 def card_sections(
     recipe: ForecastingRecipe, results: Mapping[str, Any], run_folder: Path, predicts_variance: bool
 ) -> dict[str, Any]:
-    """Values for the card template."""
+    """Values for the card template of a forecaster."""
     data = recipe.data
     figures = next((figures_of(results, split) for split in SPLITS if results.get(split)), {})
     config = run_folder / "model" / "config.json"

@@ -26,8 +26,8 @@ DAY = np.timedelta64(1, "D")
 
 
 def read_dates(cells: Sequence[Any], where: str, what: str = "step") -> tuple[Dates, bool]:
-    """The dates of a series in order, and whether they have a UTC offset. Raises DataError for a cell that is no date,
-    and for dates that do not increase; `what` is the noun that counts the cells."""
+    """Read the dates of a series; also returns whether they have a UTC offset. Raises DataError for a cell that is
+    no date, and for dates that do not increase. `what` is the noun for a cell in messages."""
     moments = [_moment(cell, f"{where}, {what} {number}") for number, cell in enumerate(cells, start=1)]
     zoned = [moment.tzinfo is not None for moment in moments]
     if any(zoned) and not all(zoned):
@@ -50,6 +50,7 @@ def read_dates(cells: Sequence[Any], where: str, what: str = "step") -> tuple[Da
 
 
 def _moment(cell: Any, where: str) -> datetime:
+    """The date or time in a cell. Raises DataError if it holds none."""
     if cell is None or cell == "":
         raise DataError(f"{where}: the date is missing.")
     if isinstance(cell, datetime):
@@ -72,7 +73,7 @@ def is_date(cell: Any) -> bool:
 
 
 def date_texts(dates: Dates, utc: bool) -> list[str]:
-    """The dates for people and files, in ISO 8601, no finer than needed."""
+    """Format dates in ISO 8601, no finer than needed."""
     unit: Any = "D" if (dates == dates.astype("datetime64[D]")).all() and not utc else "s"
     if unit == "s" and (dates != dates.astype("datetime64[s]")).any():
         unit = "us"
@@ -102,7 +103,8 @@ class Step:
 
     @classmethod
     def of(cls, dates: Dates) -> "Step | None":
-        """The step of a series: the most frequent one, if it is irregular. None for fewer than two dates."""
+        """The step between the dates of a series; the most frequent one, if they are irregular. None for fewer than
+        two dates."""
         if len(dates) < 2:
             return None
         sizes = np.diff(dates).astype(np.int64)
@@ -118,7 +120,7 @@ class Step:
         return cls(size, irregular=len(sizes) - count)
 
     def after(self, dates: Dates, count: int) -> Dates:
-        """The next `count` dates."""
+        """The `count` dates that follow."""
         steps = np.arange(1, count + 1)
         if not self.months:
             return dates[-1] + steps * self.size * MICROSECOND
@@ -129,11 +131,13 @@ class Step:
 
 
 def _day_of_month(dates: Any) -> NDArray[np.int64]:
+    """The day of the month of each date, from 1."""
     days = dates.astype("datetime64[D]")
     return np.asarray((days - days.astype("datetime64[M]")).astype(np.int64) + 1)
 
 
 def _is_month_end(dates: Dates) -> NDArray[np.bool_]:
+    """Whether each date is in the last day of its month."""
     days = dates.astype("datetime64[D]")
     return np.asarray((days + DAY).astype("datetime64[M]") != days.astype("datetime64[M]"))
 
@@ -142,7 +146,7 @@ def _is_month_end(dates: Dates) -> NDArray[np.bool_]:
 
 
 def phases(dates: Dates, feature: Feature) -> NDArray[np.float64]:
-    """The part of the cycle of a feature that has passed at each date, from 0 to 1."""
+    """How much of the cycle of a feature has passed at each date, from 0 to 1: at noon, half of "hour"."""
     days = dates.astype("datetime64[D]")
     if feature == "hour":
         return np.asarray((dates - days) / DAY, dtype=np.float64)
@@ -152,22 +156,25 @@ def phases(dates: Dates, feature: Feature) -> NDArray[np.float64]:
 
 
 def calendar(dates: Dates, features: Sequence[Feature]) -> NDArray[np.float64]:
-    """(steps, 2 · features): sine and cosine of each, which give neighbors such as 23 and 0 o'clock similar numbers."""
+    """Sine and cosine of each feature, (steps, 2 · features), which give neighbors such as 23 and 0 o'clock similar
+    numbers."""
     angles = [2 * np.pi * phases(dates, feature) for feature in features]
     columns = [side(angle) for angle in angles for side in (np.sin, np.cos)]
     return np.stack(columns, axis=1) if columns else np.zeros((len(dates), 0))
 
 
 def complete_cycles(series: Sequence[Dates]) -> list[Feature]:
-    """The features that vary and whose whole cycle a series covers: others would have values in the future that no
-    training has seen."""
+    """The features that vary and whose whole cycle some series covers. Others would take values in the future that
+    training has not seen."""
     return [feature for feature in FEATURES if _varies(series, feature) and _is_covered(series, feature)]
 
 
 def _varies(series: Sequence[Dates], feature: Feature) -> bool:
+    """Whether a feature takes several values."""
     return len({phase for dates in series for phase in np.unique(phases(dates, feature)).tolist()}) > 1
 
 
 def _is_covered(series: Sequence[Dates], feature: Feature) -> bool:
+    """Whether a series is as long as the cycle of a feature."""
     days = {"hour": 1, "weekday": 7, "month": 360}[feature]
     return any(len(dates) > 1 and dates[-1] - dates[0] + np.median(np.diff(dates)) >= days * DAY for dates in series)

@@ -24,7 +24,7 @@ INTERVALS = (50, 90)
 
 @dataclass(frozen=True)
 class Baselines:
-    """What a forecast must beat, fitted on the training series."""
+    """Forecasts that a model must beat, fitted on the training series."""
 
     season: int | None
     """None if there is none within the steps that a forecast reads."""
@@ -33,12 +33,13 @@ class Baselines:
 
     @classmethod
     def fit(cls, train: Sequence[Series], validation: Windows, season: int | None) -> "Baselines":
-        """Their settings are selected on validation."""
+        """Fit the baselines on `train`, and select their settings on `validation`. A season that is longer than the
+        history is not used."""
         within = None if season is None or season > validation.history else season
         return cls(within, best_autoregression(train, validation), best_regression(train, validation))
 
     def forecasts(self, past: Array, context: Array, horizon: int) -> dict[str, Array]:
-        """A forecast (batch, horizon, value_size) of each, by the prefix of its figures."""
+        """The forecast (batch, horizon, value_size) of each baseline, by the prefix of its figures."""
         last = persistence(past, horizon)
         forecasts = {"persistence_": last}
         if self.season is not None:
@@ -50,15 +51,15 @@ class Baselines:
         }
 
     def settings(self) -> dict[str, int]:
-        """What was selected."""
+        """The season, and the selected order of each regression."""
         season = {} if self.season is None else {"season": self.season}
         return {**season, "linear_order": self.autoregression.order, "regression_order": self.regression.order}
 
 
 def roll_out(objective: ForecastObjective, windows: Windows, evaluator: Evaluator) -> tuple[float, Array, Array | None]:
-    """The mean loss of a value with teacher forcing, and the predictions and standard deviations (windows, horizon,
-    value_size) of a rollout, in which the model reads its own predictions. A squared loss has no standard
-    deviations."""
+    """Run the model over windows. Returns the mean loss of a value with teacher forcing, and the predictions and
+    standard deviations (windows, horizon, value_size) of a rollout, in which the model reads its own predictions. A
+    model with a squared loss has no standard deviations."""
     objective.eval()
     model: Any = objective.model
 
@@ -82,7 +83,8 @@ def mean_errors(predictions: Array, future: Array, metrics: Sequence[str]) -> di
 def compared_errors(
     predictions: Array, windows: Windows, metrics: Sequence[str], names: Sequence[str], baselines: Baselines
 ) -> dict[str, Any]:
-    """The errors of the model and of the baselines on the same windows; by step, and those of the model by value."""
+    """The errors of the model and of the baselines on the same windows, also by step of the horizon, and those of
+    the model by value."""
     values, context = windows.arrays(np.arange(len(windows)))
     past, future = values[:, : windows.history], values[:, windows.history :]
     forecasts = {"": predictions, **baselines.forecasts(past, context, windows.horizon)}
@@ -103,7 +105,8 @@ def compared_errors(
 
 def coverage(predictions: Array, scales: Array, future: Array) -> dict[str, Array]:
     """Whether each value lies in the central intervals of the predicted normal distributions, (windows, horizon,
-    value_size): 1 or 0, and NaN for a missing value. Of a calibrated model, 50 % of the values are in the first."""
+    value_size): 1 or 0, and NaN for a missing value. For a calibrated model, 50 % of the values lie in the first
+    interval."""
     distance = np.abs(predictions - future) / scales
     return {
         f"coverage_{percent}": np.where(np.isnan(distance), np.nan, distance <= norm.ppf(0.5 + percent / 200))
@@ -131,10 +134,10 @@ def prediction_rows(windows: Windows, future: Array, predictions: Array, scales:
 
 
 def as_lists(steps: Array) -> list[list[float | None]]:
-    """Values (steps, value_size) for JSON; a missing one is None."""
+    """Convert values (steps, value_size) to lists for JSON; a missing value is None."""
     return [[None if np.isnan(value) else round_to_single(value) for value in step] for step in steps]
 
 
 def round_to_single(value: float) -> float:
-    """The value with as many digits as single precision has."""
+    """Round a value to as many digits as single precision has."""
     return float(f"{value:.7g}")

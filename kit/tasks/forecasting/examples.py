@@ -37,12 +37,12 @@ class Windows:
         return self.series[0].context_size
 
     def dates(self, index: int) -> list[str] | None:
-        """The dates of the steps to predict of a window; None if the series has none."""
+        """The dates of the steps to predict in a window; None if the series has none."""
         number, start = self.positions[index].tolist()
         return self.series[number].date_texts(start + self.history, start + self.history + self.horizon)
 
     def arrays(self, indices: np.ndarray) -> tuple[Array, Array]:
-        """Values and context (batch, history + horizon, …) of these windows."""
+        """The values and the context (batch, history + horizon, …) of these windows."""
         length = self.history + self.horizon
         parts = [(self.series[number], start) for number, start in self.positions[indices].tolist()]
         values = np.stack([item.values[start : start + length] for item, start in parts])
@@ -66,7 +66,7 @@ class Windows:
 def windows_of(series: list[Series], history: int, horizon: int, stride: int) -> Windows:
     """The windows that start every `stride` steps of each series.
 
-    A window needs at least one complete step in its history and one in its horizon; all others are left out.
+    A window has at least one complete step in its history and one in its horizon; others are left out.
     """
     positions = []
     for number, steps in enumerate(series):

@@ -20,6 +20,7 @@ from kit.prediction.rows import PredictOptions, RowPredictor
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
 from kit.tasks.forecasting.dates import Step
+from kit.tasks.forecasting.evaluation import as_lists
 from kit.tasks.forecasting.recipe import ForecastingData
 from kit.tasks.forecasting.series import Array, Series, read_series
 
@@ -79,8 +80,8 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
         return [self.with_future(series) for series in read_series(rows, data, file, complete=False)]
 
     def with_future(self, series: Series) -> Series:
-        """The series with dates for the steps to predict, as far as the file does not have them, and their calendar.
-        Raises DataError if the series has another step than the training data."""
+        """Add the calendar of a series, and dates for the steps to predict that the file does not have. Raises
+        DataError if the step between dates differs from that of the training data."""
         assert self.settings is not None
         if series.dates is None:
             return series
@@ -124,12 +125,12 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
         return horizon or known
 
     def batches(self, units: list[tuple[Series, int]]) -> list[np.ndarray]:
-        """Series with the same number of steps to predict; a portion is small enough for a batch."""
+        """Batches of series with the same number of steps to predict. A portion is small enough for a batch."""
         steps = np.array([count for _, count in units])
         return [np.flatnonzero(steps == count) for count in dict.fromkeys(steps.tolist())]
 
     def predict(self, units: list[tuple[Series, int]]) -> list[Forecast]:
-        """The forecasts of a batch, whose units all have the same number of steps to predict."""
+        """Forecast a batch, whose units all have the same number of steps to predict."""
         steps = units[0][1]
         sizes = self.model.config.value_size, self.model.config.context_size
         values, context = (np.zeros((len(units), self.history, size)) for size in sizes)
@@ -161,11 +162,11 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
     def json_row(self, item: Series, output: Forecast) -> dict[str, Any]:
         row: dict[str, Any] = {"series": item.name}
         row |= {} if output.dates is None else {"dates": output.dates}
-        row["values"] = rounded(output.values)
-        return row if output.scales is None else row | {"scales": rounded(output.scales)}
+        row["values"] = as_lists(output.values)
+        return row if output.scales is None else row | {"scales": as_lists(output.scales)}
 
     def csv_rows(self, item: Series, output: Forecast) -> Iterable[dict[str, Any]]:
-        """A row for each step, counted from 1, after the end of the series."""
+        """A row for each predicted step, counted from 1 after the end of the series."""
         numbers = output.values if output.scales is None else np.hstack([output.values, output.scales])
         for step, row in enumerate(numbers, start=1):
             date = [] if output.dates is None else [output.dates[step - 1]]
@@ -179,10 +180,5 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
 
 
 def value_names(columns: list[str], size: int) -> list[str]:
-    """A name for each of the numbers of a step."""
+    """A name for each number of a step."""
     return list(columns) if len(columns) == size else [f"{columns[0]} {number}" for number in range(1, size + 1)]
-
-
-def rounded(steps: Array) -> list[list[float]]:
-    """Numbers with as many digits as single precision has."""
-    return [[float(f"{number:.7g}") for number in step] for step in steps]

@@ -14,7 +14,7 @@ class ForecastObjective(Objective):
         return [int(batch["future_mask"].sum()) * batch["future_values"].shape[-1]]
 
     def token_counts(self, batch: Batch) -> list[int]:
-        """Speed is measured in steps to predict."""
+        """The numbers of steps by which speed is measured: to predict, to read and predict, and with padding."""
         predicted = int(batch["future_mask"].sum())
         past = batch["past_mask"]
         return [predicted, predicted + int(past.sum()), batch["future_mask"].numel() + past.numel()]

@@ -31,7 +31,7 @@ ROWS = 4
 
 
 def draw_errors(by_horizon: Mapping[str, Sequence[float]], metric: str, path: Path) -> Path:
-    """The error at each step of the horizon, of the model and of what it is compared with."""
+    """Plot the error at each step of the horizon, of the model and of the baselines."""
     named = {}
     for kind, (label, color, style) in LINES.items():
         errors = by_horizon.get(f"{kind}_{metric}" if kind else metric)
@@ -41,7 +41,7 @@ def draw_errors(by_horizon: Mapping[str, Sequence[float]], metric: str, path: Pa
 
 
 def draw_lines(lines: Mapping[str, tuple[Sequence[float], str, LineStyle]], title: str, path: Path) -> Path:
-    """Errors over the horizon: numbers, color and style of each line, by its name."""
+    """Plot lines of errors over the horizon. Each line has its numbers, color and style, by name."""
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -68,8 +68,11 @@ def draw_forecast(
     dates: Dates | None,
     path: Path,
 ) -> Path:
-    """What was read and what came true, values (history + horizon, value_size), and what was predicted of the latter;
-    with scales, the band of two standard deviations. Steps have their dates, or else numbers."""
+    """Plot one forecast beside the true values.
+
+    `values` (history + horizon, value_size) are the true ones, `predicted` those of the horizon; with `scales`, a band
+    shows two standard deviations. Steps are labeled with their dates, or else numbered.
+    """
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 

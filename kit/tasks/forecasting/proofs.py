@@ -53,6 +53,7 @@ def padding(subject: Subject) -> Outcome:
 
 @torch.no_grad()
 def _loss(model: Any, batch: Batch) -> Tensor:
+    """The training loss of a batch."""
     return model(**batch).loss
 
 

@@ -150,7 +150,7 @@ class ForecastingRecipe(Recipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """Numbers, with a row for each step or lists of them for each series."""
+        """Suggest forecasting for numbers, in a row for each step or in lists for each series."""
         series = next((column for column in sample.columns if column.lists_numbers and column.is_series), None)
         if series is not None:
             data = {"targets": [series.name], **sample.held_out(), **windows(min(map(len, series.values)))}
@@ -173,6 +173,6 @@ class ForecastingRecipe(Recipe):
 
 
 def windows(steps: int) -> dict[str, Any]:
-    """History and horizon for series of so many steps."""
+    """The history and horizon to suggest for series of so many steps."""
     horizon = max(1, min(24, steps // 20))
     return {"history": 2 * horizon, "horizon": horizon, "stride": 1}

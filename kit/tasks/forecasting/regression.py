@@ -26,16 +26,17 @@ class HorizonRegression:
     weights: Array  # (1 + horizon · context_size + order · (value_size + context_size), horizon · value_size)
 
     def predict(self, values: Array, context: Array, horizon: int) -> Array:
-        """(batch, horizon, value_size). `values` (batch, history, …) is the past, in which a missing value is replaced
-        by the one before it, and `context` (batch, history + horizon, …) covers the horizon too."""
+        """Forecast all steps at once; returns (batch, horizon, value_size). `values` (batch, history, …) is the
+        past, in which a missing value is replaced by the one before it, and `context` (batch, history + horizon, …)
+        covers the horizon too."""
         filled = forward_fill(values)
         changes = _inputs(filled, context)[:, : len(self.weights)] @ self.weights
         return changes.reshape(len(values), horizon, -1) + filled[:, -1:]
 
 
 def best_regression(train: Sequence[Series], validation: Windows) -> HorizonRegression:
-    """The regression whose order, out of 1, 2, 4, … and the history, and whose ridge have the least squared error on
-    validation."""
+    """Fit a regression for each order, out of 1, 2, 4, … and the history, and each ridge; returns the one with the
+    least squared error on validation."""
     history, horizon = validation.history, validation.horizon
     windows = windows_of(list(train), history, horizon, 1)
     chosen = np.unique(np.linspace(0, len(windows) - 1, min(len(windows), MOST_WINDOWS)).astype(int))
@@ -55,15 +56,15 @@ def best_regression(train: Sequence[Series], validation: Windows) -> HorizonRegr
 
 
 def _portions(windows: Windows, indices: np.ndarray) -> Iterator[tuple[Array, Array, Array]]:
-    """Past values, context and future values of these windows."""
+    """Iterate over past values, context and future values of these windows, in portions."""
     for start in range(0, len(indices), BATCH_SIZE):
         values, context = windows.arrays(indices[start : start + BATCH_SIZE])
         yield values[:, : windows.history], context, values[:, windows.history :]
 
 
 def _inputs(filled: Array, context: Array) -> Array:
-    """(batch, inputs): a constant, the context of the horizon, then values and context of the past, newest first, so
-    that fewer steps of the past are the first columns."""
+    """Concatenate a constant, the context of the horizon, and values and context of the past, newest first; returns
+    (batch, inputs). A regression of a smaller order takes the first columns."""
     history = filled.shape[1]
     past = np.concatenate([filled, context[:, :history]], axis=-1)[:, ::-1]
     parts = [np.ones((len(filled), 1)), context[:, history:].reshape(len(filled), -1), past.reshape(len(filled), -1)]
@@ -71,7 +72,7 @@ def _inputs(filled: Array, context: Array) -> Array:
 
 
 def _examples(windows: Windows, indices: np.ndarray) -> Iterator[tuple[Array, Array]]:
-    """Inputs and targets of the windows without a missing value in the horizon, in portions."""
+    """Iterate over inputs and targets, in portions, of the windows without a missing value in the horizon."""
     for values, context, future in _portions(windows, indices):
         complete = ~np.isnan(future).any((1, 2))
         filled = forward_fill(values[complete])
@@ -80,8 +81,8 @@ def _examples(windows: Windows, indices: np.ndarray) -> Iterator[tuple[Array, Ar
 
 
 def _normal_equations(windows: Windows, indices: np.ndarray) -> tuple[Array, Array, Array]:
-    """The mean of the inputs, zero for the constant, and the products of the centered inputs with themselves and with
-    the targets."""
+    """The mean of the inputs, zero for the constant, and the products of the centered inputs with themselves and
+    with the targets."""
     sums = [(inputs.sum(0), len(inputs)) for inputs, _ in _examples(windows, indices)]
     total, count = (np.sum(side, axis=0) for side in zip(*sums, strict=True))
     mean = total / max(1, count)
@@ -95,7 +96,7 @@ def _normal_equations(windows: Windows, indices: np.ndarray) -> tuple[Array, Arr
 
 
 def _solve(mean: Array, gram: Array, moments: Array, size: int, ridge: float) -> Array:
-    """The weights of the first `size` inputs. The constant is not part of the ridge."""
+    """Solve for the weights of the first `size` inputs. The ridge does not apply to the constant."""
     squares = np.diag(gram)[:size]
     penalty = np.where(squares > 0, ridge * squares, 1)
     penalty[0] = 0 if squares[0] > 0 else 1

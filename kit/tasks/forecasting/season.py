@@ -15,8 +15,8 @@ AS_GOOD = 1.25
 
 
 def find_season(series: Sequence[Series], longest: int, horizon: int) -> int | None:
-    """The season of 2 to `longest` steps whose repetition has the least squared error over the horizon; None if none is
-    clearly better than the last value."""
+    """Find the season, of 2 to `longest` steps, whose repetition has the least squared error over the horizon. None
+    if no season is clearly better than the last value."""
     differences = squared_differences(series, longest + horizon)
 
     def error(season: int) -> float:
@@ -33,8 +33,8 @@ def find_season(series: Sequence[Series], longest: int, horizon: int) -> int | N
 
 
 def squared_differences(series: Sequence[Series], longest: int) -> Array:
-    """(longest + 1,): the mean squared difference of values so many steps apart, relative to the variance of each kind
-    of value; infinite where no two values are so far apart."""
+    """The mean squared difference between values that are 0, 1, … `longest` steps apart, (longest + 1,), relative to
+    the variance of each kind of value. Infinite where no two values are so far apart."""
     values = np.concatenate([item.values for item in series])
     variance = np.nanvar(values, axis=0)
     scale = np.sqrt(np.where(variance > 0, variance, 1))
@@ -50,8 +50,8 @@ def squared_differences(series: Sequence[Series], longest: int) -> Array:
 
 
 def seasonal_naive(values: Array, horizon: int, season: int) -> Array:
-    """(batch, horizon, value_size): the last season of each past (batch, time, value_size), repeated. A missing value
-    is replaced by that of a season before; NaN if all are missing."""
+    """Repeat the last season of each past (batch, time, value_size); returns (batch, horizon, value_size). A missing
+    value is replaced by that of a season before; NaN if all are missing."""
     history = values.shape[1]
     ahead = np.arange(horizon)
     forecast = np.full((len(values), horizon, values.shape[2]), np.nan)
@@ -63,6 +63,6 @@ def seasonal_naive(values: Array, horizon: int, season: int) -> Array:
 
 
 def stride_across(season: int | None, horizon: int) -> int:
-    """The largest number of steps up to the horizon without a common divisor with the season: windows so far apart
-    start at every phase of it, and skip no step."""
+    """The largest number of steps, up to the horizon, that has no common divisor with the season. Windows so far
+    apart start at every phase of the season, and skip no step."""
     return next(stride for stride in range(horizon, 0, -1) if math.gcd(stride, season or 1) == 1)

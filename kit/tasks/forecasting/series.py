@@ -62,7 +62,7 @@ class Series:
         return replace(self, values=self.values[start:end], context=self.context[start:end], dates=dates)
 
     def with_calendar(self, features: "Sequence[Feature]") -> "Series":
-        """The series with these features of its dates at the end of its context."""
+        """The series with these calendar features appended to its context."""
         if self.dates is None or not features:
             return self
         return replace(self, context=np.hstack([self.context, calendar(self.dates, features)]))
@@ -76,7 +76,7 @@ class Series:
 
 
 def read_series(rows: "Dataset", data: "ForecastingData", where: str, complete: bool = True) -> list[Series]:
-    """The series of a table, in the order of their first rows. Raises DataError for a missing or invalid number.
+    """Read the series of a table, in the order of their first rows. Raises DataError for a missing or invalid number.
 
     Without `complete`, as for a forecast, the last steps need no values: they are the context of the steps to predict.
     """
@@ -94,7 +94,7 @@ def read_series(rows: "Dataset", data: "ForecastingData", where: str, complete: 
 
 
 def _series_of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
-    """The series of a table with a row for each."""
+    """Read a table with a row for each series."""
     for number, row in enumerate(rows.select_columns(list(data.value_columns)), start=1):
         name = str(number if data.series is None else row[data.series])
         here = f'{where}, series "{name}"'
@@ -111,7 +111,7 @@ def _series_of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Ite
 
 
 def _matrix(cell: Any, column: str, where: str) -> Array:
-    """The numbers of a cell, (steps, numbers): a list of numbers, or of equally long lists of numbers."""
+    """Read a cell with a list of numbers, or of equally long lists of numbers, as (steps, numbers)."""
     if not isinstance(cell, list) or not cell:
         raise DataError(f'{where}: "{column}" holds no list of numbers.')
     steps = [step if isinstance(step, list) else [step] for step in cell]
@@ -124,7 +124,7 @@ def _matrix(cell: Any, column: str, where: str) -> Array:
 
 
 def _concatenate(parts: Sequence[Array], names: Sequence[str], where: str) -> Array:
-    """Columns of equal length as one matrix."""
+    """Concatenate columns of equal length to one matrix."""
     for name, part in zip(names, parts, strict=True):
         if len(part) != len(parts[0]):
             raise DataError(f'{where}: "{names[0]}" has {len(parts[0])} steps, but "{name}" has {len(part)}.')
@@ -132,7 +132,7 @@ def _concatenate(parts: Sequence[Array], names: Sequence[str], where: str) -> Ar
 
 
 def _series_of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> Iterator[Series]:
-    """The series of a table with a row for each step, in order; rows of several series may alternate."""
+    """Read a table with a row for each step, in order. Rows of several series may alternate."""
     table = rows.with_format("arrow")[:]
     columns = {
         name: np.array(
@@ -166,7 +166,7 @@ def _series_of_steps(rows: "Dataset", data: "ForecastingData", where: str) -> It
 
 
 def _number(cell: Any, where: str) -> float:
-    """The cell as a finite number, or NaN if it is empty. Raises DataError for anything else."""
+    """Read a cell as a finite number, or as NaN if it is empty. Raises DataError for anything else."""
     if cell is None or cell == "":
         return math.nan
     try:
@@ -181,7 +181,7 @@ def _number(cell: Any, where: str) -> float:
 
 
 def _checked(series: Series, data: "ForecastingData", where: str, complete: bool) -> Series:
-    """The series. Raises DataError if a required number is missing."""
+    """Return the series without missing values at its end. Raises DataError if a required number is missing."""
     values, context = series.values, series.context
     if not complete:
         present = np.flatnonzero(~np.isnan(values).all(1))
@@ -204,7 +204,7 @@ def _checked(series: Series, data: "ForecastingData", where: str, complete: bool
 
 
 def as_rows(series: Sequence[Series]) -> "Dataset":
-    """A row for each series."""
+    """Store series in a data set with a row for each."""
     columns = {
         "series": [item.name for item in series],
         "values": [[[None if math.isnan(x) else x for x in step] for step in item.values.tolist()] for item in series],
@@ -219,7 +219,7 @@ def as_rows(series: Sequence[Series]) -> "Dataset":
 
 
 def from_rows(rows: "Dataset") -> list[Series]:
-    """The series of the rows that `as_rows` made."""
+    """Read the series that `as_rows` stored."""
     series = []
     for row in rows:
         values = np.array(row["values"], dtype=np.float64)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def load_series(data: "ForecastingData") -> Splits:
-    """The splits of a recipe, with a row for each series. Raises DataError if they cannot be read or held out."""
+    """Load the splits of a recipe, with a row for each series. Raises DataError if they cannot be read or held out."""
     builder = SplitBuilder(data, RowSteps(data))
     for split, (rows, report) in read_splits(data, builder.steps).items():
         with builder.collecting(split):
@@ -38,7 +38,8 @@ def load_series(data: "ForecastingData") -> Splits:
 
 
 def hold_out_series(builder: SplitBuilder, data: "ForecastingData") -> None:
-    """Take validation and test out of train where the data has none and the recipe gives a size."""
+    """Hold validation and test out of train, where the data lacks them and the recipe gives a size or a number of
+    steps."""
     for split, steps in (("test", data.test_steps), ("validation", data.validation_steps)):
         if steps is None:
             continue
@@ -61,7 +62,7 @@ def hold_out_series(builder: SplitBuilder, data: "ForecastingData") -> None:
 
 
 def irregular_dates(series: Sequence[Series], split: str) -> list[str]:
-    """A note if the distances between dates differ, which a model takes for equal."""
+    """Notes on distances between dates that differ: a model takes all steps as equal."""
     steps = [step for item in series if item.dates is not None and (step := Step.of(item.dates)) is not None]
     irregular = sum(step.irregular for step in steps)
     notes = []

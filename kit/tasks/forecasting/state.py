@@ -39,7 +39,7 @@ class ForecastingState(TaskState):
 
     @cached_property
     def baselines(self) -> Baselines:
-        """The baselines of the training data; fitted when the first final evaluation asks for them."""
+        """The baselines of the training data, fitted when the first final evaluation asks for them."""
         assert self.validation is not None, "the state was restored without data"
         return Baselines.fit(self.train, self.validation, self.season)
 
@@ -87,7 +87,7 @@ def fit_normalization(model: Any, series: Sequence[Series]) -> None:
 
 
 def season_notes(state: ForecastingState, data: ForecastingData, stride: int) -> Iterator[str]:
-    """Notes on the calendar and the season of the training data; forecasts are evaluated every `stride` steps."""
+    """Notes on the calendar and the season of the training data. Forecasts are evaluated every `stride` steps."""
     season = state.season
     if data.date is not None:
         yield f"calendar features: {', '.join(state.features) or 'none'}"

@@ -77,14 +77,14 @@ class Forecasting(Task[Windows, ForecastingState]):
     # ---- data --------------------------------------------------------------------------------------------------------
 
     def load_splits(self) -> Splits:
-        """A row for each series."""
+        """Load a row for each series."""
         return load_series(self.recipe.data)
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
         return NoTokenizers()
 
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> ForecastingState:
-        """The configuration, the series of train, the windows of validation and the season; nothing is fitted yet.
+        """Find calendar features and season, and cut validation into windows; the baselines are fitted later.
 
         Raises DataError if the splits differ in the number of values or of covariates at each step.
         """
@@ -122,11 +122,11 @@ class Forecasting(Task[Windows, ForecastingState]):
         return replace(state, train=train, validation=validation)
 
     def series(self, rows: Dataset, state: ForecastingState) -> list[Series]:
-        """The series of a split, with the calendar features of the model."""
+        """Read the series of a split, with the calendar features of the model."""
         return [item.with_calendar(state.features) for item in from_rows(rows)]
 
     def windows(self, series: list[Series], split: str, season: int | None) -> Windows:
-        """The windows of the series of a split."""
+        """Cut the series of a split into windows."""
         data = self.recipe.data
         stride = data.stride if split == "train" else self.evaluation_stride(season)
         return windows_of(series, data.history, data.horizon, stride)
@@ -223,7 +223,7 @@ class Forecasting(Task[Windows, ForecastingState]):
         export_model(folder, model, state.tokenizers)
 
     def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Errors by the step of the horizon, and a forecast of the exported model, which tests that it can be
+        """Plot errors by the step of the horizon, and a forecast of the exported model, which tests that it can be
         loaded."""
         data = self.recipe.data
         model: Any = self.load_model(model_folder).eval()

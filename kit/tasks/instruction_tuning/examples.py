@@ -31,7 +31,7 @@ class PromptExamples:
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens that the model reads: the last token is only predicted."""
+        """The number of tokens that the model reads of each example: the last token is only predicted."""
         return self.prompts.lengths + self.answers.lengths - 1
 
     def select(self, indices: np.ndarray) -> "PromptExamples":
@@ -67,7 +67,7 @@ class PromptExamples:
 def encode_prompts(
     rows: Dataset, tokenizer: PreTrainedTokenizerBase, data: InstructionData, split: str
 ) -> PromptExamples:
-    """Prompts in the template, and answers with the end token.
+    """Tokenize prompts in the template, and answers with the end token.
 
     They are tokenized separately, so that a prompt has the same tokens whatever its answer, as in inference.
     """
@@ -83,7 +83,7 @@ def encode_prompts(
 
 
 def truncate_to_positions(examples: PromptExamples, limit: int | None, max_new_tokens: int) -> PromptExamples:
-    """The examples truncated to `limit` positions, None for no limit, with their number in `truncated`.
+    """Truncate examples to `limit` positions, None for no limit; `truncated` of the result is their number.
 
     A prompt loses its beginning, so that its answer, or `max_new_tokens` of output, fits after it. An answer loses its
     end only if it fills the positions alone. Raises RecipeError if there is no room for a prompt.

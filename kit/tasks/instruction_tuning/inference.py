@@ -25,14 +25,14 @@ class Answerer(Completer):
         return tokenize_prompts(self.tokenizer, getattr(self.config, INSTRUCTIONS)["template"], lines)
 
     def decode(self, prompt: Prompt, new: list[int]) -> str:
-        """The answer alone."""
+        """The answer, without the prompt."""
         return decode_text(self.tokenizer, new)
 
 
 def tokenize_prompts(tokenizer: PreTrainedTokenizerBase, template: str, prompts: list[str]) -> list[list[int]]:
-    """The tokens of each prompt in the template, without an end token that the tokenizer adds to every text.
+    """Tokenize each prompt in the template, without the end token that some tokenizers add to every text.
 
-    Special tokens in the template are tokens; if it has none, those in a prompt are plain text.
+    Special tokens in the template are tokens. If it has none, those in a prompt are plain text.
     """
     if not prompts:
         return []

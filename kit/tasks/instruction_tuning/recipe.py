@@ -87,7 +87,7 @@ class InstructionTuningRecipe(UsesTokenizer, SupportsAdapters, Recipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """A prompt and an answer, by their usual names."""
+        """Suggest instruction tuning for a prompt and an answer, by their usual names."""
         texts = [column for column in sample.columns if column.is_text and not column.is_image]
         prompt = sample.find("prompt", "instruction", "question", "input", among=texts)
         others = [column for column in texts if column is not prompt]

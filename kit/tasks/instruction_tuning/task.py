@@ -90,7 +90,7 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         return TaskState(Tokenizers.load(folder.path), folder.config)
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[PromptExamples]:
-        """Training examples that are too long are dropped; other examples are truncated."""
+        """Encode prompts with answers. Training examples that are too long are dropped; others are truncated."""
         data, limit = self.recipe.data, position_limit(state.config)
         examples = encode_prompts(rows, state.tokenizers.source, data, split)
         if split != "train":
@@ -168,8 +168,8 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
         tokenizer: PreTrainedTokenizerBase,
         evaluator: Evaluator,
     ) -> list[tuple[str, bool, int]]:
-        """The generated answers to the selected prompts, in order, whether each is finished, and its number of unknown
-        tokens."""
+        """Generate answers to the selected prompts, in order: the text, whether it is finished, and its number of
+        unknown tokens."""
         model.eval()
         settings, end, unknown = self.generation_config(tokenizer), tokenizer.eos_token_id, unknown_id(tokenizer)
 

@@ -41,13 +41,13 @@ class MaskedExamples:
     def of_blocks(
         cls, documents: RaggedTokens, tokenizer: PreTrainedTokenizerBase, block_size: int, **settings: Any
     ) -> Self:
-        """Blocks packed full of the marked tokens of documents."""
+        """Pack the marked tokens of documents into full blocks."""
         start, separator = marked_specials(tokenizer)
         return cls(pack_masked_rows(documents, start, separator, block_size), None, None, **settings)
 
     @classmethod
     def of_pairs(cls, pairs: Sequence[SentencePair], tokenizer: PreTrainedTokenizerBase, **settings: Any) -> Self:
-        """Pairs of segments of marked tokens: [CLS] first [SEP] second [SEP]."""
+        """Make examples of pairs of segments of marked tokens: [CLS] first [SEP] second [SEP]."""
         start, separator = marked_specials(tokenizer)
         return cls(
             RaggedTokens([start, *pair.first, separator, *pair.second, separator] for pair in pairs),
@@ -71,7 +71,7 @@ class MaskedExamples:
 
     @property
     def segments(self) -> tuple[RaggedTokens, RaggedTokens] | None:
-        """Of pairs: the tokens of the first and of the second segments, without special tokens."""
+        """The tokens of the first and of the second segments of pairs, without special tokens; None for blocks."""
         if self.first_lengths is None:
             return None
         rows = [self.rows[index] >> 1 for index in range(len(self))]
@@ -79,7 +79,8 @@ class MaskedExamples:
         return first, RaggedTokens(row[length:-1] for row, length in zip(rows, self.first_lengths, strict=True))
 
     def batch(self, indices: np.ndarray, random: np.random.Generator) -> Batch:
-        """Masked `input_ids`, `attention_mask` and `labels`; for pairs also segments and the label of the pair."""
+        """Mask these examples: `input_ids`, `attention_mask` and `labels`, and for pairs also segments and labels of
+        pairs."""
         packed = self.rows.padded(indices, self.pad << 1).numpy()
         ids, begins = packed >> 1, (packed & 1).astype(bool)
         real = np.arange(ids.shape[1]) < self.rows.lengths[indices][:, None]
@@ -97,13 +98,14 @@ class MaskedExamples:
         return batch
 
     @property
-    def are_measurable(self) -> bool:
+    def can_be_evaluated(self) -> bool:
         """Whether an evaluation masks any token of these examples."""
         batches = (self.evaluation_batch(np.array([index])) for index in range(len(self)))
         return any(bool((batch["labels"] != IGNORE_INDEX).any()) for batch in batches)
 
     def evaluation_batch(self, indices: np.ndarray) -> Batch:
-        """A batch in which the index of each example seeds its mask, whatever the other examples are."""
+        """Make a batch for evaluation. The index of each example seeds its mask, so that the other examples do not
+        matter."""
         singles = [self.batch(np.array([index]), np.random.default_rng([0, int(index)])) for index in indices]
         longest = max(single["input_ids"].shape[1] for single in singles)
         padding = {"input_ids": self.pad, "labels": IGNORE_INDEX, "attention_mask": 0, "token_type_ids": 0}

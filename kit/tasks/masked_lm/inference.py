@@ -116,7 +116,7 @@ class MaskFiller(RowPredictor[int, Text, Row]):
         return [self._row(unit, logits[i][masks[i]], pairs[i]) for i, unit in enumerate(units)]
 
     def _row(self, unit: Text, logits: torch.Tensor, pair: list[float] | None) -> Row:
-        """The prediction of one text, from the logits (masks, vocabulary) of its masks."""
+        """The prediction for one text, from the logits (masks, vocabulary) at its masks."""
         scores, ids = logits.float().softmax(-1).topk(min(self.top_k or 1, logits.shape[-1]))  # (masks, k)
         ranked = [
             [{"token": self.tokenizer.decode([token]), "score": score} for token, score in zip(*mask, strict=True)]

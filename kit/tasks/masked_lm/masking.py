@@ -23,7 +23,8 @@ class Masking:
     def __call__(
         self, ids: np.ndarray, maskable: np.ndarray, random: np.random.Generator, words: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The ids (batch, length) with masked tokens, and the labels: the original ids of chosen tokens, else −100.
+        """Mask ids (batch, length); returns the masked ids and the labels, which are the original ids of chosen tokens,
+        else −100.
 
         Tokens are chosen only where `maskable` is true. With `words` (batch, length), the number of the word of each
         token, all tokens of a word are chosen or none.

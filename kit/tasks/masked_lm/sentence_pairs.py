@@ -93,7 +93,7 @@ def make_pairs(
 
 
 def divide(number: int, document: Document, max_length: int, random: np.random.Generator) -> list[Consecutive]:
-    """A document as pairs of consecutive segments, in order; a single last sentence is left out.
+    """Divide a document into pairs of consecutive segments, in order; a single last sentence is left out.
 
     Half of the documents are divided from their end: a pair ends with the sentence that exceeds its length, and a long
     sentence is more likely to. From one side only, second segments would be longer than first ones.
@@ -118,11 +118,13 @@ def divide(number: int, document: Document, max_length: int, random: np.random.G
 
 
 def joined(sentences: Document) -> list[int]:
+    """The tokens of all sentences in one list."""
     return [token for sentence in sentences for token in sentence]
 
 
 def truncate_pair(first: list[int], second: list[int], max_length: int, random: np.random.Generator) -> None:
-    """Remove tokens at the start or the end of the longer segment until both fit; of equal ones, of either."""
+    """Remove tokens from the start or the end of the longer segment, of either if both are equal, until both fit
+    `max_length`."""
     while len(first) + len(second) > max_length:
         is_first = random.random() < 0.5 if len(first) == len(second) else len(first) > len(second)
         longer = first if is_first else second
@@ -130,15 +132,18 @@ def truncate_pair(first: list[int], second: list[int], max_length: int, random: 
 
 
 def half(count: int, random: np.random.Generator) -> list[bool]:
-    """True for half of `count` things, chosen at random; of an odd one, too."""
+    """Choose half of `count` items at random; of an odd count, one more or one fewer."""
     chosen = np.arange(count) % 2 == random.integers(2)
     random.shuffle(chosen)
     return chosen.tolist()
 
 
 def couple(pairs: Sequence[Consecutive], random: np.random.Generator) -> list[tuple[int, int]]:
-    """As many couples of pairs of different documents as there can be, by index, with second segments of about equal
-    length. Pairs are left over if their document has more than all others together, or if their number is odd."""
+    """Couple pairs of different documents whose second segments are about equally long; returns their indices.
+
+    There are as many couples as possible. Pairs are left over if their document has more than all others together, or
+    if their number is odd.
+    """
 
     def length(index: int) -> int:
         return len(pairs[index].second)
@@ -171,7 +176,8 @@ def couple(pairs: Sequence[Consecutive], random: np.random.Generator) -> list[tu
 
 
 def without_surplus(pairs: Sequence[Consecutive], order: list[int]) -> list[int]:
-    """The indices in `order` without those that a document has more of than all others together: the last ones."""
+    """Remove from `order` the last pairs of a document that has more pairs than all others together, until it has as
+    many."""
     counts = Counter(pair.document for pair in pairs)
     document, count = max(counts.items(), key=itemgetter(1), default=(0, 0))
     surplus = 2 * count - len(pairs)

@@ -79,7 +79,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
 
     @property
     def pair_names(self) -> tuple[str, str]:
-        """The names of the labels of pairs."""
+        """The names of the two labels of pairs."""
         return LABEL_NAMES[self.recipe.data.pairs]
 
     # ---- data --------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
 
     def encode(self, rows: Dataset, state: LanguageModelState, split: str) -> Encoded[MaskedExamples]:
         encoded = super().encode(rows, state, split)
-        if split != "train" and not encoded.examples.are_measurable:
+        if split != "train" and not encoded.examples.can_be_evaluated:
             data = self.recipe.data
             raise DataError(
                 f"data.{split}: {data.path} has so little text in {split} that no token of it is masked with "
@@ -129,7 +129,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         return MaskedExamples.of_pairs(pairs, tokenizer, left_out=left_out, **masking)
 
     def no_pairs(self, split: str, documents: int, one_sentence: int) -> DataError:
-        """The error for text of which no pair can be made."""
+        """The error to raise for text of which no pair can be made."""
         data = self.recipe.data
         needed = "at least one document" if data.pairs == "sentence_order" else "at least two documents"
         return DataError(
@@ -139,7 +139,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         )
 
     def masking_settings(self, tokenizer: PreTrainedTokenizerBase) -> dict[str, Any]:
-        """The fields of examples that depend on the tokenizer and on data.mlm_probability."""
+        """The fields of `MaskedExamples` that depend on the tokenizer and on the keys of masking."""
         data, special = self.recipe.data, np.array(sorted(tokenizer.all_special_ids))
         ordinary = np.setdiff1d(np.arange(len(tokenizer)), special)
         return {
@@ -308,7 +308,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
 
 
 def mask_token(run_folder: Path) -> str:
-    """The mask token of the model of a run, which a pretrained tokenizer decides: RoBERTa's is <mask>."""
+    """The mask token of the model of a run, which a pretrained tokenizer determines: RoBERTa's is <mask>."""
     file = run_folder / "model" / "tokenizer_config.json"
     token = read_json(file, "a tokenizer configuration").get("mask_token") if file.is_file() else None
     return str(token["content"] if isinstance(token, dict) else token or "[MASK]")

@@ -20,7 +20,7 @@ class DocumentTokenizer:
     tokenizer: PreTrainedTokenizerBase
 
     def __call__(self, texts: list[str]) -> RaggedTokens:
-        """The marked tokens of each document."""
+        """Tokenize documents to marked tokens."""
         return RaggedTokens(marked_tokens([one_line(text) for text in texts], self.tokenizer))
 
 
@@ -32,11 +32,11 @@ class SentenceTokenizer:
     language: str
 
     def __call__(self, texts: list[str]) -> list[list[list[int]]]:
-        """The marked tokens of each sentence of each document."""
+        """Tokenize each sentence of each document to marked tokens."""
         return [marked_tokens(self.sentences(text), self.tokenizer) for text in texts]
 
     def sentences(self, text: str) -> list[str]:
-        """The sentences of a document, each on one line; none crosses the end of a paragraph."""
+        """Split a document into sentences, each on one line. No sentence crosses the end of a paragraph."""
         return [
             one_line(sentence.text)
             for paragraph in BLANK_LINE.split(text)
@@ -46,12 +46,12 @@ class SentenceTokenizer:
 
 
 def one_line(text: str) -> str:
-    """The text with single spaces and without line ends: the layout of a document is not part of its words."""
+    """Replace white space and line ends by single spaces: the layout of a document is not part of its words."""
     return " ".join(text.split())
 
 
 def marked_tokens(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[list[int]]:
-    """The tokens of each text, each as 2 · id + whether it begins a word."""
+    """Tokenize texts; each token is 2 · id + whether it begins a word."""
     if not texts:
         return []
     encoding = tokenizer(texts, **PLAIN)

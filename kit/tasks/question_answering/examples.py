@@ -73,7 +73,8 @@ def encode_questions(
     split: str,
     tunes_threshold: bool = False,
 ) -> EncodedQuestions:
-    """The windows of all questions; those whose answer cannot be learned are dropped from "train", and counted.
+    """Divide all questions into windows. Questions whose answer cannot be learned are dropped from "train", and
+    counted.
 
     `settings` are the arguments of the pipeline that determine windows. Raises RecipeError for a question that leaves
     no room for its context.
@@ -115,9 +116,9 @@ def encode_questions(
 def label_row(
     row: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, settings: Mapping[str, int]
 ) -> tuple[LabeledQuestion, str | None]:
-    """The labeled windows of a row, and the filter that drops it if its answer cannot be learned.
+    """Divide a row into labeled windows; also returns the filter that drops the row if its answer cannot be learned.
 
-    Answers are first located: their `answer_start` may be off.
+    Answers are located first, because their `answer_start` may be wrong.
     """
     pairs = list(zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True))
     spans = [span for text, start in pairs if (span := locate_answer(row["context"], text, start)) is not None]
@@ -129,9 +130,9 @@ def label_row(
 
 
 def question_rows(rows: Dataset, data: QuestionAnsweringData, split: str) -> Iterator[dict[str, Any]]:
-    """The rows, each with its id as text, or its number if the data has no ids.
+    """Iterate over the rows, each with its id as text, or with its number if the data has no ids.
 
-    Raises DataError for answers that are neither texts nor have the form of SQuAD, and for an id that occurs twice.
+    Raises DataError for answers that are neither texts nor in the format of SQuAD, and for an id that occurs twice.
     """
     seen: set[str] = set()
     ids = map(str, ColumnView(rows, "id")) if data.id is not None else map(str, range(1, len(rows) + 1))
@@ -152,7 +153,8 @@ def question_rows(rows: Dataset, data: QuestionAnsweringData, split: str) -> Ite
 
 
 def in_squad_format(cell: Any) -> Any:
-    """Answers that are texts, without their positions, in the format of SQuAD; anything else as it is."""
+    """Convert answers that are texts, without their positions, to the format of SQuAD; anything else is returned
+    unchanged."""
     texts = [cell] if isinstance(cell, str) else cell
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         return cell
@@ -161,7 +163,7 @@ def in_squad_format(cell: Any) -> Any:
 
 
 def without_answers(rows: Dataset) -> Dataset:
-    """The questions and contexts of the rows without answers, with new ids."""
+    """The questions and contexts of the rows, with new ids and without answers."""
     columns: dict[str, list[Any]] = {name: list(ColumnView(rows, name)) for name in ("question", "context")}
     columns |= {"id": [str(number) for number in range(len(rows))]}
     columns |= {"answers": [{"text": [], "answer_start": []}] * len(rows)}

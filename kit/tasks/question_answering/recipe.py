@@ -117,7 +117,7 @@ class QuestionAnsweringRecipe(LabelingRecipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """A question, a text, and answers that are parts of it."""
+        """Suggest question answering for a question, a text, and answers that are parts of it."""
         filled = [column for column in sample.columns if column.values]
         question, context = sample.find("question", "query"), sample.find("context", "passage", "paragraph", "text")
         if question is None or context is None:

@@ -74,8 +74,7 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
 
     def new_config(self, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
         config = super().new_config(tokenizer)
-        if config.num_labels != 2:  # a classifier with other labels: the scores of a token are of a start and an end
-            config.num_labels = 2
+        config.num_labels = 2  # the scores of a token as start and as end, also if a classifier had other labels
         return config
 
     def fit(self, splits: Splits, tokenizers: Tokenizers) -> LabelingState:
@@ -103,7 +102,7 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         }
 
     def encode(self, rows: Dataset, state: LabelingState, split: str) -> Encoded[ContextWindows]:
-        """The windows of all questions; questions whose answer cannot be learned are dropped from train."""
+        """Divide all questions into windows; questions whose answer cannot be learned are dropped from train."""
         tokenizer, data = state.tokenizers.source, self.recipe.data
         settings = self.window_settings(tokenizer, state.config)
         tunes_threshold = split == "validation" and not state.is_trained
@@ -188,7 +187,7 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         return True
 
     def answers(self, questions: list[Question], logits: list[tuple[Tensor, Tensor]], top_k: int = 1) -> list[Answers]:
-        """The best answers to each question, and the score of no answer."""
+        """Choose the best answers to each question, and compute the score of no answer."""
         best, start = [], 0
         for question in questions:
             of_windows = logits[start : start + len(question.windows)]
@@ -216,7 +215,8 @@ class QuestionAnswering(LabelingTask[ContextWindows]):
         return Predictions(predicted, examples.truncated)
 
     def threshold(self, config: PreTrainedConfig) -> float | None:
-        """How much higher than the best answer no answer must score to be predicted; None if it never is."""
+        """By how much the score of no answer must exceed that of the best answer for no answer to be predicted; None
+        if it never is."""
         if self.recipe.eval.null_threshold is not None:
             return self.recipe.eval.null_threshold
         return (getattr(config, SETTINGS, None) or {}).get("null_threshold")

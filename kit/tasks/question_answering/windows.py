@@ -31,7 +31,8 @@ def label_question(
     doc_stride: int = DEFAULTS["doc_stride"],
     max_question_len: int = DEFAULTS["max_question_len"],
 ) -> LabeledQuestion:
-    """The windows of a row with `question`, `context` and `answers`, labeled with its first answer that is not lost.
+    """Divide a row with `question`, `context` and `answers` into windows, labeled with its first answer that is not
+    lost.
 
     An answer with at least one token is never lost if it has at most one token more than the windows overlap.
     """
@@ -47,7 +48,8 @@ def label_question(
 
 
 def answer_spans(windows: Sequence[Window], start: int, end: int) -> list[tuple[int, int] | None]:
-    """For each window the first and the last token of the characters from `start` to `end`; None if it lacks some."""
+    """For each window, the first and the last token of the characters from `start` to before `end`; None if the
+    window lacks some of them."""
     overlapping = [
         [token for token, pair in enumerate(window.offsets) if pair is not None and pair[0] < end and start < pair[1]]
         for window in windows

@@ -52,7 +52,7 @@ class WordTokens:
 def tokenize_words(
     sentences: Sentences, tokenizer: PreTrainedTokenizerBase, limit: int | None, truncation: str
 ) -> WordTokens:
-    """The tokens of sentences, truncated to `limit`, and the words that they belong to."""
+    """Tokenize sentences, truncated to `limit` tokens, and align tokens with words."""
     tokenized = tokenize(
         tokenizer,
         lambda chunk, **options: tokenizer(chunk, is_split_into_words=True, **options),
@@ -71,9 +71,9 @@ def tokenize_words(
 def token_labels(
     words: WordTokens, tags: Sentences, labels: Sequence[str], data: TaggingData, split: str
 ) -> RaggedTokens:
-    """The index of the tag of each token in `labels`, or -100.
+    """The index in `labels` of the tag of each token, or -100.
 
-    Raises DataError for a tag that is not among them.
+    Raises DataError for a tag that is not among the labels.
     """
     index = {label: number for number, label in enumerate(labels)}
     ids_of_rows = []

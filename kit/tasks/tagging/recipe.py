@@ -89,7 +89,7 @@ class TaggingRecipe(LabelingRecipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """A list of words, and a list of as many tags."""
+        """Suggest tagging for lists of words with lists of as many tags."""
         lists = [column for column in sample.columns if column.items]
         words = next((column for column in lists if column.lists_text and column.item_words < WORDS_PER_TOKEN), None)
         tags = [

@@ -72,5 +72,5 @@ def span_types(tags: Iterable[str]) -> set[str]:
 
 
 def continuation_tag(tag: str, scheme: str) -> str:
-    """The tag of the further tokens of a word with this tag."""
+    """The tag of the second and later tokens of a word with this tag."""
     return f"I{tag[1:]}" if scheme in ("BIO", "IOB1") and tag[:1] == "B" else tag

@@ -68,12 +68,12 @@ class Tagging(LabelingTask[TaggedSentences]):
 
     @property
     def has_spans(self) -> bool:
-        """Whether the tags mark spans as pipelines of transformers read them."""
+        """Whether the tags mark spans in a form that the pipelines of transformers can read."""
         return self.recipe.data.scheme in ("BIO", "IOB1")
 
-    def input_table(self, table: pa.Table, file: str) -> pa.Table:
-        """Plain text becomes a list of words, and tags that the file has are converted to the scheme of the model, so
-        that the output has a single scheme."""
+    def input_table(self, table: pa.Table) -> pa.Table:
+        """Split plain text into words, and convert tags that the file has to the scheme of the model, so that the
+        output has a single scheme."""
         data = self.recipe.data
         source = data.tokens if data.tokens in table.column_names else "text"
         if source in table.column_names and is_text(table.schema.field(source).type):
@@ -138,7 +138,7 @@ class Tagging(LabelingTask[TaggedSentences]):
         return Encoded(examples, dropped, kept, tuple(notes))
 
     def tokenize(self, rows: Dataset, state: LabelingState, split: str) -> WordTokens:
-        """The words of the rows as tokens."""
+        """Tokenize the words of the rows, truncated to what the model can read."""
         tokenizer, data = state.tokenizers.source, self.recipe.data
         limit = self.max_length(tokenizer, state.config)
         return tokenize_words(words_of_rows(rows, data, split), tokenizer, limit, data.truncation)
@@ -192,7 +192,7 @@ class Tagging(LabelingTask[TaggedSentences]):
         )
 
     def tags_of_words(self, best: list[np.ndarray], first_tokens: RaggedTokens, state: LabelingState) -> Sentences:
-        """The tag of each word, which is that of its first token; `best` has the indices of the tags of all tokens."""
+        """The tag of each word, which is that of its first token. `best` has the index of the tag of every token."""
         return [
             [self.empty_tag if first < 0 else state.labels[indices[first]] for first in first_tokens[row]]
             for row, indices in enumerate(best)
@@ -221,7 +221,7 @@ class Tagging(LabelingTask[TaggedSentences]):
         return " ".join(words)[:300]
 
     def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """The confusion of tags, and the figures of each type of span."""
+        """Plot the confusions of tags, and the figures of each type of span."""
         rows = evaluation.rows
         true, predicted = ([tag for row in rows for tag in row[name]] for name in ("tags", "prediction"))
         if true:
@@ -256,7 +256,7 @@ class Tagging(LabelingTask[TaggedSentences]):
         return summed / int((batch["labels"] != IGNORE_INDEX).sum())
 
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
-        """The tag of each word, which is that of its first token."""
+        """Run the pipeline on the words of a row. Tag and score of a word are those of its first token."""
         words, first_entities = row["tokens"], dict[int, dict[str, Any]]()
         (entities,) = pipe(words, is_split_into_words=True) if words else ([],)
         starts = np.cumsum([0, *(len(word) + 1 for word in words)])[:-1]

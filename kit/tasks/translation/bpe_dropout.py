@@ -72,7 +72,7 @@ class Side:
         self._ids = ids
 
     def segment(self, index: int, dropout: float, random: Random, limit: int | None = None) -> list[int]:
-        """The tokens of a text with its words segmented at random; tokens before and after the words stay.
+        """Segment the words of a text at random; returns its tokens, with those before and after the words unchanged.
 
         A segmentation of more than `limit` tokens is replaced by the usual one.
         """
@@ -104,13 +104,13 @@ class BPEDropoutPairs(TokenPairs):
         dropout: float,
         limit: int | None = None,
     ) -> Self:
-        """The examples with their texts."""
+        """Make examples that can segment the words of their texts anew."""
         source, target = Segmenter(tokenizers.source.backend_tokenizer), Segmenter(tokenizers.target.backend_tokenizer)
         sides = Side(source, sources, pairs.source), Side(target, targets, pairs.target)
         return cls(pairs.source, pairs.target, pairs.languages, pairs.truncated, sides, dropout, limit)
 
     def segmented_batch(self, indices: np.ndarray, pad: int, generator: np.random.Generator) -> dict[str, Tensor]:
-        """Like `batch`, with the words of both sides segmented at random."""
+        """Make a batch, as `batch` does, with the words of both sides segmented at random."""
         random = Random(int(generator.integers(2**63)))
         source, target = (
             RaggedTokens(side.segment(i, self.dropout, random, self.limit) for i in indices) for side in self.sides

@@ -49,8 +49,8 @@ class DirectionSteps(RowSteps):
         return len(self.directions)
 
     def expand(self, rows: "Dataset", report: SplitReport) -> "Dataset":
-        """The rows in each direction, one direction after the other, with the columns source, target, source_language,
-        target_language, direction, and those of the data that are not languages."""
+        """Expand rows to examples, one direction after the other, with the columns source, target, source_language,
+        target_language and direction, and those of the data that are not languages."""
         table = rows.with_format("arrow")[:]
         others = [name for name in table.column_names if name not in self.data.text_columns]
         parts = []
@@ -107,10 +107,10 @@ class DirectionSteps(RowSteps):
 
 
 def linked_rows(dataset: "Dataset", languages: list[str], seed: int) -> np.ndarray:
-    """A number for each row, equal for rows that are connected by shared texts: holding out all rows of a number leaves
+    """Number rows so that rows connected by shared texts have the same number: holding out all rows of a number leaves
     none of their texts in the rest.
 
-    Missing and empty texts connect nothing. The seed decides how the numbers are ordered.
+    Missing and empty texts connect nothing. The seed determines the order of the numbers.
     """
     table = dataset.with_format("arrow")[:]
     filled = to_dataset(pa.table({name: pc.fill_null(table[name].cast(pa.string()), "") for name in languages}))

@@ -148,7 +148,7 @@ class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
 
     @property
     def target_language(self) -> str | None:
-        """The language that the tokenizer or all directions name, else the column of the target, such as zh."""
+        """The language that the tokenizer or all directions name, or else the name of the target column, such as zh."""
         targets = {direction.rpartition("-")[2] for direction in self.data.directions or ()}
         if targets:
             return targets.pop() if len(targets) == 1 else None
@@ -156,7 +156,7 @@ class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """Two columns or files of text, of which one follows from the other."""
+        """Suggest text to text for two columns or files of text, of which one follows from the other."""
         texts = [*sample.columns] if sample.is_parallel else sample.prose
         nested = [column for column in sample.columns if column.values and all(map(is_translation, column.values))]
         if nested:
@@ -191,7 +191,7 @@ class TranslationRecipe(SupportsAdapters, TextToTextRecipe):
             yield "tokenizer.bpe_dropout", "it needs all training data in memory. Remove it or data.streaming."
 
     def _language_contradictions(self) -> Iterator[tuple[str, str]]:
-        """Mistakes in the language keys of the tokenizer."""
+        """Find mistakes in the language keys of the tokenizer."""
         single_pair, multilingual = ("source_language", "target_language"), self.data.directions is not None
         is_pretrained = self.tokenizer.pretrained is not None or self.model.pretrained is not None
         for name in filter(self.tokenizer.is_set, (*single_pair, "language_codes")):

@@ -73,7 +73,8 @@ class Translation(TextToTextTask[TokenPairs]):
         return tokenizers
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[TokenPairs]:
-        """Training examples that are too long are dropped; other examples are truncated to the model's positions."""
+        """Encode pairs of texts. Training examples that are too long are dropped; others are truncated to the
+        positions of the model."""
         tokenizers, limit = state.tokenizers, position_limit(state.config)
         if split != "train":
             return super().encode(rows, state, split)

@@ -31,7 +31,7 @@ def predict_with_loss(
     evaluator: Evaluator,
     keep: Keep,
 ) -> tuple[list[Any], float]:
-    """What `keep` takes from the model's output for each example, in order, and the mean loss."""
+    """Run the model over examples: returns what `keep` takes from its output for each, in order, and the mean loss."""
     objective.eval()
 
     def compute(batch: Batch) -> tuple[list[Any], list[Tensor | float]]:
@@ -43,7 +43,8 @@ def predict_with_loss(
 
 
 def predict_rows(objective: LabelObjective, inputs: Inputs, tokens_per_batch: int, keep: Keep) -> list[Any]:
-    """What `keep` takes from the model's output for each row, in order, in this process alone."""
+    """Run the model over rows without labels, in this process alone: returns what `keep` takes from its output for
+    each, in order."""
     objective.eval()
     evaluator = Evaluator(tokens_per_batch, device=objective.model.device)
     return evaluator.outputs(inputs.lengths, inputs.batch, lambda batch: keep(objective.output(batch), batch))

@@ -36,7 +36,8 @@ class Inputs:
         tokenizer: "PreTrainedTokenizerBase",
         full_lengths: np.ndarray | None = None,
     ) -> Self:
-        """The output of a tokenizer by name, without attention masks, which follow from the lengths."""
+        """Make inputs of the output of a tokenizer, by name. Attention masks are left out, because they follow from
+        the lengths."""
         padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
         tokens = {name: RaggedTokens(lists[name]) for name in padding if name in lists}
         return cls(tokens, {name: padding[name] for name in tokens}, full_lengths)
@@ -54,7 +55,7 @@ class Inputs:
         return replace(self, tokens=tokens, full_lengths=full_lengths)
 
     def batch(self, indices: np.ndarray) -> dict[str, Tensor]:
-        """The inputs of these examples, padded to the longest one, with their attention mask."""
+        """The inputs of these examples with their attention mask, padded to the longest one."""
         batch = {name: lists.padded(indices, self.padding[name]) for name, lists in self.tokens.items()}
         lengths = torch.from_numpy(self.lengths[indices])
         mask = torch.arange(batch["input_ids"].shape[1]) < lengths[:, None]  # (batch, longest)

@@ -39,7 +39,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
     portion_size = 2000
 
     def __init__(self, folder: ModelFolder, options: PredictOptions):
-        """Raises RunError if the folder is that of a model without its run, whose recipe describes the columns."""
+        """Raises RunError if the folder has no recipe, which describes the columns."""
         reject_unsupported(options, {"file", "overrides", "top_k"}, f"{folder.name}, which predicts labels")
         if folder.recipe_file is None:
             raise RunError(
@@ -88,7 +88,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         table = plain_text(read.table)
         if file_extension(self.file) == "txt" and layout.delimiter is None and len(self.data.text_columns) == 1:
             table = table.rename_columns(list(self.data.text_columns))  # each line is a text
-        table = self.task.input_table(table, str(self.file))
+        table = self.task.input_table(table)
         if taken := [name for name in self.predicted_names if name in table.column_names]:
             raise DataError(
                 f'{self.file} has a column "{taken[0]}" already, the name of a column of predictions. Rename it.'
@@ -112,9 +112,10 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         return replace(layout_of(data), columns=self.changed.get("data.columns", data.columns))
 
     def _read_without_labels(self, layout: Layout) -> FileTable | None:
-        """Read the file as one whose columns have no names and are those of the training data without the labels.
+        """Read the file as the columns of the training data without the labels, for a file that does not name its
+        columns.
 
-        None if the training data has no such columns, or the file does not fit.
+        None if the training data has no such columns, or if the file does not fit.
         """
         columns = layout.columns or self.data.default_columns
         inputs = [name for name in columns if name not in self.data.learned_columns]
@@ -129,7 +130,8 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
         return [Encoded([index]) if self.has_text[index] else Encoded([], NO_TEXT) for index in items]
 
     def batches(self, units: list[int]) -> list[np.ndarray]:
-        """The whole portion: the task makes the batches of its evaluation, so that predictions are the same."""
+        """The whole portion as one batch: the task makes batches as in its evaluation, so that predictions are the
+        same."""
         return [np.arange(len(units))]
 
     def predict(self, units: list[int]) -> list[dict[str, Any]]:

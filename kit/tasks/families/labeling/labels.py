@@ -34,8 +34,8 @@ class LabelReader:
 
     @classmethod
     def of(cls, rows: "Dataset", column: str, label_names: Sequence[str] | None, where: str) -> Self:
-        """The reader of a column. Raises DataError if the dataset names some of its labels as the recipe does, and
-        others differently, so that a number could mean two labels."""
+        """Make the reader of a column. Raises DataError if the data set names some labels as the recipe does and
+        others differently: then a number could mean two labels."""
         dataset_names = feature_names(rows, column)
         if label_names is None or dataset_names is None or set(dataset_names) == set(label_names):
             return cls(
@@ -49,7 +49,7 @@ class LabelReader:
         return cls(where, list(label_names), True)
 
     def name(self, cell: Any, row: int) -> str:
-        """The name of a label. Raises DataError, with the row, if the cell holds none."""
+        """Read the name of a label. Raises DataError, with the row, if the cell holds none."""
         if isinstance(cell, bool):
             cell = str(cell)
         if isinstance(cell, str) and self.names is not None and cell in self.names:
@@ -81,9 +81,9 @@ class LabelReader:
         )
 
     def _whole_number(self, cell: float | str, row: int) -> int:
-        """The label number that a number with decimals stands for: tables write whole numbers so in a column with
-        missing ones. Raises DataError unless the labels have names: such numbers may be the targets of a regression,
-        for which transformers' run_classification takes them."""
+        """Read a number with decimals as a label number: tables write whole numbers so in a column with missing
+        ones. Raises DataError unless the labels have names: such numbers may be the targets of a regression, for
+        which transformers' run_classification takes them."""
         if self.names is not None and float(cell).is_integer():
             return int(float(cell))
         raise DataError(
@@ -93,7 +93,7 @@ class LabelReader:
         )
 
     def number(self, cell: Any, row: int) -> float:
-        """A label as a number. Raises DataError, with the row, if it is not finite."""
+        """Read a label as a number. Raises DataError, with the row, if it is not finite."""
         try:
             value = float(cell)
         except (TypeError, ValueError):
@@ -103,7 +103,7 @@ class LabelReader:
         return value
 
     def listed(self, cell: Any, row: int, separator: str | None = None) -> list[str]:
-        """The names of several labels. Raises DataError, with the row, if the cell holds no list."""
+        """Read the names of a list of labels. Raises DataError, with the row, if the cell holds no list."""
         if isinstance(cell, str) and separator is not None:
             cell = [part.strip() for part in cell.split(separator) if part.strip()]
         if not isinstance(cell, list):
@@ -114,7 +114,8 @@ class LabelReader:
         return [self.name(label, row) for label in cell]
 
     def distinct(self, cell: Any, row: int, separator: str | None = None) -> list[str]:
-        """The names of several labels in any order. Raises DataError, with the row, if one is listed twice."""
+        """Read the names of a list of labels in any order. Raises DataError, with the row, if a label is listed
+        twice."""
         names = self.listed(cell, row, separator)
         for name in names:
             if names.count(name) > 1:
@@ -140,7 +141,7 @@ def numbered(rows: "Dataset", column: str) -> Iterator[tuple[int, Any]]:
 
 
 def in_order(names: Sequence[str]) -> list[str]:
-    """Distinct names in order: by number if all are numbers, otherwise as text."""
+    """Sort distinct names: as numbers if all are numbers, otherwise as text."""
     distinct = sorted(set(names))  # 1 and 01 are equal numbers: the sort as text gives every process the same order
     return sorted(distinct, key=int) if all(name.isdecimal() for name in distinct) else distinct
 

@@ -23,7 +23,7 @@ class LabelObjective(Objective):
     """A loss between the logits of a model and labels."""
 
     def output(self, batch: Batch) -> dict[str, Tensor]:
-        """The logits by name, in at least 32 bits."""
+        """The logits for a batch by name, in at least 32 bits."""
         output = self.model(**{name: tensor for name, tensor in batch.items() if name not in LABELS})
         return {name: upcast(output[name]) for name in ("logits", "start_logits", "end_logits") if name in output}
 

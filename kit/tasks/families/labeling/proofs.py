@@ -2,22 +2,20 @@
 pipelines predict what evaluation predicts."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 import torch
 from datasets import Dataset
 from torch import Tensor, nn
-from transformers import Pipeline, PreTrainedModel
+from transformers import PreTrainedModel
 
 from kit.pretrained.loading import quiet_transformers
 from kit.pretrained.pipelines import pipeline
 from kit.pretrained.positions import position_limit
 from kit.system.outputs import scratch_folder
 from kit.tasks.families.labeling.objectives import LabelObjective
-from kit.tasks.families.labeling.recipe import LabelingRecipe
 from kit.tasks.stages import TaskState
 from kit.training.objective import Batch
 from kit.verify.forward import EXTRA_PADDING, TOLERANCE, compare_after_reload, relative_difference
@@ -36,45 +34,20 @@ SCORE_TOLERANCE = 1e-4
 """Largest relative difference of a score in float32, in batches or alone."""
 
 
-class ProvableTask(Protocol):
-    """What the proofs need of a task, whose module imports this one."""
-
-    recipe: LabelingRecipe
-    of_tokens: ClassVar[bool]
-    """Whether the model predicts for each token."""
-    zero_gradients: ClassVar[Mapping[str, str]]
-    """Patterns of parameters whose gradient is zero by nature, with the reason."""
-    pipeline_arguments: ClassVar[Mapping[str, Any]]
-    """Arguments with which the pipeline of the task returns every score."""
-
-    def objective(self, model: PreTrainedModel, state: Any) -> Any:
-        """The loss that training minimizes, a LabelObjective."""
-
-    def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: Any) -> float:
-        """The training loss of a batch in plain arithmetic."""
-
-    def predict(self, objective: LabelObjective, rows: Dataset, state: Any) -> Any:
-        """Predictions for rows."""
-
-    def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
-        """The prediction of the pipeline for a row, in the form of `predict`."""
-
-    def export(self, folder: Path, model: PreTrainedModel, state: Any) -> None:
-        """Write the model folder."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class LabeledSubject(Subject):
     """A model that predicts labels, with rows to predict for; the batch has the examples of these rows."""
 
-    task: ProvableTask
+    task: Any
+    """A LabelingTask, whose module imports this one."""
     state: TaskState
     rows: Dataset
     folder: Path | None
     """The folder of the model; None if it is a new one."""
 
     def objective(self, model: PreTrainedModel) -> LabelObjective:
-        return self.task.objective(model, self.state)
+        objective: LabelObjective = self.task.objective(model, self.state)
+        return objective
 
 
 def flat(output: dict[str, Tensor]) -> Tensor:

@@ -34,12 +34,12 @@ class LabelingData(LanguagesKey, DataSection):
 
     @property
     def learned_columns(self) -> tuple[str, ...]:
-        """Columns that a trained model does not read: those that it predicts, and row ids."""
+        """The columns that a model does not read: those that it predicts, and row ids."""
         return tuple(self.value_columns)
 
     @property
     def default_columns(self) -> list[str]:
-        """The columns of files that do not name theirs; empty if there is no such convention."""
+        """The columns of a file that does not name its columns; empty if the task has no such convention."""
         return []
 
     @property

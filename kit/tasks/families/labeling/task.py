@@ -92,8 +92,8 @@ class LabelingTask(Task[L, LabelingState]):
         """The column with several predictions of a row, best first; None if the task does not rank them."""
         return None
 
-    def input_table(self, table: pa.Table, file: str) -> pa.Table:
-        """The table of a file to predict, with what the task reads in the form in which it reads it."""
+    def input_table(self, table: pa.Table) -> pa.Table:
+        """Prepare the table of a file to predict: what the task reads gets the form in which it is read."""
         return table
 
     # ---- data --------------------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ class LabelingTask(Task[L, LabelingState]):
 
     @abstractmethod
     def vocabulary_texts(self, rows: Any) -> Iterable[str]:
-        """The texts of these rows that a tokenizer is trained on."""
+        """The texts of these rows on which a tokenizer is trained."""
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raise RecipeError if the task cannot use a tokenizer."""
@@ -125,8 +125,9 @@ class LabelingTask(Task[L, LabelingState]):
             )
 
     def configure_tokenizer(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-        """Configure a tokenizer, in place, for training and pipelines: padding on the right, so that padding does not
-        move tokens to other positions, no `token_type_ids` if the model has no segments, and `model_max_length`."""
+        """Configure a tokenizer, in place, for training and pipelines. It pads on the right, because left padding
+        moves tokens to other positions, returns no `token_type_ids` if the model has no segments, and gets
+        `model_max_length`."""
         tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "right"
         limit = self.max_length(tokenizer, config)
         if limit is not None:
@@ -139,7 +140,7 @@ class LabelingTask(Task[L, LabelingState]):
             tokenizer.init_kwargs["model_input_names"] = names  # only these are saved
 
     def max_length(self, tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> int | None:
-        """The maximum number of tokens of an example, None if there is no limit.
+        """The maximum number of tokens of an example; None for no limit.
 
         Raises RecipeError if data.max_length exceeds the positions of the model.
         """
@@ -182,7 +183,8 @@ class LabelingTask(Task[L, LabelingState]):
     def predict(
         self, objective: LabelObjective, rows: Dataset, state: LabelingState, top_k: int | None = None
     ) -> Predictions:
-        """Predictions for rows, which need no labels; with `top_k`, so many of them under `ranked_name`."""
+        """Predict rows, which need no labels. With `top_k`, each row also has that many ranked predictions, under
+        `ranked_name`."""
 
     def export(self, folder: Path, model: PreTrainedModel, state: LabelingState) -> None:
         export_model(folder, model, state.tokenizers, pipelines=self.pipelines)
@@ -208,8 +210,8 @@ class LabelingTask(Task[L, LabelingState]):
 
     @abstractmethod
     def loss_by_hand(self, output: dict[str, Tensor], batch: Batch, state: LabelingState) -> float:
-        """The training loss of a batch in plain arithmetic."""
+        """Compute the training loss of a batch in plain arithmetic."""
 
     @abstractmethod
     def pipeline_prediction(self, pipe: Pipeline, row: dict[str, Any]) -> dict[str, Any]:
-        """The prediction of the task's pipeline for a row, in the form of `predict`."""
+        """Run the pipeline of the task on a row; returns the prediction in the form of `predict`."""

@@ -54,7 +54,7 @@ def load_documents(data: "TextData") -> Splits:
 
 
 def read_documents(data: "TextData") -> dict[str, SplitRows]:
-    """The documents of the splits that the data has."""
+    """Read the documents of each split that the data has."""
     if data.documents == "row":
         return read_splits(data, RowSteps(data))
     if source_kind(data) != "local":
@@ -64,7 +64,7 @@ def read_documents(data: "TextData") -> dict[str, SplitRows]:
 
 
 def read_texts(shards: list[ShardFiles], data: "TextData") -> SplitRows:
-    """The documents of .txt files."""
+    """Read the documents of .txt files."""
     documents: list[str] = []
     dropped: Counter[str] = Counter()
     for path in shards:
@@ -80,8 +80,8 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> SplitRows:
 
 
 def texts_of(path: Path, data: "TextData") -> Iterator[str]:
-    r"""The whole text of a file, or the texts between its blank lines or from one heading to the next; lines end in
-    "\n"."""
+    """Split the text of a file into documents by `data.documents`: at blank lines, at headings, or not at all. Lines
+    end in "\n"."""
     lines = map(strip_line_end, read_lines(path, data.encoding))
     if data.documents == "heading":
         return texts_from_headings(path, lines)
@@ -91,7 +91,7 @@ def texts_of(path: Path, data: "TextData") -> Iterator[str]:
 
 
 def texts_between(lines: Iterator[str], is_separator: Callable[[str], bool]) -> Iterator[str]:
-    """The texts between separating lines, which belong to none."""
+    """Join the lines between separating lines, which belong to no text."""
     text: list[str] = []
     for line in lines:
         if not is_separator(line):
@@ -104,8 +104,8 @@ def texts_between(lines: Iterator[str], is_separator: Callable[[str], bool]) -> 
 
 
 def texts_from_headings(path: Path, lines: Iterator[str]) -> Iterator[str]:
-    """The text before the first heading, if any, and the texts that begin with a heading of the first level. Raises
-    DataError if there is no such heading."""
+    """Split lines at headings of the first level, with which texts begin; a text before the first heading counts
+    too. Raises DataError if there is no heading."""
     text: list[str] = []
     headings = 0
     for line in lines:
@@ -124,7 +124,7 @@ def texts_from_headings(path: Path, lines: Iterator[str]) -> Iterator[str]:
 
 
 def blank_line_warnings(data: "TextData") -> list[str]:
-    """A warning if the lines of a .txt file are documents although there are blank lines between them."""
+    """Warn if every line of a .txt file is a document although blank lines separate some."""
     if data.documents != "row" or source_kind(data) != "local":
         return []
     files = local_files(Path(data.path).expanduser(), data, RowSteps(data))
@@ -140,7 +140,7 @@ def blank_line_warnings(data: "TextData") -> list[str]:
 
 
 def has_blank_lines(path: Path, data: "TextData") -> bool:
-    """Whether there are blank lines between others at the beginning of a file."""
+    """Whether the beginning of a file has blank lines between others."""
     filled = [bool(line.strip()) for line in islice(read_lines(path, data.encoding), LINES_SEARCHED)]
     while filled and not filled[-1]:
         filled.pop()
@@ -155,7 +155,7 @@ def without_empty(rows: "Dataset", report: SplitReport) -> "Dataset":
 
 
 def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
-    """Take test and validation from the end of the training text where the recipe gives a share."""
+    """Move the end of the training text to test and validation, where the recipe gives a share."""
     shares = (("test", data.test_share), ("validation", data.validation_share))
     if not any(share for _, share in shares):
         return
@@ -179,7 +179,8 @@ def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
 
 
 def split_off_end(texts: list[str], characters: int) -> tuple[list[str], list[str]]:
-    """The documents without about their last `characters`, and these; a document is split at the end of a line."""
+    """Split at most the last `characters` off the documents; returns what is left and what was split off. A document
+    is divided at the end of a line."""
     head, tail = list(texts), list[str]()
     while head and characters > 0:
         last = head.pop()

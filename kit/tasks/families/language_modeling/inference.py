@@ -73,7 +73,7 @@ class Completer(TextPredictor[Prompt]):
         return Tokenizers(self.tokenizer, self.tokenizer)
 
     def encode(self, items: list[str]) -> list[Encoded[Prompt]]:
-        """The last tokens of each line, as many as leave room for new ones."""
+        """Tokenize each line, and keep its last tokens: as many as leave room for new ones."""
         limit = self.max_source_tokens
         max_characters = limit * CHARACTERS_PER_TOKEN
         issue = longer_than(limit, "tokens", "only the end was read")
@@ -83,7 +83,7 @@ class Completer(TextPredictor[Prompt]):
         ]
 
     def tokenize(self, lines: list[str]) -> list[list[int]]:
-        """The tokens of each line; an empty one is continued from what preceded every text in training."""
+        """Tokenize lines. An empty line becomes the token that preceded every text in training."""
         bos, end = self.tokenizer.bos_token_id, self.tokenizer.eos_token_id
         return [ids or [end if bos is None else bos] for ids in self.tokenizer(lines, verbose=False)["input_ids"]]
 
@@ -126,6 +126,7 @@ class Completer(TextPredictor[Prompt]):
         return total / max(1, len(tokens))
 
     def decode(self, prompt: Prompt, new: list[int]) -> str:
-        """The line, unchanged, with the new tokens; a tokenizer that normalizes text changes the line here."""
+        """The line with the new tokens as text. The line itself stays unchanged, unless the tokenizer normalizes
+        text."""
         before, whole = decode_text(self.tokenizer, prompt.ids), decode_text(self.tokenizer, prompt.ids + new)
         return prompt.text + whole[len(before) :] if whole.startswith(before) else whole

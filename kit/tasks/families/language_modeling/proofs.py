@@ -25,21 +25,22 @@ GENERATED_TOKENS = 6
 
 
 def is_masked(subject: Subject) -> bool:
-    """A model that predicts masked tokens."""
+    """Whether a model predicts masked tokens."""
     return not subject.model.config.is_encoder_decoder and not subject.model.can_generate()
 
 
 def is_causal(subject: Subject) -> bool:
-    """A model that predicts the next token."""
+    """Whether a model predicts the next token."""
     return not subject.model.config.is_encoder_decoder and subject.model.can_generate()
 
 
 def objective_of(model: PreTrainedModel) -> Objective:
+    """The training objective of a causal or masked language model."""
     return CausalLMObjective(model) if model.can_generate() else MaskedLMObjective(model)
 
 
 def causal_batch(rows: list[np.ndarray], pad: int, limit: int | None) -> Batch:
-    """Right-padded prefixes of texts in many lengths; the label of each token is the token that follows.
+    """Right-padded prefixes of texts, in many lengths. The label of each token is the next token.
 
     A few of `limit` positions remain free for generation.
     """
@@ -68,7 +69,7 @@ def logits_of(model: PreTrainedModel, batch: Batch) -> Tensor:
 
 
 def logits_alone(subject: Subject) -> Tensor:
-    """The logits of each text computed alone without padding; rows are padded with zeros afterwards."""
+    """The logits of each text computed alone, without padding. Rows are then padded with zeros to equal lengths."""
     length, rows = subject.batch["input_ids"].shape[1], []
     for row, real in enumerate(subject.batch["attention_mask"].sum(1).tolist()):
         single = {
@@ -100,7 +101,7 @@ def right_padding(subject: Subject) -> Outcome:
 
 
 def left_padded(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Tokens and mask with padding on the left."""
+    """Move the padding of a batch to the left; returns tokens and mask."""
     ids, mask = torch.zeros_like(batch["input_ids"]), torch.zeros_like(batch["attention_mask"])
     for row, real in enumerate(batch["attention_mask"].sum(1).tolist()):
         ids[row, ids.shape[1] - real :] = batch["input_ids"][row, :real]

@@ -78,7 +78,7 @@ class LanguageModelRecipe(UsesTokenizer, Recipe):
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:
-        """A column of texts or of lists of paragraphs."""
+        """Suggest pretraining for a column of texts, or of lists of paragraphs."""
         texts = [
             column for column in sample.columns if column.is_prose or (column.lists_text and column.item_words > 2)
         ]

@@ -62,7 +62,7 @@ class Blocks(Protocol):
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens of each."""
+        """The number of tokens of each example."""
 
     def __len__(self) -> int: ...
 
@@ -115,7 +115,7 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         return LanguageModelState(Tokenizers.load(folder.path), folder.config)
 
     def encode(self, rows: Dataset, state: LanguageModelState, split: str) -> Encoded[B]:
-        """The examples of a split, read from the token cache if it has them."""
+        """Encode the documents of a split, or read its examples from the token cache."""
         tokenizers, data = state.tokenizers, self.recipe.data
         reporter = Reporter(quiet=os.environ.get("RANK", "0") != "0")
 
@@ -148,23 +148,23 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         workers: int = 1,
         advance: Callable[[int], object] = lambda documents: None,
     ) -> B:
-        """Documents as examples; anything random in them follows the seed of the data."""
+        """Tokenize documents and make examples of them. Anything random in them follows the seed of the data."""
 
     def left_out(self, examples: B) -> Mapping[str, int]:
-        """What of the text became no example, by filter."""
+        """The number of documents or segments that became no example, by filter."""
         return {}
 
     @abstractmethod
     def cache_key(self, split: str) -> dict[str, Any]:
-        """The settings that determine `arrays` for the same text and tokenizer."""
+        """The settings that determine `arrays`, besides the text and the tokenizer."""
 
     @abstractmethod
     def arrays(self, examples: B) -> Arrays:
-        """The parts of examples that are slow to compute."""
+        """The parts of examples that are slow to compute, for the token cache."""
 
     @abstractmethod
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> B:
-        """The examples with these `arrays`."""
+        """Make examples of cached `arrays`."""
 
     def stream_encoder(self, state: LanguageModelState) -> StreamEncoder[B]:
         tokenizers = state.tokenizers
@@ -176,12 +176,12 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         return StreamEncoder(encode, lambda parts: self.concat(parts, tokenizers.source), self.plan_of_buffer)
 
     def plan_of_buffer(self, examples: B, seed: int) -> BatchPlan:
-        """The plan of a part of a stream."""
+        """Plan the batches of one buffer of a stream."""
         return self.plan_lengths([examples.lengths], seed)
 
     @abstractmethod
     def concat(self, parts: Sequence[B], tokenizer: PreTrainedTokenizerBase) -> B:
-        """The examples of all parts of a buffer, of which there may be none."""
+        """Join the examples of all parts of a buffer; there may be no part."""
 
     # ---- evaluation and results --------------------------------------------------------------------------------------
 
@@ -204,7 +204,7 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
 
     @abstractmethod
     def proof_batch(self, examples: B, indices: np.ndarray, state: LanguageModelState, limit: int | None) -> Batch:
-        """A batch of these examples for proofs, truncated to `limit` tokens."""
+        """Make a batch of these examples for proofs, truncated to `limit` tokens."""
 
 
 def new_config(recipe: Recipe, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:

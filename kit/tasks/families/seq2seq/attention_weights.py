@@ -69,7 +69,7 @@ def attention_of(
     question: Question,
     settings: GenerationSettings | None = None,
 ) -> Attention:
-    """The attention while a model writes its best output for a sentence, or while it reads the given target.
+    """Compute the attention while a model writes its best output for a sentence, or while it reads the given target.
 
     Both are truncated to the positions of the model, and to MAX_TOKENS.
     """
@@ -103,7 +103,7 @@ def attention_of(
 
 @torch.inference_mode()
 def attention_weights(model: PreTrainedModel, source: list[int], decoder_input: list[int]) -> dict[Kind, Tensor]:
-    """The weights, on the CPU, of every kind of attention that the model has: (layers, heads, queries, keys)."""
+    """Compute the weights of every kind of attention that the model has, on the CPU: (layers, heads, queries, keys)."""
     ids = torch.tensor([source], device=model.device)
     with eager_attention(model):
         outputs = model(
@@ -133,13 +133,14 @@ def eager_attention(model: PreTrainedModel) -> Iterator[None]:
 
 
 def start_name(tokenizer: PreTrainedTokenizerBase, start: int) -> str:
-    """The token that the decoder starts from; START unless it has a meaning, such as a language."""
+    """The name of the token from which the decoder starts: its text if it has a meaning, such as a language, else
+    START."""
     meaningless = (tokenizer.bos_token_id, tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.cls_token_id)
     return BOS if start in meaningless else readable(tokenizer, [start])[0]
 
 
 def readable(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
-    """The tokens as text. Where tokens are bytes, an incomplete character shows as its bytes, such as \\xe6\\x97."""
+    """Convert tokens to text. Where tokens are bytes, an incomplete character appears as them, such as \\xe6\\x97."""
     # a model may have more tokens than its tokenizer
     pairs = zip(ids, tokenizer.convert_ids_to_tokens(ids), strict=True)
     tokens = [f"token {number}" if token is None else token for number, token in pairs]
@@ -150,7 +151,7 @@ def readable(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str
 
 
 def from_bytes(token: str) -> str:
-    """The text of a byte-level token, which has a printable character for every byte."""
+    """Decode a byte-level token, which has a printable character for every byte."""
     table = byte_of_letter()
     if not all(letter in table for letter in token):  # an added token, which is plain text
         return token
@@ -159,6 +160,7 @@ def from_bytes(token: str) -> str:
 
 @cache
 def byte_of_letter() -> dict[str, int]:
+    """The byte that each printable character of byte-level tokens stands for."""
     from transformers.convert_slow_tokenizer import bytes_to_unicode
 
     return {letter: byte for byte, letter in bytes_to_unicode().items()}

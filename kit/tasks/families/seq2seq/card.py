@@ -10,16 +10,17 @@ from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
 
 
 def search_name(beams: int) -> str:
-    """How outputs are searched, for people."""
+    """The name of the search in plots and cards."""
     return "greedy search" if beams == 1 else f"beam search ({beams} beams)"
 
 
 def results_note(
     recipe: Seq2SeqRecipe, results: Mapping[str, Any], shares: str = "Exact match and token accuracy"
 ) -> str:
-    """Text for the card: how output was generated, and the scales of the metrics; `shares` names those out of 1.
+    """The note of the card on how output was generated, and on the scales of the metrics; `shares` names those out of
+    1.
 
-    Empty if there are no figures of these metrics.
+    Empty if the results have no figures of these metrics.
     """
     beams, while_training = recipe.eval.num_beams, recipe.eval.num_beams_while_training
     search = (

@@ -31,7 +31,7 @@ class Sources:
 
 
 def mean_loss(objective: Seq2SeqObjective, examples: Sources, evaluator: Evaluator) -> float:
-    """Mean cross-entropy per label, without label smoothing."""
+    """Compute the mean cross-entropy per label, without label smoothing."""
     objective.eval()
 
     def sums(batch: Batch) -> list[Tensor]:
@@ -44,7 +44,7 @@ def mean_loss(objective: Seq2SeqObjective, examples: Sources, evaluator: Evaluat
 def best_hypotheses(
     objective: Seq2SeqObjective, sources: Sources, settings: GenerationSettings, evaluator: Evaluator
 ) -> list[Hypothesis]:
-    """The best hypothesis of each source, in order."""
+    """Search for the best hypothesis of each source, in order."""
     objective.eval()
 
     def best(batch: Batch) -> list[Hypothesis]:
@@ -63,7 +63,7 @@ def evaluate_split(
     num_beams: int,
     evaluator: Evaluator,
 ) -> Evaluation:
-    """Loss, metrics, metrics by group, and predictions of a split of texts with one target each."""
+    """Evaluate a split of texts with one target each: loss, metrics, metrics by group, and predictions."""
     pad = tokenizers.source.pad_token_id
     lengths = np.maximum(examples.source.lengths, examples.target.lengths)
     settings = search_settings(section, num_beams)
@@ -85,9 +85,9 @@ def predict(
     settings: Mapping[str | None, GenerationSettings],
     evaluator: Evaluator,
 ) -> list[Hypothesis]:
-    """The best hypothesis of each example, in order.
+    """Search for the best hypothesis of each example, in order.
 
-    `settings` has the search for each target language; None is that of models with one direction.
+    `settings` has the search for each target language; the key None is for models with one direction.
     """
     hypotheses: dict[int, Hypothesis] = {}
     for language, language_settings in settings.items():
@@ -99,6 +99,7 @@ def predict(
 
 
 def _batch_of(examples: TokenPairs, rows: np.ndarray, pad: int, indices: np.ndarray) -> Batch:
+    """A batch of the examples `rows[indices]`."""
     return examples.batch(rows[indices], pad)
 
 
@@ -112,9 +113,11 @@ def evaluate_generation(
     section: Seq2SeqEval,
     evaluator: Evaluator,
 ) -> Evaluation:
-    """Loss over `pairs` of source and target; metrics and predictions of the `count` sources.
+    """Evaluate generated text: the loss over `pairs` of source and target, and metrics and predictions of `count`
+    sources.
 
-    `hypotheses` and `rows` are those of the sources, in order; a row has the `target`, or a list of references.
+    `hypotheses` and `rows` return those of the sources, in order. A row has the `target`: a text, or a list of
+    references.
     """
     loss = mean_loss(objective, pairs, evaluator)
     figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": count}

@@ -12,9 +12,9 @@ from kit.pretrained.positions import encode_truncated
 
 
 def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = None) -> TokenPairs:
-    """Source and target of every row as token ids, in the languages of the row if the tokenizer needs to know them.
+    """Tokenize source and target of every row, in the languages of the row if the tokenizer needs to know them.
 
-    Texts with more than `limit` ids are truncated, and the examples with a truncated text are counted.
+    Texts with more than `limit` tokens are truncated, and the examples with a truncated text are counted.
     """
     sources, targets = (list(ColumnView(dataset, role)) for role in ("source", "target"))
     source_ids: list[list[int]] = [[] for _ in sources]
@@ -35,16 +35,18 @@ def encode_pairs(dataset: Dataset, tokenizers: Tokenizers, limit: int | None = N
 
 
 def row_directions(dataset: Dataset, tokenizers: Tokenizers) -> list[tuple[str | None, str | None]]:
-    """Source and target language of every row; None if the tokenizer does not need them, or has a single direction."""
+    """The source and target language of every row; (None, None) if the tokenizer needs no languages, or has one
+    direction."""
     if not tokenizers.languages.per_example or "target_language" not in dataset.column_names:
         return [(None, None)] * len(dataset)
     return list(zip(ColumnView(dataset, "source_language"), ColumnView(dataset, "target_language"), strict=True))
 
 
 def apply_filters(filters: Mapping[str, np.ndarray]) -> tuple[np.ndarray, dict[str, int]]:
-    """Which examples pass all filters, and how many each one drops; an example counts for the first that rejects it.
+    """Apply filters, each an array that is true for the examples that it rejects.
 
-    `filters` has the rejected examples of each filter as true.
+    Returns which examples pass all filters, and how many each filter drops; an example counts for the first that
+    rejects it.
     """
     keep, dropped = np.ones(len(next(iter(filters.values()))), dtype=bool), {}
     for name, rejected in filters.items():

@@ -55,7 +55,8 @@ class Seq2SeqPredictor(TextPredictor[Any]):
         self.tokens_per_batch = max(1, options.tokens_per_batch // rows)
 
     def language_tokens(self, options: GenerateOptions) -> dict[str, Any]:
-        """Token settings for the target language; empty if none is given, which `start` reports when it is needed."""
+        """The token settings for the target language; empty if none is chosen yet, which `start` reports if one is
+        needed."""
         languages = self.tokenizers.languages
         if languages.targets and languages.default_target is None and options.target_language is None:
             return {}
@@ -68,7 +69,7 @@ class Seq2SeqPredictor(TextPredictor[Any]):
         self.tokenizers.encode_source([""], self.options.source_language, self.options.target_language)
 
     def pairs(self, units: list[Any]) -> TokenPairs:
-        """Sources to generate outputs for."""
+        """Make examples of encoded sources, with empty targets."""
         return TokenPairs(RaggedTokens(units), RaggedTokens([] for _ in units))
 
     def lengths(self, units: list[Any]) -> np.ndarray:
@@ -100,17 +101,17 @@ class Translator(Seq2SeqPredictor):
         progress: Callable[[int], object] = lambda lines: None,
         **options: Any,
     ) -> Iterator[list[Output]]:
-        """The best outputs of each line, in order; an empty line has one empty output.
+        """Yield the best outputs of each line, in order; an empty line has one empty output.
 
         Lines are read in portions, so that any number of them fits into memory. `options` are fields of
         `GenerateOptions`, such as `num_beams=5` or `target_language="fr"`. With `split_sentences`, a language, each
-        sentence is translated separately; the score of the line is then the mean of theirs. A line that is too long
-        or unreadable raises DataError; with `issues` it is counted there and translated as far as possible.
+        sentence is translated separately, and the score of the line is the mean of their scores. A line that is too
+        long or unreadable raises DataError; with `issues` it is counted there and translated as far as possible.
         """
         return (self.with_options(**options) if options else self).stream(lines, issues, progress)
 
     def configure(self, options: GenerateOptions) -> None:
-        """Also set `languages`, which `start` checks: models may be opened before a language is chosen."""
+        """Also set `languages`, which `start` checks: a model may be opened before a language is chosen."""
         if options.split_sentences is not None and options.n_best > 1:
             raise KitError(
                 "--n-best has no effect with --split-sentences, which joins the best output of each sentence"
@@ -119,7 +120,8 @@ class Translator(Seq2SeqPredictor):
         self.languages = options.source_language, options.target_language
 
     def encode(self, lines: list[str]) -> list[Encoded[list[int]]]:
-        """The tokens of each line, by sentence where lines are split; what is too long is truncated and noted."""
+        """Tokenize each line, sentence by sentence where lines are split. Text that is too long is truncated and
+        reported."""
         sentences = [self._sentences(line) for line in lines]
         texts = [sentence.text for line in sentences for sentence in line]
         limit = self.max_source_tokens
@@ -157,7 +159,7 @@ class Translator(Seq2SeqPredictor):
         return figures_of_kinds(self.model, self.tokenizers, question, settings=self.settings).get("attention.png")
 
     def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
-        """The attention maps of the sentence in `options`, or else of the first example, by kind."""
+        """Plot the attention for the sentence in `options`, or else for the first example; figures by file name."""
         options.require("sentence", "target", "source_language", "target_language")
         maps = Maps.of(options.layer, options.head)
         if options.sentence is not None:

@@ -33,14 +33,14 @@ class Maps:
 
     @classmethod
     def of(cls, layer: str | None, head: str | None) -> "Maps":
-        """From what a user writes."""
+        """Parse the options --layer and --head."""
         return cls(
             None if layer is None else parse_number("--layer", layer, ("all",)),
             "all" if head is None else parse_number("--head", head, ("all", "mean")),
         )
 
     def file_name(self, kind: Kind) -> str:
-        """A name for each choice, so that none takes the place of another."""
+        """A different file name for each choice of maps, so that no plot overwrites another."""
         parts = ["attention" if kind == "cross" else f"{kind}_attention"]
         if self.layer is not None:
             parts.append("all_layers" if self.layer == "all" else f"layer_{self.layer}")
@@ -50,9 +50,9 @@ class Maps:
 
 
 def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
-    """The first row of a split with anything to read in its source.
+    """The first row of a split whose source is not blank.
 
-    Of dialogues, it is the first with TURNS turns if there is one: attention over a single turn shows nothing.
+    Of dialogues, the first one with TURNS turns, if there is one: attention over a single turn shows nothing.
     """
     questions = (row for row in rows if not BLANK.fullmatch(row["source"]))
     row = next(questions, None)
@@ -73,9 +73,9 @@ def figures_of_kinds(
     maps: Maps = Maps(),  # noqa: B008  # immutable
     settings: GenerationSettings | None = None,
 ) -> "dict[str, Figure]":
-    """The chosen maps of one kind, or of all kinds that the model has, by file name; empty for a model without any.
+    """Plot the chosen maps of one kind of attention, or of all kinds that the model has; figures by file name.
 
-    Raises RunError for a kind that the model does not have.
+    Empty for a model without attention. Raises RunError for a kind that the model does not have.
     """
     attention = attention_of(model, tokenizers, question, settings)
     kinds = [known for known in attention.weights if kind in (known, "all")]
@@ -86,7 +86,7 @@ def figures_of_kinds(
 
 
 def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) -> "Figure":
-    """The figure of the chosen maps. Raises KitError if the model does not have them."""
+    """Draw the chosen maps. Raises KitError if the model does not have them."""
     weights, title, captions = choose_maps(attention.weights[kind], kind, maps)
     if question.target is not None:
         title += " · the output was given"
@@ -102,7 +102,8 @@ def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) 
 
 
 def choose_maps(weights: Tensor, kind: Kind, maps: Maps) -> tuple[Tensor, str, list[str] | None]:
-    """The chosen part of (layers, heads, …), what to call it, and captions for several maps that are not heads."""
+    """Select maps from weights (layers, heads, …); also returns their title, and captions for several maps that are
+    not heads."""
     layers, heads = weights.shape[:2]
     title, captions = KINDS[kind], None
     layer = layers if maps.layer is None or (maps.layer == "all" and layers == 1) else maps.layer
@@ -124,6 +125,8 @@ def choose_maps(weights: Tensor, kind: Kind, maps: Maps) -> tuple[Tensor, str, l
 
 
 def parse_number(option: str, text: str, words: tuple[str, ...]) -> int | str:
+    """The number in the value of an option, or the value itself if it is one of `words`. Raises KitError for any
+    other text."""
     if text in words:
         return text
     if not text.isdecimal():
@@ -133,6 +136,7 @@ def parse_number(option: str, text: str, words: tuple[str, ...]) -> int | str:
 
 
 def _check(option: str, number: int, count: int, owner: str) -> None:
+    """Raise KitError unless a number, counted from 1, is at most `count`."""
     if not 1 <= number <= count:
         what = option.removeprefix("--") + "s" * (count > 1)
         raise KitError(f"{option} {number}: {owner} {count} {what}, counted from 1")

@@ -66,7 +66,7 @@ class Seq2SeqEval(EvalSection[Metric], Generic[Metric]):
 
     @property
     def metric_options(self) -> dict[str, dict[str, Any]]:
-        """The options of metrics that have some, by their names."""
+        """The options of each metric that has options, by metric."""
         case = {"lowercase": True} if self.lowercase else {}
         tokenize = {} if self.bleu_tokenize is None else {"tokenize": self.bleu_tokenize}
         return {"bleu": {**case, **tokenize}, "chrf": case, "chrfpp": case}
@@ -95,7 +95,7 @@ class Seq2SeqRecipe(UsesTokenizer, Recipe):
 
     @property
     def target_language(self) -> str | None:
-        """The code of the language of all targets, as far as the recipe names it."""
+        """The language code of all targets, if the recipe names one."""
         return None
 
     train: Seq2SeqTrain

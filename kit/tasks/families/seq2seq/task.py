@@ -55,12 +55,12 @@ class Seq2SeqTask(Task[E, TaskState]):
     @classmethod
     @abstractmethod
     def predictor(cls, folder: ModelFolder, options: GenerateOptions) -> TextPredictor[Any]:
-        """What generates text with a trained model."""
+        """Return what generates text with a trained model."""
 
     # ---- data --------------------------------------------------------------------------------------------------------
 
     def build_tokenizers(self, splits: Splits) -> Tokenizers:
-        """One tokenizer for all text, trained on the training split or pretrained."""
+        """Train one tokenizer on all text of the training split, or load a pretrained one."""
         named = named_tokenizers(self.recipe)
         if named is not None:
             return named
@@ -70,7 +70,7 @@ class Seq2SeqTask(Task[E, TaskState]):
 
     @abstractmethod
     def vocabulary_texts(self, rows: Dataset) -> Iterable[str]:
-        """All text of these rows, from which a vocabulary is learned; it can be iterated repeatedly."""
+        """The texts of these rows on which a tokenizer is trained; some kinds iterate over them twice."""
 
     def new_config(self, tokenizers: Tokenizers) -> PreTrainedConfig:
         """The configuration of a new or pretrained model."""
@@ -93,7 +93,7 @@ class Seq2SeqTask(Task[E, TaskState]):
 
     @abstractmethod
     def batch_of(self, examples: E, indices: np.ndarray, state: TaskState) -> Batch:
-        """These examples as tensors, without anything random."""
+        """Make a batch of these examples, without anything random."""
 
     # ---- model and loss ----------------------------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Seq2SeqTask(Task[E, TaskState]):
     # ---- evaluation and results --------------------------------------------------------------------------------------
 
     def num_beams(self, final: bool) -> int:
-        """The beams of an evaluation; the frequent evaluations during training may use fewer."""
+        """The number of beams of an evaluation; the frequent evaluations during training may use fewer."""
         section = self.recipe.eval
         return section.num_beams if final else section.num_beams_while_training
 
@@ -135,7 +135,7 @@ class Seq2SeqTask(Task[E, TaskState]):
         export_model(folder, model, state.tokenizers, generation, self.pipelines, self.image_processor(model))
 
     def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Plot the attention of the exported model for examples, which also proves that it can be loaded."""
+        """Plot the attention of the exported model, which also proves that it can be loaded."""
         predictor = self.predictor(ModelFolder.open(model_folder), GenerateOptions())
         if examples := self.plot_examples(splits.datasets[split], predictor):
             for name, figure in predictor.attention_figures(PlotOptions(), lambda: examples).items():
@@ -149,16 +149,16 @@ class Seq2SeqTask(Task[E, TaskState]):
         return replace(super().curve_notes(config), metrics=search_name(self.num_beams(final=False)))
 
     def image_processor(self, model: PreTrainedModel) -> Any:
-        """The image processor to save with the model; None if it reads text."""
+        """The image processor to save with the model; None for a model that reads text."""
         return None
 
     def plot_examples(self, rows: Iterable[Mapping[str, Any]], predictor: TextPredictor[Any]) -> list[Any]:
-        """The examples of a split whose attention is plotted: the first row with anything to read."""
+        """The examples of a split whose attention is plotted: the first row whose source is not blank."""
         question = first_question(rows)
         return [] if question is None else [question]
 
     def run_examples(self, predictions: Path, predictor: TextPredictor[Any]) -> list[Any]:
-        """The examples of a run whose attention is plotted, from the folder of its predictions."""
+        """The examples of a run whose attention is plotted, from its predictions of test or validation."""
         files = [predictions / f"{split}.jsonl" for split in ("test", "validation")]
         examples = (self.plot_examples(read_predictions(file), predictor) for file in files if is_filled(file))
         return next((of_split for of_split in examples if of_split), [])
@@ -182,7 +182,7 @@ class Seq2SeqTask(Task[E, TaskState]):
         return Subject(model, small_batch(batch, position_limit(model.config)), seed, state.tokenizers), origin
 
     def proof_batch(self, splits: Splits, state: TaskState) -> tuple[Batch, str]:
-        """The first examples of the validation split, and their description."""
+        """A batch of the first examples of validation, and its description."""
         rows = splits.datasets["validation"]
         rows = rows.select(range(min(MAX_EXAMPLES, len(rows))))
         examples: Any = self.encode(rows, state, "validation").examples

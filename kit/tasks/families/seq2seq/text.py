@@ -41,7 +41,8 @@ BLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab"}
 
 
 class TextToTextTask(Seq2SeqTask[P]):
-    """A text to a text. Rows have the columns `source` and `target`, unless a subclass encodes others."""
+    """Tasks that read a text and write another one. Rows have the columns `source` and `target`, unless a subclass
+    encodes others."""
 
     auto_class: ClassVar[Any] = AutoModelForSeq2SeqLM
     card_template: ClassVar[str] = "seq2seq"
@@ -65,7 +66,7 @@ class TextToTextTask(Seq2SeqTask[P]):
         return super().fit(splits, tokenizers)
 
     def encode(self, rows: Dataset, state: TaskState, split: str) -> Encoded[Any]:
-        """All examples, truncated to the model's positions."""
+        """Encode all rows, truncated to the positions of the model."""
         return Encoded(encode_pairs(rows, state.tokenizers, position_limit(state.config)))
 
     # ---- batches -----------------------------------------------------------------------------------------------------
@@ -148,7 +149,8 @@ class TextToTextTask(Seq2SeqTask[P]):
         }
 
     def shares_vocabulary(self, run_folder: Path) -> bool:
-        """Whether the model of a run has one tokenizer for both sides, which a pretrained model decides itself."""
+        """Whether the model of a run has one tokenizer for both sides. A pretrained model decides it, whatever the
+        recipe."""
         folder = run_folder / "model"
         return not (folder / TARGET_FILE).is_file() if folder.is_dir() else self.recipe.tokenizer.shares_vocabulary
 
