@@ -204,7 +204,8 @@ class _Search:
         return self.processors(rows, logits.log_softmax(-1).flatten(0, 1)).view_as(logits)
 
     def _ended(self, tokens: Tensor, length: int) -> Tensor:
-        """Whether a hypothesis of this length, prompt included, ends with each of these tokens."""
+        """Which tokens (sentences, candidates) complete a hypothesis of this length, prompt included: end tokens, and at
+        the maximum length all."""
         if length == self.max_length:
             return torch.ones_like(tokens, dtype=torch.bool)
         if self.ends is None:

@@ -251,7 +251,11 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         samples: bool,
         output_attentions: bool | None,
     ) -> "_Rollout":
-        """Predict all steps. Where reads_prediction (batch, horizon) is true, a step reads the prediction before it."""
+        """Predict all steps, in normalized units.
+
+        Where reads_prediction (batch, horizon) is true, a step reads the prediction before it, with `samples` a number
+        drawn around it; elsewhere the true value before it, from future (batch, horizon, value_size).
+        """
         reads_prediction = reads_prediction.clone()
         reads_prediction[:, 0] = False  # the first step reads the last value of the past
         inputs = self.add_noise(torch.cat([last.unsqueeze(1), future[:, :-1]], dim=1))  # (batch, horizon, value_size)

@@ -112,7 +112,7 @@ class RunFolder:
     def _check_unedited(self, recipe: Recipe) -> None:
         """Raise RunError unless the recipe is the one that the run was started with, whose results the folder holds.
 
-        On the Hub, and in the folders of earlier versions, there is nothing to compare with.
+        Without a record of its values in run.json, as for a run on the Hub, nothing is compared.
         """
         started_with = read_run_format(self.path).get(RECIPE_VALUES)
         if not isinstance(started_with, dict):

@@ -26,7 +26,8 @@ def check_losses(
 ) -> None:
     """Raise TrainingFailed unless the losses of a step and its gradient norm are finite numbers.
 
-    Before it raises, the batches and losses of this process are saved in the folder `nonfinite` of the run.
+    With fp16, the norm may overflow: the scaler then skips the step. Before it raises, the batches and losses of this
+    process are saved in the folder `nonfinite` of the run.
     """
     scaled = accelerator.scaler is not None  # with fp16 overflows are expected: the scaler skips the step
     if all(math.isfinite(loss) for loss in losses) and (scaled or math.isfinite(norm)):

@@ -201,7 +201,7 @@ def probe(model: PreTrainedModel) -> Iterator[dict[str, Tensor]]:
 
 
 def is_plain_head(model: PreTrainedModel) -> bool:
-    """Whether the logits are exactly the output layer applied to hidden states; some models scale or cap them.
+    """Whether the logits are just the output layer applied to hidden states; some models also scale or cap them.
 
     Found out by running the model, so that it holds for any class.
     """
