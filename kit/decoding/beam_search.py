@@ -204,8 +204,10 @@ class _Search:
         return self.processors(rows, logits.log_softmax(-1).flatten(0, 1)).view_as(logits)
 
     def _ended(self, tokens: Tensor, length: int) -> Tensor:
-        """Which tokens (sentences, candidates) complete a hypothesis of this length, prompt included: end tokens, and at
-        the maximum length all."""
+        """Which tokens (sentences, candidates) complete a hypothesis of this length, prompt included.
+
+        These are the end tokens; at the maximum length, all.
+        """
         if length == self.max_length:
             return torch.ones_like(tokens, dtype=torch.bool)
         if self.ends is None:

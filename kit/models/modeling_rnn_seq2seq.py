@@ -61,7 +61,10 @@ class RNNTextModelMixin:
         return self.encoder.embed_tokens if self.decoder.embed_tokens is None else self.decoder.embed_tokens
 
     def embed_target(self, decoder_input_ids: Tensor | None, decoder_inputs_embeds: Tensor | None) -> Tensor:
-        """(batch, target, embedding) from exactly one of the two."""
+        """Word embeddings (batch, target, embedding) of the ids, or those that are passed instead.
+
+        Raises ValueError unless exactly one of the two is passed.
+        """
         if (decoder_input_ids is None) == (decoder_inputs_embeds is None):
             raise ValueError("the decoder needs exactly one of decoder_input_ids and decoder_inputs_embeds")
         return self.target_embeddings(decoder_input_ids) if decoder_inputs_embeds is None else decoder_inputs_embeds
@@ -160,6 +163,7 @@ class RNNTextGenerationMixin(RecurrentGenerationMixin):
         self.config.decoder_vocab_size = size
 
     def _resize(self, old: nn.Embedding, size: int | None, multiple: int | None, mean_resizing: bool) -> nn.Embedding:
+        """New word embeddings of this size, rounded up to a multiple; still frozen if the old ones are."""
         new = self._get_resized_embeddings(old, size, multiple, mean_resizing)  # type: ignore[attr-defined]
         return new.requires_grad_(old.weight.requires_grad)  # transformers makes new ones trainable
 

@@ -421,6 +421,7 @@ class TransformerSeq2SeqForConditionalGeneration(TransformerSeq2SeqPreTrainedMod
         self.config.decoder_vocab_size = size
 
     def _resize(self, old: nn.Embedding, size: int | None, multiple: int | None, mean_resizing: bool) -> nn.Embedding:
+        """New word embeddings of this size, rounded up to a multiple; still frozen if the old ones are."""
         new = self._get_resized_embeddings(old, size, multiple, mean_resizing)
         return new.requires_grad_(old.weight.requires_grad)  # transformers makes new ones trainable
 

@@ -97,7 +97,7 @@ class DialoguePipeline(TextToTextPipeline):
         return super()._forward(model_inputs, return_scores, tgt_lang, **generate_kwargs)
 
     def save_pretrained(self, save_directory: Any, **kwargs: Any) -> None:
-        """Save the model, its tokenizer and both files: a folder that needs nothing but transformers."""
+        """Save the model, its tokenizer, this file and text_to_text.py: a folder that needs only transformers."""
         config = self.model.config
         config.custom_pipelines = getattr(config, "custom_pipelines", None) or custom_pipelines([TASK])
         super().save_pretrained(save_directory, **kwargs)

@@ -100,9 +100,10 @@ def size_problem(model: PreTrainedModel, source: int, target: int | None) -> str
 
 
 def check_folder(name: str, model: PreTrainedModel, tokenizers: Tokenizers) -> None:
-    """Raise RunError if the tokenizers in the folder of a trained model are not those of the model.
+    """Raise RunError if tokenizers have more tokens than the trained model in their folder, or another end token.
 
-    Tokens that were added to a vocabulary do not count: some published models have none for them, and never need one.
+    Tokens that were added to a vocabulary do not count: some published models have no embeddings for them, and never
+    need one.
     """
     target = None if tokenizers.shared else tokenizers.target.vocab_size
     problem = size_problem(model, tokenizers.source.vocab_size, target)

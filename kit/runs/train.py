@@ -181,7 +181,10 @@ def resolve_micro_batches(
 
 
 def increase_micro_batches(saved: Recipe, number: int, folder: RunFolder, reporter: Reporter) -> int:
-    """The number of micro-batches for the rest of a run. Raises RunError where it would change the batches."""
+    """Return this number of micro-batches for the rest of a run, and announce the change.
+
+    Raises RunError if the batches of its data depend on the number.
+    """
     if key := saved.data.fixes_micro_batches:
         raise RunError(
             f"{folder.path}: train.micro_batches was {saved.train.micro_batches}, now {number}. With data.{key} "

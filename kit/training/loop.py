@@ -270,7 +270,7 @@ class Loop:
         return TrainingState(step, self.total_steps, self.plan.epochs(step), rate, self._last_loss)
 
     def _evaluate(self) -> bool:
-        """Evaluate; returns whether this is the best step so far."""
+        """Evaluate this step, with the moving average if there is one; returns whether it is the best so far."""
         progress = self.progress
         check_weights(self.accelerator, self.trained_objective.model, progress.step)
         with (

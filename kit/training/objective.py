@@ -32,8 +32,10 @@ class SamplingSchedule:
 
     @classmethod
     def of(cls, model: ModelSection, train: ScheduledSamplingKeys) -> "SamplingSchedule | None":
-        """The schedule of a recipe with these sections; None without scheduled sampling, or if its full probability applies
-        from the first step."""
+        """The schedule of a recipe with these sections.
+
+        None without scheduled sampling, or if the full probability applies from the first step.
+        """
         full = model.settings.get("scheduled_sampling", 0.0)
         if not full or not (train.sampling_start or train.sampling_steps):
             return None
