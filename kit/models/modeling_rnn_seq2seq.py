@@ -15,11 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 from transformers import GenerationMixin
-from transformers.modeling_outputs import (
-    BaseModelOutputWithPastAndCrossAttentions,
-    Seq2SeqLMOutput,
-    Seq2SeqModelOutput,
-)
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions, Seq2SeqLMOutput, Seq2SeqModelOutput
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_rnn_seq2seq import RNNSeq2SeqConfig, RNNTextDecoderConfig
@@ -33,14 +29,7 @@ from .recurrent import (
     run_stack,
     shift_right,
 )
-from .rnn_decoder import (
-    Feedback,
-    RNNDecoder,
-    RNNEncoder,
-    RNNEncoderOutput,
-    RNNPreTrainedModel,
-    attention_memory,
-)
+from .rnn_decoder import Feedback, RNNDecoder, RNNEncoder, RNNEncoderOutput, RNNPreTrainedModel, attention_memory
 
 
 class RNNTextModelMixin:

@@ -179,10 +179,7 @@ class TransformerSeq2SeqDecoder(TransformerStack):
             past_key_values=None if past_key_values is None else past_key_values.self_attention_cache,
         )
         memory_mask = create_bidirectional_mask(
-            config=self.config,
-            inputs_embeds=x,
-            attention_mask=encoder_attention_mask,
-            encoder_hidden_states=memory,
+            config=self.config, inputs_embeds=x, attention_mask=encoder_attention_mask, encoder_hidden_states=memory
         )
         return BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=self.run_layers(x, mask, memory, memory_mask, past_key_values, output_attentions),

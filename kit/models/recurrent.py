@@ -428,11 +428,7 @@ class DecodingStep(nn.Module):
         self.model = model
 
     def forward(
-        self,
-        token: Tensor,
-        state: dict[str, Tensor],
-        encoder_outputs: Any = None,
-        attention_mask: Tensor | None = None,
+        self, token: Tensor, state: dict[str, Tensor], encoder_outputs: Any = None, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Read one token.
 

@@ -277,10 +277,7 @@ class DecoderLayer(Layer):
     ) -> Tensor:
         def self_attention(y: Tensor) -> Tensor:
             return self.self_attn(
-                y,
-                attention_mask=attention_mask,
-                past_key_values=past_key_values,
-                output_attentions=output_attentions,
+                y, attention_mask=attention_mask, past_key_values=past_key_values, output_attentions=output_attentions
             )[0]
 
         def cross_attention(y: Tensor) -> Tensor:

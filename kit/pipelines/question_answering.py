@@ -191,12 +191,7 @@ def find_answers(
     null, log_null = min(nulls)
     return Answers(
         best=[
-            {
-                "score": math.exp(log_scores[span]),
-                "start": span[0],
-                "end": span[1],
-                "answer": context[slice(*span)],
-            }
+            {"score": math.exp(log_scores[span]), "start": span[0], "end": span[1], "answer": context[slice(*span)]}
             for span in ranked
         ],
         null_probability=math.exp(log_null),

@@ -292,11 +292,7 @@ class TextToTextPipeline(Pipeline):
         return [records[0] for records in outputs] if all(len(records) == 1 for records in outputs) else outputs
 
     def preprocess(
-        self,
-        inputs: str,
-        truncation: bool | str = False,
-        src_lang: str | None = None,
-        tgt_lang: str | None = None,
+        self, inputs: str, truncation: bool | str = False, src_lang: str | None = None, tgt_lang: str | None = None
     ) -> dict[str, torch.Tensor]:
         if not isinstance(inputs, str):
             raise ValueError(f"{self.task} takes a text or a list of texts, not {type(inputs).__name__}")
@@ -375,9 +371,7 @@ class TextToTextPipeline(Pipeline):
                 record[f"{self.return_name}_token_ids"] = tokens
             if return_text or (return_text is None and not return_tensors):
                 record[f"{self.return_name}_text"] = decode_text(
-                    self.target_tokenizer,
-                    tokens.tolist(),
-                    clean_up_tokenization_spaces=clean_up_tokenization_spaces,
+                    self.target_tokenizer, tokens.tolist(), clean_up_tokenization_spaces=clean_up_tokenization_spaces
                 )
             if "scores" in model_outputs:
                 record["score"] = float(model_outputs["scores"][0][row])

@@ -4,16 +4,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from transformers import (
-    GenerationConfig,
-    PreTrainedModel,
-)
+from transformers import GenerationConfig, PreTrainedModel
 
 from kit.data.text.tokenizer import Tokenizers
-from kit.pretrained.adapters import (
-    MODEL_CONFIG,
-    adapter_config_file,
-)
+from kit.pretrained.adapters import MODEL_CONFIG, adapter_config_file
 from kit.pretrained.finite import check_finite
 from kit.pretrained.loading import quiet_transformers
 from kit.pretrained.pipeline_files import code_files, custom_pipelines

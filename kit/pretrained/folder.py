@@ -5,22 +5,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from transformers import (
-    AutoConfig,
-    PreTrainedConfig,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from kit.data.text.tokenizer import Tokenizers, load_pretrained_tokenizers, read_tokenizer
 from kit.errors import RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.hub.foreign import check_model_folder
 from kit.models import register_models
-from kit.pretrained.adapters import (
-    MODEL_CONFIG,
-    adapter_config_file,
-    read_adapter_config,
-)
+from kit.pretrained.adapters import MODEL_CONFIG, adapter_config_file, read_adapter_config
 from kit.recipe.model_settings import check_settings
 from kit.system.format import check_format, read_run_format
 from kit.system.load_errors import one_line_errors

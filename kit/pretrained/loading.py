@@ -23,13 +23,7 @@ from kit.data.text.tokenizer import Tokenizers
 from kit.errors import KitError, RecipeError, RunError, first_line
 from kit.hub.download import download, is_downloaded
 from kit.hub.names import parse_foreign_repo_id
-from kit.pretrained.adapters import (
-    adapted_class,
-    adapter_config_file,
-    attach_adapter,
-    base_model_of,
-    merge_adapter,
-)
+from kit.pretrained.adapters import adapted_class, adapter_config_file, attach_adapter, base_model_of, merge_adapter
 from kit.pretrained.architecture import architecture
 from kit.pretrained.folder import ModelFolder, load_config, weights_dir
 from kit.pretrained.heads import copy_rows, match_labels, move_rows, row_parameters
@@ -241,11 +235,7 @@ def load_base(folder: str, config: PreTrainedConfig) -> PreTrainedModel:
     with one_line_errors(f"{base.name}, the base model of the adapter {folder},"), quiet_transformers():
         # the head of the adapter may have other labels
         model = adapted_class(folder).from_pretrained(
-            base.path,
-            config=config,
-            ignore_mismatched_sizes=True,
-            use_safetensors=True,
-            trust_remote_code=False,
+            base.path, config=config, ignore_mismatched_sizes=True, use_safetensors=True, trust_remote_code=False
         )
         freeze_constants(model)
     if model.can_generate():

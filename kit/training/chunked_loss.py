@@ -22,13 +22,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        hidden: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        labels: Tensor,
-        chunk: int,
-        learning: bool,
+        ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, learning: bool
     ) -> Tensor:
         device = hidden.device.type
         # autocast does not apply inside a custom autograd function, so the casts are explicit

@@ -173,10 +173,7 @@ class Loop:
         """The micro-batches of the next step that this process computes, with their numbers."""
         rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         return [
-            (
-                j,
-                {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices, j).items()},
-            )
+            (j, {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices, j).items()})
             for j, indices in enumerate(self.plan.step(self.progress.step))
             if j % processes == rank
         ]

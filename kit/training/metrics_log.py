@@ -13,11 +13,7 @@ from kit.errors import RecipeError
 from kit.system.json_files import to_json
 from kit.system.outputs import write_text
 
-TRACKERS = {
-    "tensorboard": is_tensorboard_available,
-    "wandb": is_wandb_available,
-    "trackio": is_trackio_available,
-}
+TRACKERS = {"tensorboard": is_tensorboard_available, "wandb": is_wandb_available, "trackio": is_trackio_available}
 
 
 def check_trackers(names: Sequence[str]) -> list[str | LoggerType]:

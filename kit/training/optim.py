@@ -36,19 +36,12 @@ def build_optimizer(objective: Objective, train: TrainSection) -> Optimizer:
         return torch.optim.Adafactor(groups, lr=train.learning_rate)
     adam = torch.optim.AdamW if train.optimizer == "adamw" else torch.optim.Adam
     return adam(
-        groups,
-        lr=train.learning_rate,
-        betas=(train.adam_beta1, train.adam_beta2),
-        eps=train.adam_epsilon,
-        fused=True,
+        groups, lr=train.learning_rate, betas=(train.adam_beta1, train.adam_beta2), eps=train.adam_epsilon, fused=True
     )
 
 
 def build_schedule(optimizer: Optimizer, train: TrainSection, total_steps: int) -> LRScheduler:
     """The learning-rate schedule, from transformers' `get_scheduler`."""
     return get_scheduler(
-        train.lr_scheduler_type,
-        optimizer,
-        num_warmup_steps=train.warmup_steps,
-        num_training_steps=total_steps,
+        train.lr_scheduler_type, optimizer, num_warmup_steps=train.warmup_steps, num_training_steps=total_steps
     )

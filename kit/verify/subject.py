@@ -177,11 +177,7 @@ def random_batch(
     if model.main_input_name == "pixel_values":
         shape = (examples, model.config.num_channels, model.config.image_size, model.config.image_size)
         return {"pixel_values": torch.randn(shape, generator=random, dtype=torch.float64), "labels": labels}
-    return {
-        "input_ids": source.masked_fill(~mask, own.pad_token_id),
-        "attention_mask": mask.long(),
-        "labels": labels,
-    }
+    return {"input_ids": source.masked_fill(~mask, own.pad_token_id), "attention_mask": mask.long(), "labels": labels}
 
 
 def trimmed(batch: Batch, rows: slice) -> Batch:

@@ -23,10 +23,7 @@ def tokenizers_fit(subject: Subject) -> Outcome:
             (len(source) > vectors, f"{len(source)} source tokens, {vectors} vectors"),
             (len(target) > logits, f"{len(target)} target tokens, {logits} logits"),
             (source.pad_token_id != config.pad_token_id, f"PAD is {source.pad_token_id}, not {config.pad_token_id}"),
-            (
-                target.eos_token_id not in ends,
-                f"the end marker is {target.eos_token_id}, not {config.eos_token_id}",
-            ),
+            (target.eos_token_id not in ends, f"the end marker is {target.eos_token_id}, not {config.eos_token_id}"),
         )
         if wrong
     ]
