@@ -35,6 +35,7 @@ class GenerationSettings:
         decoding would then be another one than the recipe describes.
         """
         defaults = model.generation_config  # the model config does not always have all of these tokens
+        forced = self.forced_bos_token_id
         return GenerationConfig(
             **self._search_arguments(),
             max_new_tokens=min(self.max_new_tokens, position_limit(model.config) or self.max_new_tokens),
@@ -42,7 +43,7 @@ class GenerationSettings:
             eos_token_id=defaults.eos_token_id,
             pad_token_id=defaults.pad_token_id,
             decoder_start_token_id=defaults.decoder_start_token_id,
-            forced_bos_token_id=first_not_none(self.forced_bos_token_id, defaults.forced_bos_token_id),
+            forced_bos_token_id=defaults.forced_bos_token_id if forced is None else forced,
             suppress_tokens=defaults.suppress_tokens,
             bad_words_ids=defaults.bad_words_ids,
         )
@@ -97,8 +98,3 @@ def saved_settings(model: PreTrainedModel, **changes: object) -> GenerationSetti
             f"max_new_tokens={settings.max_new_tokens} is more than the model has positions for: at most {positions}"
         )
     return settings
-
-
-def first_not_none(value: int | None, default: int | None) -> int | None:
-    """The value, or the default if it is None; unlike `or`, keeps token id 0."""
-    return default if value is None else value

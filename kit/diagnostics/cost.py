@@ -126,13 +126,11 @@ class _Trial:
         self.max_norm = float("inf") if max_norm is None else max_norm
         self.seconds_of_update = 0.0
 
-    def _batch(self, indices: np.ndarray) -> Batch:
-        return self.make_batch(indices, micro_batch_rng(0, 0, 0))
-
     def forward_and_backward(self, indices: np.ndarray) -> float:
         """Compute the gradients of a micro-batch and return the seconds."""
         with timed(self.accelerator) as seconds:
-            batch = {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices).items()}
+            batch = self.make_batch(indices, micro_batch_rng(0, 0, 0))
+            batch = {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}
             with self.accelerator.autocast():
                 loss = self.objective(batch, self.objective.normalizers(batch))
             loss.backward()

@@ -114,22 +114,17 @@ def inspect_path(path: str, overrides: Sequence[str] = ()) -> DataDescription:
 def arguments_of(sample: DataSample, suggestion: Suggestion, overrides: Sequence[str]) -> list[str]:
     """The arguments that make the shipped recipe of a suggestion train on this data instead of its own."""
     shipped = load_recipe(suggestion.recipe).data
-    wanted = {**sample.source, **suggestion.data}
+    wanted, fields = {**sample.source, **suggestion.data}, type(shipped).model_fields
     # what the shipped recipe states about its own data, rather than about how a model reads text
     about_data = {*shipped.keys_of("evaluation_keys"), *shipped.keys_of("own_data_keys")}
-    for name, field_info in type(shipped).model_fields.items():
+    for name, field_info in fields.items():
         is_own = name in about_data and name not in (*shipped.keys_of("encoding_keys"), *wanted)
         if is_own and shipped.is_set(name):
             wanted[name] = field_info.get_default(call_default_factory=True)
-    values = {f"data.{name}": value for name, value in wanted.items() if differs(shipped, name, value)}
+    values = {f"data.{name}": v for name, v in wanted.items() if name in fields and getattr(shipped, name) != v}
     values |= suggestion.others or {}
     given = [argument.partition("=")[0] for argument in overrides]
     return [*(override(key, value) for key, value in values.items() if key not in given), *overrides]
-
-
-def differs(shipped: Any, name: str, value: Any) -> bool:
-    """Whether the section `data` has this key with another value."""
-    return name in type(shipped).model_fields and getattr(shipped, name) != value
 
 
 def facts_of(recipe: Recipe) -> Facts:

@@ -3,7 +3,7 @@
 from kit.errors import RunError
 from kit.recipe.base import Recipe
 from kit.runs.folder import RunFolder
-from kit.training.checkpoint import Checkpoint, Checkpoints
+from kit.training.checkpoint import Checkpoints
 
 
 def changes_length(recipe: Recipe, folder: RunFolder) -> bool:
@@ -16,7 +16,7 @@ def check_length(recipe: Recipe, folder: RunFolder, total_steps: int) -> str:
 
     Raises RunError if it cannot be continued to this length.
     """
-    checkpoint = newest_intact_checkpoint(folder)
+    checkpoint = next(Checkpoints(folder.checkpoints).intact(), None)  # the run continues from it
     done = 0 if checkpoint is None else checkpoint.step
     if folder.is_finished:
         finished = folder.results().get("train", {}).get("steps", done)
@@ -39,8 +39,3 @@ def check_length(recipe: Recipe, folder: RunFolder, total_steps: int) -> str:
                 "(train.early_stopping_patience): it would stop again at once. Start a new run with another patience"
             )
     return f"the run now ends after {total_steps:,} steps, of which {done:,} are done"
-
-
-def newest_intact_checkpoint(folder: RunFolder) -> Checkpoint | None:
-    """The checkpoint that a resumed run continues from."""
-    return next(Checkpoints(folder.checkpoints).intact(), None)

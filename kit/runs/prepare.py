@@ -49,8 +49,11 @@ class Prepared:
     built: BuiltModel
     duplicates: tuple[Duplicates, Mapping[str, Overlap]]
     """Duplicates among the training examples, and what the other splits share with these."""
-    stream_plan: StreamPlan[Any] | None = None
-    """The plan, if the training data is streamed."""
+
+    @property
+    def stream_plan(self) -> StreamPlan[Any] | None:
+        """The plan, if the training data is streamed."""
+        return self.plan if isinstance(self.plan, StreamPlan) else None
 
     @property
     def model(self) -> PreTrainedModel:
@@ -108,7 +111,7 @@ class Prepared:
         encoded = {"train": self.task.encode(rows, self.state, "train"), **self.encoded}
         plan = self.task.plan(encoded["train"].examples, buffer_seed(train.seed, START))
         duplicates = duplicates_of(self.task, splits, encoded)
-        return replace(self, splits=splits, encoded=encoded, plan=plan, duplicates=duplicates, stream_plan=None)
+        return replace(self, splits=splits, encoded=encoded, plan=plan, duplicates=duplicates)
 
     def summary(self) -> list[str]:
         """Lines to print before training: examples, what was left out, the model and the batches."""
@@ -148,13 +151,13 @@ def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: A
     state = task.fit(splits, on_main(lambda: task.build_tokenizers(splits) if tokenizers is None else tokenizers))
     encoded = {split: task.encode(rows, state, split) for split, rows in splits.datasets.items()}
     duplicates = duplicates_of(task, splits, encoded)
+    plan: EpochPlan | StreamPlan[Any]
     if splits.stream is None:
         plan = task.plan(encoded["train"].examples)
-        return Prepared(recipe, task, splits, state, encoded, plan, build_model(task, state), duplicates)
-    process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
-    stream_plan = task.stream_plan(splits, state, process, processes)
-    built = build_model(task, state)
-    return Prepared(recipe, task, splits, state, encoded, stream_plan, built, duplicates, stream_plan)
+    else:
+        process, processes = (0, 1) if accelerator is None else (accelerator.process_index, accelerator.num_processes)
+        plan = task.stream_plan(splits, state, process, processes)
+    return Prepared(recipe, task, splits, state, encoded, plan, build_model(task, state), duplicates)
 
 
 def duplicates_of(

@@ -36,7 +36,9 @@ def find_request(
     called with a note if the name is ambiguous. Raises KitError if there is no such recipe, or if it has mistakes.
     """
     if not isinstance(source, str | Path):
-        return Request(change_recipe(source, overrides, rows), None)
+        if is_loaded(source) and not overrides and rows is None:
+            return Request(source, None)
+        return Request(load_recipe(source, overrides, rows=rows), None)
     folder, name = Path(source), str(source)
     if (folder / "recipe.yaml").is_file():
         if recipe_exists(name):
@@ -48,13 +50,6 @@ def find_request(
         recipe = recipe if rows is None else load_recipe(recipe, rows=rows)
         return Request(recipe, Path("runs") / on_hub.repo.rpartition("/")[2])
     return Request(open_recipe(source, overrides, rows), Path("runs") / folder.stem)
-
-
-def change_recipe(source: Mapping[str, Any] | Recipe, overrides: Overrides, rows: Mapping[str, Any] | None) -> Recipe:
-    """The recipe with these sections, or this loaded recipe, changed by `overrides` and with `rows` as its data."""
-    if is_loaded(source) and not overrides and rows is None:
-        return source
-    return load_recipe(source, overrides, rows=rows)
 
 
 def output_of(request: Request, output: str | Path | None) -> Path:

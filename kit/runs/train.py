@@ -162,9 +162,17 @@ def resolve_micro_batches(
     number = requested + -requested % processes if sharding.is_requested() and requested > 1 else requested
     if resume and folder.recipe_file.is_file():
         saved = folder.recipe()
-        number = saved.train.micro_batches
-        if requested > number:
-            number = increase_micro_batches(saved, requested, folder, reporter)
+        number = max(requested, before := saved.train.micro_batches)
+        if number > before and (key := saved.data.fixes_micro_batches):
+            raise RunError(
+                f"{folder.path}: train.micro_batches was {before}, now {number}. With data.{key} it cannot change "
+                "within a run"
+            )
+        if number > before:
+            reporter.print(
+                f"Splitting each step into {number} micro-batches from here on, instead of {before}. Batches stay the "
+                "same; dropout masks differ"
+            )
         if number < processes:
             raise RunError(
                 f"{folder.path} splits each step into {number} micro-batch{'es' * (number > 1)} "
@@ -178,23 +186,6 @@ def resolve_micro_batches(
             f"train.micro_batches={number}"
         )
     return recipe.with_values("train", micro_batches=number)
-
-
-def increase_micro_batches(saved: Recipe, number: int, folder: RunFolder, reporter: Reporter) -> int:
-    """Return this number of micro-batches for the rest of a run, and announce the change.
-
-    Raises RunError if the batches of its data depend on the number.
-    """
-    if key := saved.data.fixes_micro_batches:
-        raise RunError(
-            f"{folder.path}: train.micro_batches was {saved.train.micro_batches}, now {number}. With data.{key} "
-            "it cannot change within a run"
-        )
-    reporter.print(
-        f"Splitting each step into {number} micro-batches from here on, instead of {saved.train.micro_batches}. "
-        "Batches stay the same; dropout masks differ"
-    )
-    return number
 
 
 def describe_processes(accelerator: Accelerator) -> str:

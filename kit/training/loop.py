@@ -171,15 +171,13 @@ class Loop:
 
     def _local_micro_batches(self) -> list[tuple[int, Batch]]:
         """The micro-batches of the next step that this process computes, with their numbers."""
-        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
-        return [
-            (j, {name: tensor.to(self.accelerator.device) for name, tensor in self._batch(indices, j).items()})
-            for j, indices in enumerate(self.plan.step(self.progress.step))
-            if j % processes == rank
-        ]
-
-    def _batch(self, indices: np.ndarray, j: int) -> Batch:
-        return self.make_batch(indices, micro_batch_rng(self.recipe.train.seed, self.progress.step, j))
+        rank, processes, step = self.accelerator.process_index, self.accelerator.num_processes, self.progress.step
+        batches = []
+        for j, indices in enumerate(self.plan.step(step)):
+            if j % processes == rank:
+                batch = self.make_batch(indices, micro_batch_rng(self.recipe.train.seed, step, j))
+                batches.append((j, {name: tensor.to(self.accelerator.device) for name, tensor in batch.items()}))
+        return batches
 
     def _sync_step(self, batches: list[tuple[int, Batch]]) -> tuple[list[float], list[int], bool, bool]:
         """Reduce what all processes must agree on before a step: the totals of the normalizers, token counts

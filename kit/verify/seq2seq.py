@@ -1,13 +1,7 @@
-"""The proofs about encoder-decoders, and `verify_model`, which runs them on a model without a recipe."""
+"""The proofs about encoder-decoders."""
 
-from transformers import PreTrainedModel
-
-from kit.data.text.tokenizer import Tokenizers
-from kit.pretrained.positions import position_limit
-from kit.training.objective import Batch
 from kit.verify import forward, generation, learning, marian, vocabulary
-from kit.verify.proof import Check, Proof
-from kit.verify.subject import Subject, random_batch, small_batch
+from kit.verify.proof import Proof
 
 PROOFS: tuple[Proof, ...] = (
     vocabulary.tokenizers_fit,
@@ -29,15 +23,3 @@ PROOFS: tuple[Proof, ...] = (
     learning.every_gradient,
     learning.overfitting,
 )
-
-
-def verify_model(
-    model: PreTrainedModel, tokenizers: Tokenizers | None = None, batch: Batch | None = None, seed: int = 0
-) -> list[Check]:
-    """Run every proof that applies to a model, on a right-padded batch or on random tokens.
-
-    The model is not changed.
-    """
-    batch = random_batch(model, seed) if batch is None else small_batch(batch, position_limit(model.config))
-    subject = Subject(model, batch, seed, tokenizers)
-    return [proof(subject) for proof in PROOFS if proof.applies(subject)]

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.proofs import verify_model
 from torch import Tensor, nn
 from transformers import AutoModel, AutoModelForSeq2SeqLM
 
@@ -19,7 +20,6 @@ from kit.models import (
     register_models,
 )
 from kit.verify.marian import as_marian
-from kit.verify.seq2seq import verify_model
 
 SMALL: dict[str, Any] = {
     "vocab_size": 40,

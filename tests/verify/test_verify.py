@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from rich.console import Console
+from support.proofs import verify_model
 from support.recipes import write_recipe
 from torch import Tensor, nn
 
@@ -26,7 +27,7 @@ from kit.training.objective import Batch, Seq2SeqObjective
 from kit.verify import learning
 from kit.verify.generation import perturb_parameters
 from kit.verify.proof import Check, equal_within, max_or_nan, table
-from kit.verify.seq2seq import PROOFS, verify_model
+from kit.verify.seq2seq import PROOFS
 from kit.verify.subject import Subject, random_batch, small_batch, tiny_config
 
 Model = RNNSeq2SeqForConditionalGeneration
