@@ -53,6 +53,7 @@ class Cost:
 
     @property
     def seconds_of_training(self) -> float:
+        """Estimated seconds of all steps, without evaluations."""
         return self.seconds_per_step * self.total_steps
 
 

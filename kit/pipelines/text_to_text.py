@@ -197,7 +197,10 @@ class TextToTextPipeline(Pipeline):
             )
 
     def _code(self, side: str, language: str | None) -> str | None:
-        """The code of a language, by default that of the task or the tokenizer for a side ("src" or "tgt")."""
+        """The code of a language, by default that of the task or the tokenizer for a side ("src" or "tgt").
+
+        None if nothing names a language and none is needed. Raises ValueError for an unknown or missing one.
+        """
         saved = self.tokenizer.init_kwargs
         names = saved.get(CODES) or {}
         name = language or self.direction[side == "tgt"] or (None if names else saved.get(f"{side}_lang"))

@@ -39,13 +39,14 @@ def evaluate(
     *,
     data: Mapping[str, Any] | None = None,
 ) -> Evaluation:
-    """Figures and predictions of a run's best model on a split of its data; `run` is a folder, or a run on the Hub.
+    """Evaluate a run's best model on a split of its data, or on other data; returns figures and predictions.
 
-    The default split is test; of other data that has a single split, such as a file, it is that one. `overrides` change
-    the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`. Of other data, every row is evaluated:
-    nothing is held out of it, and the filters for training data do not apply. `data` is other data, too: the rows of
-    splits, as for `kit.train`. `report` is called with the split, and with the notes on rows that are left out. Nothing
-    is written. Raises KitError if the run has no model yet, the data has no such split, or an override is wrong.
+    `run` is a run folder, or a run on the Hub. Without `split`, it is test, or the only split of other data, such as a
+    file. `overrides` change the run's recipe for this evaluation: `eval.num_beams=5`, `data.path=…`. `data` has rows
+    from Python, by split, as for `kit.train`. Every row of other data is evaluated: none is held out, and the filters
+    for training data do not apply. `report` is called with a line about the split, and with notes on rows that are left
+    out. Nothing is written. Raises KitError if the run has no model yet, the data has no such split, or an override is
+    wrong.
     """
     overrides = [*(overrides or []), *([] if data is None else [f"data.path={IN_MEMORY}"])]
     folder = RunFolder.open(resolve_folder(run), overrides)
