@@ -24,9 +24,12 @@ from kit.tasks.base import Task
 from kit.tasks.stages import Encoded, TaskState, TextTokens, TokenView
 
 EXAMPLES = 3
+"""Examples that are shown."""
 UNKNOWN_RATE_WARNING = 0.01
+"""Share of unknown tokens from which there is a warning: one in a hundred is one in every few sentences."""
 CASE_SENSITIVE_METRICS = ("bleu", "chrf", "ter", "exact_match", "token_accuracy", "cider")
 PARTS = ("embeddings", "encoder", "decoder", "attention", "output", "other")
+"""Kinds of modules whose parameters are counted."""
 
 
 def inspect_recipe(recipe: Recipe) -> Inspection:

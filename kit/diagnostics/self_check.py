@@ -97,7 +97,7 @@ def learning(prepared: Prepared, device: torch.device) -> Finding:
         optimizer.step()
         optimizer.zero_grad()
     seconds = time.perf_counter() - start
-    first, last = losses[0], sum(losses[-5:]) / 5
+    first, last = losses[0], sum(losses[-5:]) / 5  # the loss of a single batch of 32 varies too much
     text = f"the loss of a tiny model went from {first:.2f} to {last:.2f} in {len(losses)} steps, {seconds:.1f} s"
     if last <= LEARNED * first:  # false for NaN
         return Finding(f"learning on {device}", "ok", text)

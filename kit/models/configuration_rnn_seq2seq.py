@@ -18,6 +18,7 @@ CONTEXT_DESTINATIONS = ("input", "state", "readout", "next_layer")
 
 Cell = Literal["rnn", "lstm", "gru"]
 
+# the smallest and the largest value of each field; see `RNNDecoderConfig.bounds`
 SIZES = dict.fromkeys(
     (
         "hidden_size", "embedding_size", "encoder_hidden_size", "attention_size", "num_attention_heads",

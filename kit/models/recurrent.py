@@ -7,6 +7,8 @@
     state in `generate()`     `RecurrentCache`; `DecodingStep`, for `torch.export`
     base of the models        `RecurrentPreTrainedModel`, `RecurrentGenerationMixin`
 
+It is one file, because every recurrent model is uploaded with all of it, in as few files as possible.
+
 Shapes in comments: batch, time (positions of a sequence), hidden (width of a state in one direction), layers of a
 stack, and width, the last dimension of anything else.
 """

@@ -96,8 +96,8 @@ class RNNEncoder(nn.Module):
         Args:
             states: One state for each position of the source, (batch, source, encoder_size).
             hidden, cell: Final states of the layers, (batch, encoder layers, encoder_size); only an LSTM has a `cell`.
-            memory_mask: True where there is a state to attend to, (batch, source), if the decoder's
-                `encoder_attention_mask` does not tell.
+            memory_mask: True where there is a state to attend to, (batch, source); it replaces the decoder's
+                `encoder_attention_mask` where states do not correspond to tokens of the source.
             hidden_states: Input and outputs of the layers, for `output_hidden_states`.
             output_hidden_states: Whether to return them; by default as in the config.
         """

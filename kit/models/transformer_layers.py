@@ -55,7 +55,7 @@ def sinusoids(position: Tensor, frequencies: Sequence[float]) -> Tensor:
     return torch.cat([angle.sin(), angle.cos()], dim=-1)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=8)  # a program uses a few: for each power of two, dtype and device
 @torch.inference_mode(False)  # a table that is made while decoding must serve training too
 def sinusoid_table(length: int, frequencies: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
     """The sinusoids of positions 0 to length − 1, made on the CPU: Apple GPUs have no float64."""

@@ -141,7 +141,7 @@ class TextToTextPipeline(Pipeline):
     _load_image_processor = False
     _load_feature_extractor = False
     _pipeline_calls_generate = True
-    _default_generation_config = GenerationConfig(max_new_tokens=256, num_beams=4)
+    _default_generation_config = GenerationConfig(max_new_tokens=256, num_beams=4)  # as in transformers 4
     return_name: str
     needs_languages = False
     """Whether a model with language codes is rejected if neither the call nor its tokenizer selects the languages."""

@@ -94,7 +94,7 @@ def largest_difference(
     model: PreTrainedModel, other: PreTrainedModel, texts: list[str], tokenizers: Tokenizers
 ) -> float:
     """The largest difference of two models' logits, relative to the largest logit."""
-    largest, scale = 0.0, 1e-12
+    largest, scale = 0.0, 1e-12  # so that logits of zero divide nothing by zero
     for text in texts:
         pairs = zip(logits(model, text, tokenizers), logits(other, text, tokenizers), strict=True)
         for first, second in pairs:

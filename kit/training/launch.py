@@ -48,7 +48,8 @@ LOST_PEER_ERRORS = (
 """Parts of error messages, mostly of gloo and NCCL, that mean that a peer process has exited."""
 
 SECONDS_TO_SAVE = 600
-"""How long processes may take to write their checkpoint after a signal, before they are killed."""
+"""How long processes may take to write their checkpoint after a signal, before they are killed: a large one on a slow
+disk takes minutes."""
 
 
 def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
@@ -84,7 +85,6 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
         rdzv_backend="c10d",
         rdzv_endpoint="127.0.0.1:0",
         max_restarts=0,
-        monitor_interval=0.1,
         shutdown_timeout=SECONDS_TO_SAVE,
     )
     with scratch_folder("kit-launch-") as folder:
@@ -95,7 +95,7 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
             codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
             return show_failure(codes, read_failures(folder))
         except SignalException as stop:  # forwarded to the processes, which have saved and exited
-            return 128 + int(stop.sigval)
+            return 128 + int(stop.sigval)  # as shells do
     return 0
 
 

@@ -231,4 +231,5 @@ def prediction_head(model: PreTrainedModel) -> str:
 
 def logits_match(logits: Tensor, others: Tensor) -> bool:
     """Whether two tensors of logits are equal up to rounding."""
+    # far above the rounding of float32, and far below what a factor or a cap on the logits changes
     return logits.shape == others.shape and torch.allclose(logits, others, rtol=1e-4, atol=1e-5)

@@ -28,7 +28,7 @@ def explain_out_of_memory(recipe: Recipe, loop: Loop) -> Iterator[None]:
             raise
         train = recipe.train
         name = "tokens_per_batch" if train.batch_size is None else "batch_size"
-        reason = first_line(error)[:150]
+        reason = first_line(error)[:150]  # torch adds the state of its allocator
         raise TrainingFailed(
             f"memory ran out after step {loop.progress.step} ({reason}). The same steps need less memory in more "
             f"micro-batches: train.micro_batches={2 * train.micro_batches}, also with --resume. Or lower train.{name} "
