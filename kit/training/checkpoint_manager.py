@@ -127,7 +127,7 @@ class CheckpointManager:
             self.accelerator.scaler.load_state_dict(state["scaler"])
         self.plan.restore(state["plan"])
         self.trained_objective.load_carried_state(checkpoint.carried_state())
-        return Progress(**state["progress"])
+        return Progress(**{**state["progress"], "world_size": self.accelerator.num_processes})
 
     def load_best(self, best_step: int | None) -> None:
         """Load the weights of the best step into the objective's model.

@@ -77,7 +77,7 @@ class Loop:
     callbacks: tuple[Callback, ...] = ()
 
     def __post_init__(self) -> None:
-        self.progress = Progress()
+        self.progress = Progress(world_size=self.accelerator.num_processes)
         self.sharded = is_sharded(self.trained_objective)
         self.prepared: Any = (
             self.trained_objective if self.sharded else self.accelerator.prepare_model(self.trained_objective)

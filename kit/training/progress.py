@@ -17,6 +17,7 @@ class Progress:
     best_step: int | None = None
     evaluated_step: int = -1
     stale_evaluations: int = 0
+    world_size: int = 1  # processes that wrote the checkpoint, for whoever reads its state.json
 
     def record(self, step: int, value: float | None, loss: float | None, greater: bool) -> bool:
         """Record the selection metric and the loss of a step; returns whether it is the best so far.
