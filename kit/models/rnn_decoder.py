@@ -181,7 +181,7 @@ class Readout(nn.Module):
     """Turns the decoder's state into the output layer's input.
 
     It is the state itself, or a tanh layer over the state and, where they are asked for, the context (`context_to:
-    [readout]`) and the decoder's input (`readout_embedding`). A tied output layer of another width needs the layer, too.
+    [readout]`) and the decoder's input (`readout_embedding`). A tied output layer of another width needs it, too.
     """
 
     def __init__(self, config: RNNDecoderConfig):
