@@ -351,7 +351,7 @@ def test_what_save_to_disk_wrote_and_rare_labels_are_loaded(tmp_path: Path) -> N
     DatasetDict({"train": rows.cast_column("label", ClassLabel(names=["x", "y"]))}).save_to_disk(tmp_path / "saved")
     assert sample_data(str(tmp_path / "saved")).columns[1].kind == "labels"
     path = write(tmp_path / "rare", a_csv="text,label\n" + TABLE + "what,maybe\n") / "a.csv"
-    assert 'data.label_names=[maybe, no, yes]' in inspect_path(str(path)).proposals[0].arguments
+    assert "data.label_names=[maybe, no, yes]" in inspect_path(str(path)).proposals[0].arguments
 
 
 def test_a_dataset_on_the_hub_is_sampled_with_its_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
