@@ -203,7 +203,7 @@ def _columns(maps: int, aspect: float) -> int:
 
     def cost(columns: int) -> float:
         rows = math.ceil(maps / columns)
-        return abs(math.log(aspect * columns / rows / 1.4)) + 0.1 * (rows * columns - maps)
+        return abs(math.log(aspect * columns / rows / 1.4)) + 0.2 * (rows * columns - maps)
 
     return min(range(1, maps + 1), key=cost)
 
