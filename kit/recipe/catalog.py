@@ -1,5 +1,6 @@
 """The recipes and model card templates that ship with kit, in a wheel or a source tree."""
 
+import re
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
@@ -40,6 +41,10 @@ def recipe_exists(name: str) -> bool:
         return False
 
 
+NOT_RECIPES = re.compile(r"\.(csv|tsv|txt|jsonl|parquet|arrow|feather|xlsx|conll|npz)(\.gz)?$", re.IGNORECASE)
+DATA_HINT = "If it is data, `kit data {path}` prints the command that trains on it."
+
+
 def find_recipe(path_or_name: str | Path) -> Path:
     """The file that a path or name refers to: an existing file, or else a shipped recipe.
 
@@ -50,6 +55,8 @@ def find_recipe(path_or_name: str | Path) -> Path:
     path = Path(path_or_name)
     shown = printable(path_or_name)
     if _is_file(path):
+        if NOT_RECIPES.search(shown):
+            raise RecipeError(f"{shown} is not a recipe. {DATA_HINT.format(path=shown)}")
         return path
 
     recipes = shipped_recipes()
@@ -63,7 +70,10 @@ def find_recipe(path_or_name: str | Path) -> Path:
             f'the recipe name "{shown}" is ambiguous: it matches {", ".join(matches)}. Use one of these names.'
         )
     if shown and _is_folder(path):
-        raise RecipeError(f"{shown} is a folder; name the recipe file in it, for example {shown}/recipe.yaml.")
+        raise RecipeError(
+            f"{shown} is a folder; name the recipe file in it, for example {shown}/recipe.yaml. "
+            f"{DATA_HINT.format(path=shown)}"
+        )
     known = [full.rpartition("/")[2] for full in recipes] + list(recipes)
     hint = did_you_mean(name, known) or " `kit recipes` lists the shipped recipes."
     raise RecipeError(f'no recipe "{shown}": there is no such file, and no shipped recipe has this name.{hint}')

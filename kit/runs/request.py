@@ -44,7 +44,8 @@ def find_request(
         if recipe_exists(name):
             report(f"{name}: using the run folder of this name, not the shipped recipe")
         return Request(open_recipe(folder / "recipe.yaml", overrides, rows), folder)
-    on_hub = None if recipe_exists(name) or name.endswith((".yaml", ".yml")) else parse_repo_id(name)
+    is_local = folder.is_file() or recipe_exists(name) or name.endswith((".yaml", ".yml"))
+    on_hub = None if is_local else parse_repo_id(name)
     if on_hub is not None and "/" in on_hub.repo:
         recipe = recipe_of(on_hub, as_arguments(overrides))
         recipe = recipe if rows is None else load_recipe(recipe, rows=rows)

@@ -3,6 +3,8 @@
 import pytest
 from support.recipe_texts import VALID, changed, error_of
 
+from kit.errors import RecipeError
+from kit.runs.request import find_request
 from kit.tasks.registry import load_recipe
 
 
@@ -250,6 +252,10 @@ def test_files_that_are_not_recipes_are_rejected(write_file, tmp_path):
     (tmp_path / "nul.yaml").write_bytes(b"task: \0")
     assert "no such file" in error_of("missing.yaml")
     assert "folder is a folder" in error_of("folder")
+    assert "`kit data folder` prints the command that trains" in error_of("folder")
+    (tmp_path / "folder" / "reviews.csv").write_text("text,label\n", encoding="utf-8")
+    with pytest.raises(RecipeError, match=r"If it is data, `kit data folder/reviews.csv` prints the command"):
+        find_request("folder/reviews.csv")  # not a name on the Hub
     assert "latin.yaml, line 1: byte 0xe9 is not UTF-8" in error_of("latin.yaml")
     assert "nul.yaml, line 1: the file contains a NUL byte" in error_of("nul.yaml")
     assert "r.yaml is empty" in error_of(write_file("# only a comment\n"))
