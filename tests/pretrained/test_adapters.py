@@ -158,7 +158,9 @@ def test_adapter_is_checked_without_kit_before_sharing(
     hub: HubServer, workspace: Path, runs: dict[str, Path], tmp_path: Path, method: str
 ) -> None:
     publish(hub, "tester/base", workspace / "base/model")
-    notes = build_and_check(runs[method], tmp_path, Destination("tester/adapter"), ["hub.base_model=tester/base"])
+    notes: list[str] = []
+    overrides = ["hub.base_model=tester/base"]
+    build_and_check(runs[method], tmp_path, Destination("tester/adapter"), overrides, notes.append)
     assert notes[-1] == "loaded without kit, it computes what the run does (logits)"
 
 
@@ -174,7 +176,7 @@ def test_an_adapter_that_computes_something_else_is_not_shared(
 
     monkeypatch.setattr("kit.sharing.push.build_folder", build_something_else)
     with pytest.raises(HubError, match="nothing was published: loaded without kit, the model computes other logits"):
-        build_and_check(runs["lora"], tmp_path, Destination("tester/adapter"), [])
+        build_and_check(runs["lora"], tmp_path, Destination("tester/adapter"), [], lambda note: None)
 
 
 def crash_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
@@ -310,7 +312,8 @@ def test_encoder_decoders_of_kit_take_adapters(hub: HubServer, tiny_recipe: Path
     (tmp_path / "ready").mkdir()
     publish(hub, "tester/base", base / "model")
     named = ["hub.base_model=tester/base"]
-    notes = build_and_check(run, tmp_path / "ready", Destination("tester/adapter"), named)
+    notes: list[str] = []
+    build_and_check(run, tmp_path / "ready", Destination("tester/adapter"), named, notes.append)
     assert notes[-1].startswith("loaded without kit, it computes what the run does (logits")
     assert "beams" in notes[-1]
     card = (tmp_path / "ready" / "README.md").read_text()
