@@ -5,14 +5,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
+import yaml
 from conftest import RunKit
 from support.hub_server import HubServer
 from support.malicious import CANARY, KINDS, ON_HUB, Attack, observed, tree
 from support.mutations import problem_of
 
 import kit
-from kit import KitError
+from kit import DataError, KitError
+from kit.data.sources import load_from_hub
+from kit.tasks.translation.recipe import TranslationData
 
 NAME = "mallory/model"
 PIPELINE = ("pipeline",)
@@ -142,3 +146,32 @@ def test_every_malicious_repository_by_every_command(kind: str, command: str, ch
 @pytest.mark.parametrize("kind", KINDS | ON_HUB)
 def test_every_malicious_folder_by_every_command(kind: str, command: str, check: Check) -> None:
     check((KINDS | ON_HUB)[kind], (COMMANDS | OF_FOLDERS)[command], False)
+
+
+@pytest.mark.parametrize("file", ["{secrets}/train.tsv", "../secrets/train.tsv", "{host}/train.csv", "train.csv"])
+@pytest.mark.parametrize("place", ["README.md", ".huggingface.yaml"])
+def test_a_dataset_on_the_hub_names_no_file_elsewhere(
+    file: str, place: str, hub: HubServer, foreign: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The card of a dataset lists its data files, and `datasets` follows every path and address."""
+    for name, value in {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": False, "HF_DATASETS_CACHE": tmp_path}.items():
+        monkeypatch.setattr(datasets.config, name, value)
+    secrets = tmp_path / "secrets"
+    secrets.mkdir()
+    (secrets / "train.tsv").write_text(f"source\ttarget\n{CANARY}\tx\n", encoding="utf-8")
+    named = file.format(secrets=secrets, host=foreign.storage)
+    configs = yaml.safe_dump(
+        {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": named}]}]}
+    )
+    content = f"---\n{configs}---\n" if place == "README.md" else configs
+    hub.put("mallory/data", {place: content.encode(), "train.csv": b"source,target\na,b\n"}, kind="dataset")
+    data = TranslationData(path="mallory/data")
+    with observed() as touched:
+        if file == "train.csv":
+            assert load_from_hub(data, Path("mallory/data"))["train"].to_list() == [{"source": "a", "target": "b"}]
+        else:
+            with pytest.raises(DataError, match=r"outside of the repository|could not be loaded"):
+                load_from_hub(data, Path("mallory/data"))
+    assert not [path for path in touched.files if path.startswith(str(secrets))]
+    assert hub.authorized <= {"127.0.0.1"}
+    assert not foreign.authorized

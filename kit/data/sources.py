@@ -162,18 +162,11 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
     has_extension = "/" not in data.path and re.fullmatch(r"\.[A-Za-z]{2,5}", path.suffix)
     if not looks_like_hub_id(data.path) or has_extension or file_extension(path) in EXTENSIONS:
         raise missing
-    from datasets import load_dataset_builder
+    from datasets import load_dataset
     from huggingface_hub.constants import is_offline_mode
 
     try:
-        builder = load_dataset_builder(data.path, data.name, revision=data.revision)
-        check_data_files(builder, data.path)
-        if streaming:
-            return builder.as_streaming_dataset()
-        builder.download_and_prepare()
-        return builder.as_dataset()
-    except DataError:
-        raise
+        return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
     # datasets, fsspec and pyarrow raise dozens of types here; all mean that the data is unavailable
     except Exception as error:
         if is_in_folder(data.path) and (is_transient(error) or is_offline_mode()):
@@ -183,18 +176,6 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
             f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "
             f"{one_line(error)}"
         ) from error
-
-
-def check_data_files(builder: Any, repo: str) -> None:
-    """Raise DataError if the card of a dataset names data files outside of its repository: `datasets` would read any
-    file of this machine, or of another host."""
-    for split, files in (builder.config.data_files or {}).items():
-        for file in map(str, files):
-            if not file.rpartition("::")[2].startswith(f"{builder.base_path}/"):  # "zip://member::archive"
-                raise DataError(
-                    f"data.path: the repository {repo} names the file {file!r} as its split {split!r}, which is "
-                    "outside of the repository. Nothing was read."
-                )
 
 
 def split_names(data: "DataSection", available: Collection[str]) -> dict[str, str]:

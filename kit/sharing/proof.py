@@ -32,6 +32,7 @@ from kit.sharing.folder import is_adapter
 from kit.sharing.published import check_base_code, own_code
 from kit.system.files import read_json, read_json_lines
 from kit.system.json_files import write_json
+from kit.system.load_errors import one_line_errors
 from kit.system.outputs import scratch_folder
 
 MAX_EXAMPLES = 4  # rows that the process without kit computes; a wrong weight or missing file shows in one
@@ -145,9 +146,10 @@ def difference(expected: ProbeOutput, actual: ProbeOutput) -> str | None:
 
 def loader_of(config: dict[str, Any]) -> str:
     """The class of transformers that loads a model: an Auto class if it has its own code, else its architecture."""
-    auto_classes = [name for name in config.get("auto_map", {}) if name.startswith("AutoModelFor")]
-    architecture = (config.get("architectures") or ["AutoModel"])[0]
-    return auto_classes[0] if auto_classes else architecture if hasattr(transformers, architecture) else "AutoModel"
+    auto_map, architectures = config.get("auto_map"), config.get("architectures")
+    names = [name for name in auto_map if name.startswith("AutoModelFor")] if isinstance(auto_map, dict) else []
+    names += filter(None, map(str, architectures)) if isinstance(architectures, list) else []
+    return next((name for name in names if hasattr(transformers, name)), "AutoModel")
 
 
 def example_inputs(model: PreTrainedModel, tokens: dict[str, Tensor] | None) -> dict[str, Tensor]:
@@ -193,20 +195,21 @@ def example_rows(run: Path) -> list[dict[str, Any]]:
 def example_texts(rows: list[dict[str, Any]]) -> list[str]:
     """The texts of examples, truncated to keep the check short."""
     cells = [row[name] for row in rows for name in _TEXT_COLUMNS if row.get(name)][:MAX_EXAMPLES]
-    texts = [" ".join(text) if isinstance(text, list) else str(text) for text in cells]
+    texts = [" ".join(map(str, text)) if isinstance(text, list) else str(text) for text in cells]
     return [text[:MAX_TEXT_LENGTH] for text in texts] or ["one", "one two", "one two three"]
 
 
 def pipeline_calls(config: dict[str, Any], rows: list[dict[str, Any]]) -> tuple[str, list[Any]]:
     """The task of a pipeline whose code is saved with the model, and its inputs for the examples."""
-    tasks = config.get("custom_pipelines") or {}
+    tasks = config.get("custom_pipelines")
+    tasks = tasks if isinstance(tasks, dict) else {}
     if TRANSLATION in tasks:
         directed = any("direction" in row for row in rows)  # the pipeline would need languages
-        return TRANSLATION, [] if directed else [
-            row["source"][:MAX_TEXT_LENGTH] for row in rows if row["source"].strip()
-        ]
+        texts = [] if directed else [row.get("source") for row in rows]
+        return TRANSLATION, [text[:MAX_TEXT_LENGTH] for text in texts if isinstance(text, str) and text.strip()]
     if question_answering.TASK in tasks:
-        return question_answering.TASK, [{key: row[key] for key in ("question", "context")} for row in rows]
+        questions = [{key: row.get(key) for key in ("question", "context")} for row in rows]
+        return question_answering.TASK, [row for row in questions if all(isinstance(row[key], str) for key in row)]
     return "", []
 
 
@@ -222,6 +225,19 @@ def base_with_code(base: Path | None) -> Iterator[str]:
         for name, source in own_code().items():
             shutil.copyfile(source, temporary / name)
         yield str(temporary)
+
+
+def reads_text(model: PreTrainedModel) -> bool:
+    """Whether the input of a model is tokens, and not an image or a series."""
+    return bool(model.main_input_name == "input_ids")
+
+
+def encode(model_folder: Path, texts: list[str]) -> dict[str, Tensor]:
+    """A batch of texts, as the tokenizer of a model encodes it."""
+    tokenizer = read_tokenizer(str(model_folder))
+    if tokenizer.pad_token is None:
+        tokenizer.pad_token = tokenizer.eos_token
+    return dict(tokenizer(texts, padding=True, return_tensors="pt"))
 
 
 def check_run(folder: Path, run: Path, model_folder: Path) -> str:
@@ -243,16 +259,11 @@ def check_run(folder: Path, run: Path, model_folder: Path) -> str:
         loader = getattr(transformers, loader_of(config))
     model = load_model(loader, model_folder)
     check_finite(model, "nothing was published")
-    tokens = None
-    if texts:
-        tokenizer = read_tokenizer(str(model_folder))
-        if tokenizer.pad_token is None:
-            tokenizer.pad_token = tokenizer.eos_token
-        tokens = dict(tokenizer(texts, padding=True, return_tensors="pt"))
     task, calls = pipeline_calls(config, rows)
-    inputs = example_inputs(model, tokens)
-    probe = ProbeRequest(str(model_folder), loader.__name__, inputs, texts, task, calls)
-    expected = run_in_process(probe, model, pipeline(task, model_folder, device="cpu") if calls else None)
+    with one_line_errors(model_folder):  # a damaged configuration or tokenizer may fail here first
+        inputs = example_inputs(model, encode(model_folder, texts) if reads_text(model) and texts else None)
+        probe = ProbeRequest(str(model_folder), loader.__name__, inputs, texts, task, calls)
+        expected = run_in_process(probe, model, pipeline(task, model_folder, device="cpu") if calls else None)
     with base_with_code(base) as loadable:
         (actual,) = run_standalone([replace(probe, model=str(folder), base=loadable)])
     if name := difference(expected, actual):

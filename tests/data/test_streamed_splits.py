@@ -112,7 +112,7 @@ def test_a_hub_dataset_streams_shard_by_shard(
     import datasets
     import huggingface_hub
 
-    plain = datasets.load_dataset_builder
+    plain = datasets.load_dataset
     files = {}
     for split, sizes in {"train": [30, 1200, 7], "validation": [4]}.items():
         files[split] = [str(tmp_path / f"{split}-{shard}.parquet") for shard in range(len(sizes))]
@@ -120,13 +120,11 @@ def test_a_hub_dataset_streams_shard_by_shard(
             texts = [{"de": f"{shard} {n}", "en": f"{n} {shard}"} for n in range(size)]
             pq.write_table(pa.table({"translation": texts}), file, row_group_size=100)
 
-    def build(path: str, name: str | None, revision: str | None) -> Any:
+    def load(path: str, name: str | None, revision: str | None, streaming: bool) -> Any:
         assert (path, name, revision) == ("wmt/wmt99", "de-en", None)
-        builder = plain("parquet", data_files=files, cache_dir=str(tmp_path / "cache"))
-        builder.base_path = str(tmp_path)  # the repository
-        return builder
+        return plain("parquet", data_files=files, streaming=streaming, cache_dir=str(tmp_path / "cache"))
 
-    monkeypatch.setattr(datasets, "load_dataset_builder", build)
+    monkeypatch.setattr(datasets, "load_dataset", load)
     info = huggingface_hub.hf_api.DatasetInfo(
         id="wmt/wmt99", sha="c0ffee", private=False, downloads=0, likes=0, tags=[]
     )

