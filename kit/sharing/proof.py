@@ -37,6 +37,7 @@ from kit.system.outputs import scratch_folder
 
 MAX_EXAMPLES = 4  # rows that the process without kit computes; a wrong weight or missing file shows in one
 MAX_TEXT_LENGTH = 200  # characters
+MAX_TOKENS = 64
 _TOLERANCE = 1e-5  # float32 rounding: both processes run the same operations, but not necessarily the same kernels
 _TEXT_COLUMNS = ("source", "text", "prompt", "question", "tokens")
 
@@ -155,12 +156,15 @@ def loader_of(config: dict[str, Any]) -> str:
 def example_inputs(model: PreTrainedModel, tokens: dict[str, Tensor] | None) -> dict[str, Tensor]:
     """Inputs for a model: `tokens` if it reads text, otherwise random images or series, and random decoder inputs.
 
-    Tokens are truncated to at most 64 and to the positions of the model; the seed is fixed.
+    Tokens are truncated to MAX_TOKENS and to the positions of the model, of which generated tokens need some, too, if
+    they follow the input. The seed is fixed.
     """
     random = torch.Generator().manual_seed(0)
     config = model.config
     if tokens is not None:
-        limit = min(getattr(config, "max_position_embeddings", None) or 64, 64)
+        positions = getattr(config, "max_position_embeddings", None) or MAX_TOKENS
+        continues = model.can_generate() and not config.is_encoder_decoder
+        limit = max(1, min(MAX_TOKENS, positions - standalone.NEW_TOKENS if continues else positions))
         inputs = {name: tensor[:, :limit] for name, tensor in tokens.items()}
         if reads_turns(config):  # (batch, turns, tokens)
             inputs = {name: tensor.unsqueeze(1) for name, tensor in inputs.items()}

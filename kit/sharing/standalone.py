@@ -11,6 +11,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
+NEW_TOKENS = 12
+"""Length of the outputs of a beam search."""
+
 
 class _BlockKit:
     """Makes every import of kit fail."""
@@ -31,7 +34,7 @@ def model_outputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         if model.can_generate():
             encoder_inputs = {name: value for name, value in inputs.items() if not name.startswith("decoder_")}
             tensors["beams"] = model.generate(
-                **encoder_inputs, num_beams=3, num_return_sequences=2, max_new_tokens=12, do_sample=False
+                **encoder_inputs, num_beams=3, num_return_sequences=2, max_new_tokens=NEW_TOKENS, do_sample=False
             )
     return {name: value.detach().clone().contiguous() for name, value in tensors.items()}
 
