@@ -9,5 +9,5 @@ SOURCE = ("input_ids", "attention_mask", "pixel_values", "pixel_mask")
 
 
 def source_of(batch: Batch) -> Batch:
-    """The encoder inputs that a batch has."""
+    """The tensors of a batch that an encoder reads, by name."""
     return {name: batch[name] for name in SOURCE if name in batch}

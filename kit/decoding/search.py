@@ -102,7 +102,8 @@ class DrawnTokens(LogitsProcessor):
             self._last = None
 
     def total(self, sequences: Tensor, row: int, length: int) -> float:
-        """The sum over the first `length` tokens of a row of the finished sequences."""
+        """The sum of the log-probabilities of the first `length` tokens that were drawn for a row; `sequences` are what
+        `generate()` has returned."""
         self._take(sequences[:, -1])
         return sum(float(step[row]) for step in self._steps[:length])
 

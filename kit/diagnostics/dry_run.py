@@ -76,7 +76,7 @@ def inspect_recipe(recipe: Recipe) -> Inspection:
 
 
 def start_token(prepared: Prepared) -> str | None:
-    """The first decoder input; None for a model without a decoder."""
+    """The token that the decoder starts from, as text; None for a model without a decoder."""
     config = prepared.model.config
     if not getattr(config, "is_encoder_decoder", False):
         return None

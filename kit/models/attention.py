@@ -112,7 +112,7 @@ class Attention(nn.Module):
         return query @ key.transpose(-1, -2)
 
     def forward(self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Attend.
+        """Average the values by the softmax of the scores.
 
         Args:
             query: Decoder states (batch, queries, query_size).

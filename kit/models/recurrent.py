@@ -139,7 +139,7 @@ def cell_step(layer: nn.Module, x: Tensor, hidden: Tensor, cell: Tensor | None) 
 def weighted_step(
     layer: nn.RNNBase, x: Tensor, hidden: Tensor, cell: Tensor | None, weights: Any
 ) -> tuple[Tensor, Tensor | None]:
-    """`cell_step` with other weights than those of the forward direction."""
+    """`cell_step` with these weights: those of input and state and the two biases, of one direction of the layer."""
     if isinstance(layer, nn.LSTM):
         assert cell is not None
         return torch.lstm_cell(x, (hidden, cell), *weights)

@@ -77,7 +77,7 @@ def add_adapter(
 
 
 def peft_config(section: PeftSection, model: PreTrainedModel, arguments: dict[str, Any]) -> Any:
-    """The config of peft for the adapter that a recipe describes."""
+    """The config of peft for the adapter that a recipe describes; `arguments` are those that all methods take."""
     from peft import IA3Config, LoraConfig
 
     if section.method == "ia3":

@@ -86,8 +86,10 @@ def model_of(folder: RunFolder) -> tuple[Task[Any, Any], PreTrainedModel, TaskSt
 
 
 def load_weights(model: PreTrainedModel, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Copy the tensors of a checkpoint into a model; those that it does not hold were frozen. Raises RunError if the
-    model has no such tensors."""
+    """Copy the tensors of a checkpoint into a model. Parameters that it does not hold were frozen, and do not change.
+
+    Raises RunError if the model has no tensor of such a name or shape.
+    """
     current = model.state_dict()
     mismatched = sorted(name for name in tensors if name not in current or current[name].shape != tensors[name].shape)
     if mismatched:

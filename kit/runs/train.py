@@ -204,7 +204,8 @@ def build_loop(
     reporter: Reporter,
     callbacks: tuple[Callback, ...] = (),
 ) -> Loop:
-    """The training loop of the task's objective, which evaluates on the validation split."""
+    """Swap slow layers of the model for this device, compile or shard it on request, and build the loop that trains the
+    task's objective and evaluates it on the validation split."""
     recipe, task = prepared.recipe, prepared.task
     swap_layers(prepared.model, accelerator.device, accelerator.mixed_precision != "no")
     if recipe.train.torch_compile:
