@@ -145,6 +145,9 @@ class Loop:
                 self._evaluate()
             if self._saved_step != progress.step:
                 self._save()
+            received = max(gather([self.stop.received]))  # a signal since the last step
+            if received:
+                raise TrainingInterrupted(received, progress.step)
         if progress.best_step is None:
             raise TrainingFailed(f"no evaluation had a finite loss, so there is no model to keep. {ADVICE}")
         if self.sharded:

@@ -7,15 +7,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import RunKit
 from support.processes import ForkedKit
 from support.runs import weight_bytes
 
+from kit import Callback, TrainingState, train
 from kit.runs import finish
+from kit.training.loop import TrainingInterrupted
 
 STEPS = ["train.max_steps=40", "train.save_steps=3", "eval.steps=10", "train.seed=3"]
 
@@ -94,6 +97,21 @@ def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
     assert f"kit train {output} --resume" in stderr
     assert "Traceback" not in stderr
     assert len(list(output.glob("checkpoints/step-*"))) == 1
+
+
+class StopInLastEvaluation(Callback):
+    def on_evaluate(self, state: TrainingState, metrics: Mapping[str, Any]) -> None:
+        if state.step == state.total_steps:
+            signal.raise_signal(signal.SIGTERM)
+
+
+def test_sigterm_in_the_last_evaluation_of_training_stops_the_run(tiny_recipe: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(TrainingInterrupted) as stop:
+        train(tiny_recipe, run, callbacks=[StopInLastEvaluation()], quiet=True)
+    assert (stop.value.signal_number, stop.value.step) == (signal.SIGTERM, 12)
+    assert not (run / "model").exists()
+    assert train(run, run, resume=True, quiet=True).results["train"]["steps"] == 12
 
 
 def test_sigterm_in_the_final_evaluation_prints_how_to_continue(
