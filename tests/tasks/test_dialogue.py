@@ -131,6 +131,26 @@ def test_overlap_is_counted_in_replies(tmp_path: Path) -> None:
     assert any(warning.startswith("validation: 4 of 4 examples have the same") for warning in inspection.warnings)
 
 
+def test_the_vocabulary_has_the_words_of_all_turns(tmp_path: Path) -> None:
+    """Also of turns that are neither replies nor directly before one."""
+    turns = [
+        ["S", "welcome"],
+        ["U", "hello"],
+        ["U", "please"],
+        ["S", "yes"],
+        ["U", "thanks"],
+        ["U", "bye"],
+        ["S", "ciao"],
+    ]
+    line = json.dumps({"turns": turns}) + "\n"
+    (tmp_path / "train.jsonl").write_text(line * 3, encoding="utf-8")
+    (tmp_path / "validation.jsonl").write_text(line, encoding="utf-8")
+    data = {"path": str(tmp_path), "speaker": "S"}
+    task = create_task(make_recipe(tmp_path, "dialogue", data, tokenizer={"train": "word", "min_frequency": 1}))
+    vocabulary = task.build_tokenizers(task.load_splits()).source.get_vocab()
+    assert {f"▁{text}" for _, text in turns} <= vocabulary.keys()
+
+
 def test_contradictory_recipes_are_rejected(tmp_path: Path) -> None:
     for wrong, message in (
         ({**BUILTIN, "speaker": "S"}, "data.speaker: it has no effect with data.target"),

@@ -327,7 +327,7 @@ def test_a_validation_split_without_a_masked_token_is_refused_before_training(tm
         "data": {"path": str(tmp_path), "mlm_probability": 0.001, "block_size": 16, "cache": False},
         "train": {"max_steps": 1, "batch_size": 2},
     }  # fmt: skip
-    with pytest.raises(DataError, match=r"data\.validation: .* so little text in validation that no token"):
+    with pytest.raises(DataError, match="so little text in validation that no token of it is masked"):
         prepare(load_recipe(recipe))
 
 

@@ -1,7 +1,7 @@
 """Dialogues: from lists of turns in several forms to replies with the turns before them."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -127,3 +127,18 @@ def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> 
     for index, turn in enumerate(turns):
         if index > 0 and speaker in (None, turn.speaker):
             yield index, turn.text
+
+
+def new_turns(rows: Iterable[list[str]], replies: Iterable[str]) -> list[str]:
+    """Of the turns of each row, those that are not in the row before it, and always the last one.
+
+    Rows of one dialogue follow one another, and each has the turns of the row before it, its reply, and perhaps more:
+    a speaker may take several turns before the next reply.
+    """
+    new: list[str] = []
+    known: list[str] = []
+    for turns, reply in zip(rows, replies, strict=True):
+        shared = next(n for n in range(len(turns), -1, -1) if turns[:n] == known[len(known) - n :])
+        new += turns[min(shared, len(turns) - 1) :]
+        known = [*turns, reply]
+    return new

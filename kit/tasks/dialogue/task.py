@@ -34,7 +34,7 @@ from kit.pretrained.positions import encode_truncated, position_limit
 from kit.tasks.dialogue.examples import EMPTY, POSITIONS, Conversations, encode_histories, filter_lengths
 from kit.tasks.dialogue.inference import Responder
 from kit.tasks.dialogue.recipe import DialogueRecipe
-from kit.tasks.dialogue.rows import DialogueSteps, in_replies
+from kit.tasks.dialogue.rows import DialogueSteps, in_replies, new_turns
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.tasks.families.seq2seq.text import TextToTextTask
@@ -75,8 +75,8 @@ class Dialogue(TextToTextTask[Conversations]):
         return replace(splits, datasets=DatasetDict(replies))
 
     def vocabulary_texts(self, rows: Dataset) -> list[str]:
-        if self.recipe.data.target is None:  # every turn is a reply, or the last turn before one
-            turns = [turns[-1] for turns in ColumnView(rows, "turns")]
+        if self.recipe.data.target is None:  # a reply is among the turns of the next row
+            turns = new_turns(ColumnView(rows, "turns"), ColumnView(rows, "target"))
         else:
             turns = [turn for turns in ColumnView(rows, "turns") for turn in turns]
         return [*turns, *ColumnView(rows, "target")]

@@ -94,8 +94,8 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         if split != "train" and not encoded.examples.can_be_evaluated:
             data = self.recipe.data
             raise DataError(
-                f"data.{split}: {data.path} has so little text in {split} that no token of it is masked with "
-                f"data.mlm_probability={data.mlm_probability}, so there is nothing to measure. Use more text."
+                f"data.mlm_probability: {data.path} has so little text in {split} that no token of it is masked with "
+                f"{data.mlm_probability}, so there is nothing to measure. Use more text."
             )
         return encoded
 

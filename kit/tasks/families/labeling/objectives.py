@@ -22,6 +22,10 @@ ProblemType = Literal["single_label_classification", "multi_label_classification
 class LabelObjective(Objective):
     """A loss between the logits of a model and labels."""
 
+    def __init__(self, model: PreTrainedModel, label_smoothing: float = 0.0):
+        super().__init__(model)
+        self.label_smoothing = label_smoothing
+
     def output(self, batch: Batch) -> dict[str, Tensor]:
         """The logits for a batch by name, in at least 32 bits."""
         output = self.model(**{name: tensor for name, tensor in batch.items() if name not in LABELS})
@@ -57,9 +61,8 @@ class ClassificationObjective(LabelObjective):
         class_weights: Sequence[float] | None = None,
         label_smoothing: float = 0.0,
     ):
-        super().__init__(model)
+        super().__init__(model, label_smoothing)
         self.problem_type = problem_type
-        self.label_smoothing = label_smoothing
         self.class_weights = class_weights
 
     def loss_count(self, batch: Batch, training: bool = False) -> float:
@@ -91,10 +94,6 @@ class ClassificationObjective(LabelObjective):
 class TaggingObjective(LabelObjective):
     """Cross-entropy of the tags of those tokens that have one."""
 
-    def __init__(self, model: PreTrainedModel, label_smoothing: float = 0.0):
-        super().__init__(model)
-        self.label_smoothing = label_smoothing
-
     def loss_count(self, batch: Batch, training: bool = False) -> float:
         return label_count(batch)
 
@@ -114,10 +113,6 @@ class QuestionAnsweringObjective(LabelObjective):
     Padding gets no probability, so that the loss of a window does not depend on the longer windows of its batch. The
     classes of transformers include padding; without any, they compute the same loss.
     """
-
-    def __init__(self, model: PreTrainedModel, label_smoothing: float = 0.0):
-        super().__init__(model)
-        self.label_smoothing = label_smoothing
 
     def loss_count(self, batch: Batch, training: bool = False) -> float:
         return len(batch["input_ids"])
