@@ -1,5 +1,6 @@
 """The result of an evaluation."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,3 +17,8 @@ class Evaluation:
     rows: Sequence[dict[str, Any]]
     config_updates: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the model's configuration that the evaluation determined, such as a threshold that was tuned."""
+
+
+def perplexity(loss: float) -> float:
+    """The exponential of a loss; finite also for a loss above 709, where `math.exp` overflows."""
+    return math.exp(min(loss, 700))

@@ -27,7 +27,7 @@ from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
-from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluation import Evaluation, perplexity
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
@@ -41,7 +41,6 @@ from kit.tasks.families.language_modeling.task import (
     LanguageModelingTask,
     LanguageModelState,
     PlainTokens,
-    perplexity,
 )
 from kit.tasks.stages import Encoded, TextTokens, TokenView
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective

@@ -81,7 +81,7 @@ def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
         f1 = 2 * hits / (np.arange(1, len(ranked) + 1) + hits[-1])  # of predicting the label for the first n examples
         f1[:-1][ranked[:-1] == ranked[1:]] = -1  # no threshold separates equal scores
         best = int(f1.argmax())
-        lowest = 0.0 if ranked[best] > 0 else -1.0
+        lowest = 0.0 if ranked[best] > 0 else -1.0  # below every score
         below = ranked[best + 1] if best + 1 < len(ranked) else lowest
         thresholds[column] = (ranked[best] + below) / 2
     return thresholds

@@ -9,7 +9,7 @@ from kit.tasks.forecasting.examples import Windows
 from kit.tasks.forecasting.series import Array, Series
 
 BATCH_SIZE = 1000
-"""In windows: bounds the memory of a rollout, and changes no figure."""
+"""Windows in a batch: bounds the memory of a rollout, and changes no figure."""
 
 RIDGE = 1e-9
 """Relative to the squared norm of each input: just enough to make the system solvable where inputs are collinear."""

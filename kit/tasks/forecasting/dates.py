@@ -176,5 +176,5 @@ def _varies(series: Sequence[Dates], feature: Feature) -> bool:
 
 def _is_covered(series: Sequence[Dates], feature: Feature) -> bool:
     """Whether a series is as long as the cycle of a feature."""
-    days = {"hour": 1, "weekday": 7, "month": 360}[feature]
+    days = {"hour": 1, "weekday": 7, "month": 360}[feature]  # 52 weeks, which count as a year, have 364
     return any(len(dates) > 1 and dates[-1] - dates[0] + np.median(np.diff(dates)) >= days * DAY for dates in series)

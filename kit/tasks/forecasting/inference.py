@@ -27,7 +27,8 @@ from kit.tasks.forecasting.series import Array, Series, read_series
 SETTINGS = "forecasting"
 """Field of the model's configuration with the columns and the history of its series."""
 
-BATCH_SIZE = 256  # series in a batch of `kit predict`
+BATCH_SIZE = 256
+"""Series in a batch of `kit predict`."""
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from kit.tasks.forecasting.baselines import BATCH_SIZE, forward_fill
 from kit.tasks.forecasting.examples import Windows, windows_of
 from kit.tasks.forecasting.series import Array, Series
 
-MOST_WINDOWS = 20_000
-"""Of the training data, evenly spaced: more change the weights little, and bound the time."""
+MAX_WINDOWS = 20_000
+"""Training windows that are fitted, evenly spaced: this bounds the time, and more windows change the weights little."""
 
 RIDGES = (1e-6, 1e-3, 1e-2, 1e-1)
-"""Relative to the squared norm of each input; the validation split selects one."""
+"""Candidates for the ridge, relative to the squared norm of each input; the validation split selects one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def best_regression(train: Sequence[Series], validation: Windows) -> HorizonRegr
     least squared error on validation."""
     history, horizon = validation.history, validation.horizon
     windows = windows_of(list(train), history, horizon, 1)
-    chosen = np.unique(np.linspace(0, len(windows) - 1, min(len(windows), MOST_WINDOWS)).astype(int))
+    chosen = np.unique(np.linspace(0, len(windows) - 1, min(len(windows), MAX_WINDOWS)).astype(int))
     mean, gram, moments = _normal_equations(windows, chosen)
     step = windows.value_size + windows.context_size
     orders = sorted({min(2**power, history) for power in range(history.bit_length() + 1)})

@@ -28,6 +28,7 @@ def find_season(series: Sequence[Series], longest: int, horizon: int) -> int | N
     if not candidates:
         return None
     best = min(candidates, key=lambda season: errors[season])
+    # the errors of seasons that repeat exactly are rounding errors
     limit = AS_GOOD * errors[best] + 1e-9 * errors[1]
     return next(season for season in candidates if best % season == 0 and errors[season] <= limit)
 

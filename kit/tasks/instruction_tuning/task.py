@@ -25,7 +25,7 @@ from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers, train_tokenizer
 from kit.decoding.settings import GenerationSettings
 from kit.errors import DataError, RecipeError, RunError
-from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
+from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation, perplexity
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.pipelines.text_to_text import decode_text, unknown_id
@@ -38,7 +38,7 @@ from kit.pretrained.vocabulary import named_tokenizers
 from kit.tasks.base import Task
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS
 from kit.tasks.families.language_modeling.proofs import GENERATED_TOKENS, PROOFS, overfitting
-from kit.tasks.families.language_modeling.task import new_config, perplexity
+from kit.tasks.families.language_modeling.task import new_config
 from kit.tasks.instruction_tuning.examples import PromptExamples, encode_prompts, truncate_to_positions
 from kit.tasks.instruction_tuning.inference import Answerer
 from kit.tasks.instruction_tuning.recipe import InstructionTuningRecipe

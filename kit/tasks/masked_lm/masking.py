@@ -7,7 +7,7 @@ import numpy as np
 from kit.data.batching.ragged import IGNORE_INDEX
 
 KEPT, REPLACED = 0.1, 0.1
-"""Shares of the chosen tokens that are kept, and that are replaced by a random token; the others are masked (BERT)."""
+"""Shares of the chosen tokens that stay, and that become random tokens; all others are masked (Devlin et al., 2019)."""
 
 
 @dataclass(frozen=True)

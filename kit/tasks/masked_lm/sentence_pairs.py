@@ -21,9 +21,9 @@ IS_NEXT, IS_NOT_NEXT = 0, 1
 LABEL_NAMES = {"next_sentence": ("next", "not next"), "sentence_order": ("in order", "swapped")}
 """The names of both labels by data.pairs."""
 SHARE_SHORT = 0.1
-"""Share of pairs that are shorter than the maximum, so that the model sees short texts too."""
+"""Share of pairs shorter than the maximum, so that the model sees short texts too: `short_seq_prob` of BERT."""
 SCHEME = 2
-"""Number of this way to make pairs, by which a cache distinguishes it from earlier ones."""
+"""Version of the way in which pairs are made: cached pairs of another version are not used."""
 
 Document = Sequence[Sequence[int]]
 """A document as its sentences, each a list of token ids."""

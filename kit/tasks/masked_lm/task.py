@@ -24,7 +24,7 @@ from kit.data.shortcuts import LabeledPairs
 from kit.data.text.sentences import splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
-from kit.evaluation.evaluation import Evaluation
+from kit.evaluation.evaluation import Evaluation, perplexity
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
@@ -35,7 +35,6 @@ from kit.tasks.families.language_modeling.task import (
     STREAM,
     LanguageModelingTask,
     LanguageModelState,
-    perplexity,
 )
 from kit.tasks.masked_lm.examples import MaskedExamples
 from kit.tasks.masked_lm.inference import MaskFiller
@@ -118,8 +117,9 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         ]
         passes = data.pair_passes if split in ("train", STREAM) else 1
         swap = data.pairs == "sentence_order"
+        room = data.block_size - 3  # beside [CLS] and two [SEP]
         made = [
-            make_pairs(documents_of_sentences, data.block_size - 3, np.random.default_rng([data.seed, number]), swap)
+            make_pairs(documents_of_sentences, room, np.random.default_rng([data.seed, number]), swap)
             for number in range(passes)
         ]
         pairs = [pair for of_pass in made for pair in of_pass.pairs]

@@ -15,7 +15,7 @@ AnswerMetric = Annotated[Literal["squad_f1", "squad_exact_match"], or_registered
 
 
 PARTS, SHARE_OF_PARTS = 100, 0.9
-"""Answers that are looked for in their contexts, and the share that must occur there."""
+"""Answers that `kit data` looks for in the contexts, and the share that must occur there."""
 MIN_ROOM = 4
 """Tokens of a window beside the question: three special ones, and at least one of the text."""
 

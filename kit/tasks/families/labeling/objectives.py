@@ -43,7 +43,8 @@ class LabelObjective(Objective):
         raise NotImplementedError
 
     def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
-        # the reciprocal in Python: a sum of class weights is no float32, and dividing by it would round twice
+        # Without labels, or with labels of weight 0 only, the loss is 0 instead of 0 / 0. The reciprocal is computed in
+        # Python: a sum of class weights is no float32, and dividing by it would round twice.
         return self.summed_loss(self.output(batch), batch, training=True) * (1 / max(totals[0], 1e-12))
 
 

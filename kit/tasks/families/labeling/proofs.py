@@ -31,7 +31,7 @@ from kit.verify.proof import Outcome, Proof, equal_within, max_or_nan, proof
 from kit.verify.subject import Subject
 
 SCORE_TOLERANCE = 1e-4
-"""Largest relative difference of a score in float32, in batches or alone."""
+"""Largest relative difference of a score in float32: batches of other shapes round differently."""
 
 
 @dataclass(frozen=True, kw_only=True)

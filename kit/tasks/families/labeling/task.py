@@ -39,7 +39,7 @@ from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
 
 NO_LIMIT = 1_000_000
-"""Tokenizers without a length limit have a larger `model_max_length` than this."""
+"""Tokenizers without a length limit have a larger `model_max_length` than this: transformers sets 1e30."""
 
 
 @dataclass(frozen=True)

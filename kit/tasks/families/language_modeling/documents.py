@@ -34,7 +34,7 @@ TITLE = re.compile(r"\s*=\s*[^\s=](.*[^\s=])?\s*=\s*")
 more, `== Section ==`; WikiText separates them by spaces, `= = Section = =`."""
 
 LINES_SEARCHED = 10_000
-"""Lines at the beginning of a file in which blank ones are looked for."""
+"""Lines at the beginning of a file that are searched for blank ones, so that a large file is not read to its end."""
 
 
 def load_documents(data: "TextData") -> Splits:

@@ -21,7 +21,7 @@ INSTRUCTIONS = "instructions"
 """Field of the model's configuration with the prompt template of instruction tuning."""
 
 MAX_NEW_TOKENS = 60
-"""Length of continuations if neither the model nor the user sets it."""
+"""Length of continuations if neither the model nor the user sets it: the default of eval.max_new_tokens."""
 
 
 class Prompt(NamedTuple):

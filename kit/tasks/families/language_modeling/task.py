@@ -1,6 +1,5 @@
 """The base class of the tasks that pretrain on documents: masked and causal language models."""
 
-import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -236,8 +235,3 @@ class PlainTokens:
 
     def __call__(self, texts: list[str]) -> RaggedTokens:
         return RaggedTokens(self.tokenizer(texts, **PLAIN)["input_ids"])
-
-
-def perplexity(loss: float) -> float:
-    """The exponential of the loss, without overflow."""
-    return math.exp(min(loss, 700))

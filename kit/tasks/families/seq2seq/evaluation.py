@@ -1,6 +1,5 @@
 """Evaluation of models that generate text: the loss with teacher forcing, and the metrics of a search."""
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,7 @@ from kit.data.batching.ragged import IGNORE_INDEX, TokenPairs
 from kit.data.text.tokenizer import Tokenizers
 from kit.decoding.search import Hypothesis, search
 from kit.decoding.settings import GenerationSettings
-from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
+from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation, perplexity
 from kit.evaluation.evaluator import Evaluator, MakeBatch
 from kit.evaluation.groups import by_group
 from kit.evaluation.metrics import compute_metrics
@@ -120,7 +119,7 @@ def evaluate_generation(
     references.
     """
     loss = mean_loss(objective, pairs, evaluator)
-    figures: dict[str, Any] = {"loss": loss, "perplexity": math.exp(min(loss, 700)), "examples": count}
+    figures: dict[str, Any] = {"loss": loss, "perplexity": perplexity(loss), "examples": count}
     if not section.metrics and not section.examples:
         return Evaluation(figures, [])
     best = hypotheses()

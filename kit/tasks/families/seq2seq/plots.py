@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-TURNS, MOST_DIALOGUES = 3, 200
-"""Turns that a dialogue should have to be plotted, and dialogues that are looked at to find one."""
+TURNS, MAX_DIALOGUES = 3, 200
+"""Turns that a plotted dialogue should have, and dialogues that are searched for one."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
     if row is None:
         return None
     if "turns" in row:  # a dialogue, as `history_of` reads it
-        row = max([row, *islice(questions, MOST_DIALOGUES)], key=lambda row: min(len(row["turns"]), TURNS))
+        row = max([row, *islice(questions, MAX_DIALOGUES)], key=lambda row: min(len(row["turns"]), TURNS))
         return Question(json.dumps(row["turns"], ensure_ascii=False))
     languages = (row["source_language"], row["target_language"]) if "direction" in row else (None, None)
     return Question(row["source"], None, *languages)
