@@ -293,7 +293,7 @@ class RNNForecasterForPrediction(RNNForecasterPreTrainedModel):
         )
 
     def _horizon(self, future_values: Tensor | None, future_context: Tensor | None, horizon: int | None) -> int:
-        """The number of steps to predict."""
+        """The number of steps to predict: that of the arguments, which must agree, or else `config.horizon`."""
         lengths = {x.shape[1] for x in (future_values, future_context) if x is not None}
         lengths |= {horizon} - {None}
         if len(lengths) > 1:
