@@ -11,6 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 TIMED_STEPS = 10
 """Number of steps after which the duration of a run is estimated."""
+MAX_SILENCE = 60.0
+"""In seconds. Where no bar is drawn, a line appears after so long even if `train.logging_steps` have not passed: nobody
+knows otherwise whether a slow machine is still at work."""
 
 
 def duration(seconds: float) -> str:
@@ -39,30 +42,33 @@ class StepWindow(Protocol):
 class TrainingProgress:
     """Progress of training: a bar on a terminal, a line for each log entry anywhere else."""
 
-    def __init__(self, reporter: "Reporter", progress: Progress, task: TaskID, total: int, done: int):
-        self._reporter, self._progress, self._task = reporter, progress, task
+    def __init__(self, reporter: "Reporter", progress: Progress, task: TaskID, total: int, done: int, unit: str):
+        self._reporter, self._progress, self._task, self._unit = reporter, progress, task, unit
         self._total, self._done, self._first = total, done, done
-        self._began = time.perf_counter()
+        self._began = self._printed = time.perf_counter()
 
     def advance(self, window: StepWindow) -> None:
         """A step is done."""
         self._done += 1
         loss = window.loss_sum / max(1, window.steps)
         speed = window.tokens / max(window.seconds, 1e-9)
-        self._progress.update(self._task, advance=1, figures=f"loss {loss:.3f} · {speed:,.0f} tokens/s")
+        self._progress.update(self._task, advance=1, figures=f"loss {loss:.3f} · {speed:,.0f} {self._unit}/s")
         if self._done - self._first == TIMED_STEPS < self._total - self._first:
             left = duration(self._seconds_left())
             self._reporter.print(f"expected duration, by the first {TIMED_STEPS} steps: {left}, and the evaluations")
+        if time.perf_counter() - self._printed > MAX_SILENCE:
+            self._print(f"loss {loss:.3f} · {speed:,.0f} {self._unit}/s")
 
     def log(self, loss: float, learning_rate: float, tokens_per_second: float) -> None:
         """Figures of the steps since the last entry."""
-        if self._reporter.shows_progress:
-            return
-        self._reporter.print(
-            f"{datetime.now():%Y-%m-%d %H:%M:%S}  step {self._done:,}/{self._total:,} · loss {loss:.3f} · "
-            f"learning rate {learning_rate:.2e} · {tokens_per_second:,.0f} tokens/s · "
-            f"{duration(self._seconds_left())} left"
-        )
+        self._print(f"loss {loss:.3f} · learning rate {learning_rate:.2e} · {tokens_per_second:,.0f} {self._unit}/s")
+
+    def _print(self, figures: str) -> None:
+        """A line with the time, where no bar is drawn."""
+        self._printed = time.perf_counter()
+        if not self._reporter.shows_progress:
+            step = f"{datetime.now():%Y-%m-%d %H:%M:%S}  step {self._done:,}/{self._total:,}"
+            self._reporter.print(f"{step} · {figures} · {duration(self._seconds_left())} left")
 
     def _seconds_left(self) -> float:
         return (time.perf_counter() - self._began) / max(1, self._done - self._first) * (self._total - self._done)
@@ -87,8 +93,9 @@ class Reporter:
         return Progress(*columns, console=self.console, transient=True, disable=not self.shows_progress)
 
     @contextmanager
-    def training_progress(self, total: int, done: int) -> Iterator[TrainingProgress]:
-        """Context manager: progress over `total` training steps, of which a resumed run has completed `done`."""
+    def training_progress(self, total: int, done: int, unit: str = "tokens") -> Iterator[TrainingProgress]:
+        """Context manager: progress over `total` training steps, of which a resumed run has completed `done`; speed is
+        measured in `unit`."""
         columns = (
             TextColumn("training"),
             BarColumn(),
@@ -98,7 +105,7 @@ class Reporter:
         )
         with self._progress(*columns) as progress:
             task = progress.add_task("training", total=total, completed=done, figures="")
-            yield TrainingProgress(self, progress, task, total, done)
+            yield TrainingProgress(self, progress, task, total, done, unit)
 
     @contextmanager
     def status(self, what: str) -> Iterator[None]:

@@ -113,7 +113,7 @@ class Loop:
         """
         progress, train = self.progress, self.recipe.train
         self._began, self._seconds_before = time.perf_counter(), progress.seconds
-        with self.stop, self.reporter.training_progress(self.total_steps, progress.step) as bar:
+        with self.stop, self.reporter.training_progress(self.total_steps, progress.step, self.objective.unit) as bar:
             window = LogWindow()
             while not self._done():
                 began = time.perf_counter()

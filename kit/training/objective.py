@@ -6,7 +6,7 @@ inside the wrapped forward pass, where data-parallel and sharding hooks see ever
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,8 @@ class Objective(nn.Module):
     """
 
     model: PreTrainedModel
+    unit: ClassVar[str] = "tokens"
+    """What `token_counts` counts, for messages."""
 
     def __init__(self, model: PreTrainedModel, sampling: SamplingSchedule | None = None):
         super().__init__()

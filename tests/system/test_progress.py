@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from kit.system import console
 from kit.system.console import TIMED_STEPS, Reporter, duration
 
 
@@ -29,6 +30,20 @@ def test_each_log_entry_is_a_line_with_a_time(capfd: pytest.CaptureFixture[str])
         r".* left",
         line,
     )
+
+
+def test_a_slow_run_prints_a_line_before_the_first_entry(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter(range(0, 10_000, 25))
+    monkeypatch.setattr(console.time, "perf_counter", lambda: float(next(clock)))
+    with Reporter().training_progress(total=100, done=0, unit="time steps") as progress:
+        for _ in range(4):
+            progress.advance(Window())
+    lines = capfd.readouterr().err.splitlines()
+    assert lines
+    assert all(" · loss 1.500 · 1,000 time steps/s · " in line for line in lines)
+    assert len(lines) < 4
 
 
 def test_a_quiet_reporter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """The training objective of forecasters."""
 
 from collections.abc import Sequence
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -9,6 +10,8 @@ from kit.training.objective import Batch, Objective
 
 class ForecastObjective(Objective):
     """The loss per number to predict: squared error or negative log-likelihood, depending on the model."""
+
+    unit: ClassVar[str] = "time steps"
 
     def normalizers(self, batch: Batch) -> list[float]:
         return [int(batch["future_mask"].sum()) * batch["future_values"].shape[-1]]
