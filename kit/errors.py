@@ -8,6 +8,12 @@ import difflib
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
+MAX_LINE = 2000
+"""Longest line of a message. Beyond that, the input is odd itself: a path of thousands of characters, or a table with
+thousands of columns, whose names would bury the message."""
+MAX_LINES = 50
+"""Most lines of a message: a file that is no recipe has a mistake in each of its lines."""
+
 
 class KitError(Exception):
     """A mistake in the user's input: the message names it, what was expected, and the remedy."""
@@ -16,7 +22,7 @@ class KitError(Exception):
 
     def __init__(self, message: str) -> None:
         # Quoted data in another encoding contains surrogates, which no terminal and no log file can encode.
-        super().__init__(message.encode("utf-8", "backslashreplace").decode())
+        super().__init__(_shortened(message.encode("utf-8", "backslashreplace").decode()))
 
 
 class RecipeError(KitError):
@@ -52,6 +58,14 @@ class NetworkError(KitError):
     """The Hub, or the connection to it, failed even after several attempts: nothing is wrong with the command."""
 
     exit_code: ClassVar[int] = 3
+
+
+def _shortened(message: str) -> str:
+    """The message without the middle of long lines, whose ends have the remedy, and without the last of many lines."""
+    lines = message.split("\n")
+    half = MAX_LINE // 2
+    shown = [line if len(line) <= MAX_LINE else f"{line[:half]} … {line[-half:]}" for line in lines[:MAX_LINES]]
+    return "\n".join([*shown, *([f"… and {len(lines) - MAX_LINES:,} more"] if len(lines) > MAX_LINES else [])])
 
 
 def first_line(error: BaseException) -> str:

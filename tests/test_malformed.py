@@ -10,20 +10,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
-from support.malformed import (
-    Attempt,
-    Runs,
-    data_attempt,
-    import_everything,
-    odd_attempt,
-    override_attempt,
-    recipe_attempt,
-    run_attempt,
-    start_kit,
-)
+from support.attempts import Attempt, import_everything, run_attempt, start_kit
+from support.malformed import Runs, data_attempt, odd_attempt, override_attempt, recipe_attempt
 from support.mutations import damages
 
-COUNTS = {"recipes": 2500, "overrides": 2000, "data": 3000, "folders": 1500, "odd values": 500}
+COUNTS = {"recipes": 2300, "overrides": 1900, "data": 2900, "folders": 1400, "inference": 500, "odd values": 500}
 """Inputs by the fork server; with those of the command line, they are 10,000."""
 BY_COMMAND_LINE = 500
 
@@ -49,7 +40,7 @@ def test_some_malformed_inputs(trained: Path, tmp_path: Path) -> None:
     makers = (recipe_attempt, override_attempt, data_attempt)
     attempts = [make(seed) for make in makers for seed in range(6)]
     some = damages(trained, 0, 10, "model/*.json")
-    attempts += [Runs(trained).damaged(trained, ("generate", "run", "in.txt"), damage) for damage in some]
+    attempts += [Runs(trained).damaged(trained, ("generate", "run", "in.txt"), [damage]) for damage in some]
     codes = check(attempts, tmp_path)
     assert codes[2] > 12
 
@@ -57,10 +48,10 @@ def test_some_malformed_inputs(trained: Path, tmp_path: Path) -> None:
 def test_problems_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A traceback and a hang are problems; a message is none."""
     assert run_attempt(Attempt("a message", ("eval", "missing")), tmp_path / "a").problem == ""
-    monkeypatch.setattr("support.malformed.prepare_recipe", lambda: [][0])
+    monkeypatch.setattr("support.attempts.prepare_recipe", lambda: [][0])
     assert "IndexError" in run_attempt(Attempt("a bug", ("prepare",)), tmp_path / "b").problem
-    monkeypatch.setattr("support.malformed.prepare_recipe", lambda: time.sleep(99))
-    monkeypatch.setattr("support.malformed.SECONDS", 0.5)
+    monkeypatch.setattr("support.attempts.prepare_recipe", lambda: time.sleep(99))
+    monkeypatch.setattr("support.attempts.SECONDS", 0.5)
     assert "still running" in run_attempt(Attempt("a hang", ("prepare",)), tmp_path / "c").problem
 
 
@@ -70,7 +61,7 @@ def test_malformed_inputs(kind: str, runs: Runs, tmp_path: Path) -> None:
     import_everything()
     make = {
         "recipes": recipe_attempt, "overrides": override_attempt, "data": data_attempt, "folders": runs.attempt,
-        "odd values": odd_attempt,
+        "inference": runs.inference_attempt, "odd values": odd_attempt,
     }[kind]  # fmt: skip
     print(kind, check(map(make, range(COUNTS[kind])), tmp_path))
 
@@ -78,7 +69,10 @@ def test_malformed_inputs(kind: str, runs: Runs, tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_malformed_inputs_by_the_command_line(runs: Runs, tmp_path: Path) -> None:
     """Other seeds than those of the fork server, and slow commands among them."""
-    makers = (recipe_attempt, override_attempt, data_attempt, runs.attempt, odd_attempt, runs.slow_attempt)
+    makers = (
+        recipe_attempt, override_attempt, data_attempt, runs.attempt, runs.inference_attempt, odd_attempt,
+        runs.slow_attempt,
+    )  # fmt: skip
     chance = random.Random(0)
     attempts = (chance.choice(makers)(10**6 + seed) for seed in range(BY_COMMAND_LINE))
     print(check(attempts, tmp_path, start_kit))

@@ -17,7 +17,7 @@ from kit.cli.runs import runs
 from kit.cli.train import average, data, merge, train
 from kit.errors import KitError
 from kit.system.redaction import redact
-from kit.system.streams import open_closed_streams
+from kit.system.streams import prepare_streams
 from kit.system.version import __version__
 
 app = typer.Typer(
@@ -48,10 +48,9 @@ COMMANDS: dict[str, Callable[..., None]] = {
 }
 """Every command, in the order of `kit --help`."""
 
-NOT_WRITABLE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR,
-    errno.EEXIST, errno.ENAMETOOLONG, errno.EIO,
-)  # fmt: skip
+NOT_WRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EEXIST)
+NOT_USABLE = (errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EIO)
+"""Errors that reading and writing have in common."""
 
 
 def version(requested: bool) -> None:
@@ -81,7 +80,7 @@ def main() -> NoReturn:
 
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    open_closed_streams()
+    prepare_streams()
     exit_with_parent()
     interrupt_on_sigterm()
     try:
@@ -89,10 +88,11 @@ def main() -> NoReturn:
     except KitError as error:
         fail(f"kit: {redact(str(error))}", error.exit_code)
     except OSError as error:
-        if error.errno not in NOT_WRITABLE:
+        if error.errno not in (*NOT_WRITABLE, *NOT_USABLE):
             end_with_traceback()
+        what = "cannot write" if error.errno in NOT_WRITABLE else "cannot use"
         where = f" {error.filename}" if error.filename else ""
-        fail(f"kit: cannot write{where}: {error.strerror}. Completed files are untouched", 2)
+        fail(f"kit: {KitError(f'{what}{where}: {error.strerror}')}. Completed files are untouched", 2)
     except KeyboardInterrupt as interruption:
         print("kit: interrupted", file=sys.stderr)
         sys.exit(exit_code(interruption))

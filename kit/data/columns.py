@@ -27,10 +27,11 @@ PARAGRAPHS = "\n\n"
 def name_columns(
     dataset: "Dataset", data: "DataSection", split: str, report: DataReport, needed: tuple[str, ...] | None = None
 ) -> "Dataset":
-    """The dataset with the columns of the recipe first, renamed to their roles if these are all that is `needed`.
+    """The dataset with the columns that the recipe names first, renamed to the roles of the task.
 
-    Other columns of the needed names are dropped. Raises DataError if a column of the recipe is missing, or does not
-    hold text where text is needed.
+    `needed` are the column names that the task reads; if they are more than the roles, columns keep their names. Any
+    other column with a needed name is dropped, with a note in the report. Raises DataError if a column of the recipe is
+    missing, or does not hold text where text is needed.
     """
     needed = data.roles if needed is None else needed
     chosen = data.text_columns | data.value_columns
@@ -63,7 +64,7 @@ def name_columns(
 
 
 def delimiter_hint(columns: Sequence[str], data: "DataSection") -> str:
-    """What to do about a table whose columns are not those that are needed."""
+    """The end of a message about a missing column: the delimiter or the names that the table probably needs."""
     inside = [mark for mark in DELIMITERS if mark in columns[0]] if len(columns) == 1 else []
     if inside and data.delimiter is None:
         shown = {"\t": r"\t"}.get(inside[0], inside[0])
@@ -86,7 +87,7 @@ def flatten_translations(dataset: "Dataset", names: set[str]) -> "Dataset":
 
 
 def join_paragraphs(rows: "Dataset", column: str) -> "Dataset":
-    """The rows with lists of paragraphs in a column joined to one text each."""
+    """The rows with each list of paragraphs in a column joined to one text; other columns are not changed."""
     if column not in rows.column_names:
         return rows
     kind = rows.data.schema.field(column).type

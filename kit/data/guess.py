@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from kit.data.formats.folders import (
     NOT_DATA,
+    files_in,
     is_saved_dataset,
     list_data_files,
     nested_files,
@@ -34,13 +35,13 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 VALUES = 1000
-"""Values of a column that are looked at."""
+"""Values of a column that are inspected: enough to tell labels from texts, whatever the size of the file."""
 METADATA = re.compile(r"metadata\.(jsonl|csv|parquet)")
 """The table of an image folder, as `datasets` names it."""
 
 
 @dataclass(frozen=True)
-class Found:
+class DataFiles:
     """The files of each split, and how they are named in a recipe."""
 
     files: Mapping[str, Any]
@@ -52,44 +53,44 @@ class Found:
     """The suffixes of parallel text."""
 
 
-def sample_data(path: str, given: Mapping[str, Any] = MappingProxyType({})) -> DataSample:
+def sample_data(path: str, known: Mapping[str, Any] = MappingProxyType({})) -> DataSample:
     """What is at a path, or in a dataset on the Hub. Raises DataError if there is nothing that kit reads.
 
-    `given` are keys of the section `data` that the user knows, and that are not guessed.
+    `known` has the keys of the section `data` that the user set; the others are guessed.
     """
-    place = Path(path).expanduser()
+    location = Path(path).expanduser()
     if path.startswith(BUILTIN):
         raise DataError(
             f"{path} is data that a recipe generates: `kit recipes` lists them, `kit data RECIPE` shows it."
         )
-    if not place.exists():
-        return sample_hub(path, place, given)
-    found = find_files(place)
-    return sample_parallel(found, given) if found.suffixes else sample_tables(found, given)
+    if not location.exists():
+        return sample_hub(path, location, known)
+    data_files = find_files(location)
+    return sample_parallel(data_files, known) if data_files.suffixes else sample_tables(data_files, known)
 
 
-def sample_hub(path: str, place: Path, given: Mapping[str, Any]) -> DataSample:
+def sample_hub(path: str, location: Path, known: Mapping[str, Any]) -> DataSample:
     """A sample of a dataset on the Hub."""
-    tables = load_from_hub(DataSection(path=path, **given), place)
+    tables = load_from_hub(DataSection(path=path, **known), location)
     roles = roles_of(tables)
     train = tables[roles.get("train", next(iter(tables)))]
     sizes = {role: len(tables[name]) for role, name in roles.items()}
-    return DataSample({"path": path, **other_names(roles), **given}, "Hub dataset", columns_of(train), sizes)
+    return DataSample({"path": path, **other_names(roles), **known}, "Hub dataset", columns_of(train), sizes)
 
 
 # ---- files → splits --------------------------------------------------------------------------------------------------
 
 
-def find_files(path: Path) -> Found:
+def find_files(path: Path) -> DataFiles:
     """The files of a folder, or a file, by split. Raises DataError if there are none, or if none is for training."""
     if path.is_file():
-        return Found({"train": path}, path)
+        return DataFiles({"train": path}, path)
     tables = [file for file in (*path.glob("*"), *path.glob("*/*")) if METADATA.fullmatch(file.name)]
     if tables:
         by_split = {"train" if table.parent == path else table.parent.name: table for table in sorted(tables)}
-        return Found(by_split, path)
+        return DataFiles(by_split, path)
     if is_saved_dataset(path):
-        return Found({"train": next(path.glob("*.arrow"))}, path)
+        return DataFiles({"train": files_in(path, {}, Layout())[0]}, path)
     files = list_data_files(path, ())
     stems = {split_of(stem): stem for stem, extensions in files.items() if is_data(stem, extensions)}
     if not stems:
@@ -99,9 +100,9 @@ def find_files(path: Path) -> Found:
         if len(stems) == 1:
             (stem,) = stems.values()
             (file,) = (file for paths in files[stem].values() for file in paths)
-            return Found({"train": file}, file)
+            return DataFiles({"train": file}, file)
         if texts := texts_in(path):
-            return Found({"train": texts[0]}, path)
+            return DataFiles({"train": texts[0]}, path)
         raise DataError(
             f"{path} has several files, and none is named as the training data: {', '.join(sorted(stems)[:8])}. "
             "Name one train, such as train.csv; move those for training into a folder train; or give the path of one."
@@ -114,10 +115,10 @@ def find_files(path: Path) -> Found:
             used[role] = {suffix: of_stem[suffix][0] for suffix in suffixes if suffix in of_stem}
         else:
             used[role] = next(paths[0] for extension, paths in of_stem.items() if extension in EXTENSIONS)
-    return Found(used, path, other_names(roles), suffixes)
+    return DataFiles(used, path, other_names(roles), suffixes)
 
 
-def find_folders(path: Path) -> Found:
+def find_folders(path: Path) -> DataFiles:
     """The files of a folder whose splits are folders. Raises DataError if there are none."""
     inner = {folder.name: folder for folder in sorted(path.iterdir()) if folder.is_dir() and folder.name[0] != "."}
     if set(inner) == {"data"}:
@@ -137,7 +138,7 @@ def find_folders(path: Path) -> Found:
             "such as train.de beside train.en."
         )
     suffixes = tuple(firsts["train"]) if isinstance(firsts["train"], dict) else ()
-    return Found({role: first for role, first in firsts.items() if first}, path, other_names(roles), suffixes)
+    return DataFiles({role: first for role, first in firsts.items() if first}, path, other_names(roles), suffixes)
 
 
 def first_of_folder(folder: Path) -> Any:
@@ -186,30 +187,34 @@ def other_names(roles: Mapping[str, str]) -> dict[str, str]:
 # ---- files → columns -------------------------------------------------------------------------------------------------
 
 
-def sample_parallel(found: Found, given: Mapping[str, Any]) -> DataSample:
+def sample_parallel(data_files: DataFiles, known: Mapping[str, Any]) -> DataSample:
     """A sample of parallel text."""
-    encoding = given.get("encoding") or guess_encoding(next(iter(found.files["train"].values())))
+    encoding = known.get("encoding") or guess_encoding(next(iter(data_files.files["train"].values())))
     splits = {
-        role: read_shards([files], Layout(encoding=encoding)).table for role, files in found.files.items() if files
+        role: read_shards([files], Layout(encoding=encoding)).table for role, files in data_files.files.items() if files
     }
-    source = {"path": str(found.path), **found.names, **({} if encoding == "utf-8" else {"encoding": encoding})}
+    source = {
+        "path": str(data_files.path),
+        **data_files.names,
+        **({} if encoding == "utf-8" else {"encoding": encoding}),
+    }
     sizes = {role: table.num_rows for role, table in splits.items()}
     return DataSample(source, "parallel text", table_columns(splits["train"]), sizes, is_parallel=True)
 
 
-def sample_tables(found: Found, given: Mapping[str, Any]) -> DataSample:
+def sample_tables(data_files: DataFiles, known: Mapping[str, Any]) -> DataSample:
     """A sample of tables, text or anything else with one file for each split or several."""
-    file: Path = found.files["train"]
+    file: Path = data_files.files["train"]
     extension = file_extension(file)
     form, layout, documents, what = check_extension(file, Layout()), Layout(), "row", extension
     if form.is_text:
         layout, documents, what = guess_layout(file, form)
-    if found.path.is_dir() and documents != "row" and texts_in(found.path):
+    if data_files.path.is_dir() and documents != "row" and texts_in(data_files.path):
         documents = "file"
-    source = {"path": str(found.path), **found.names, **keys_of(layout), **given}
-    steps = FolderSteps(found)
+    source = {"path": str(data_files.path), **data_files.names, **keys_of(layout), **known}
+    steps = FolderSteps(data_files)
     data = steps.data = DataSection(**source)
-    shards = local_files(found.path, data, steps)
+    shards = local_files(data_files.path, data, steps)
     tables = {role: read_shards(files, layout_of(data)).table for role, files in shards.items()}
     sizes = {role: table.num_rows for role, table in tables.items()}
     if what == "JSON" and tables["train"].num_rows == 1 and (key := rows_within(tables["train"])):
@@ -229,14 +234,15 @@ def rows_within(table: pa.Table) -> str | None:
 
 
 class FolderSteps(RowSteps):
-    """Steps for a folder in which a table of images has been found."""
+    """Row steps that know the tables of an image folder, so that these are read instead of the images."""
 
-    def __init__(self, found: Found):
-        self.found = found
+    def __init__(self, data_files: DataFiles):
+        self.data_files = data_files
 
     def tables_in(self, folder: Path) -> Mapping[str, Path]:
-        is_table = any(isinstance(file, Path) and METADATA.fullmatch(file.name) for file in self.found.files.values())
-        return dict(self.found.files) if is_table and folder == self.found.path else {}
+        files = self.data_files.files
+        has_tables = any(isinstance(file, Path) and METADATA.fullmatch(file.name) for file in files.values())
+        return dict(files) if has_tables and folder == self.data_files.path else {}
 
 
 def guess_layout(file: Path, form: Format) -> tuple[Layout, str, str]:
@@ -250,7 +256,8 @@ def guess_layout(file: Path, form: Format) -> tuple[Layout, str, str]:
     if extension == "json" and is_squad(file):
         return Layout(encoding=encoding), "row", "SQuAD"
     if form is FORMATS["conll"] or form.read is FORMATS["conll"].read:
-        return Layout(encoding=encoding), "row", f"CoNLL, {len(first_lines(file, encoding, 50)[1].split())} columns"
+        columns = max((len(line.split()) for line in first_lines(file, encoding, 50)), default=0)
+        return Layout(encoding=encoding), "row", f"CoNLL, {columns} columns"
     return Layout(encoding=encoding), "row", {"jsonl": "JSON lines", "json": "JSON"}.get(extension, extension)
 
 

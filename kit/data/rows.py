@@ -73,7 +73,7 @@ def cell_text(cell: Any) -> str:
 
 
 def too_large(key: str, size: int, rows: int) -> str:
-    """The message about a size that is not smaller than the number of rows."""
+    """The message about a hold-out size that would leave no training rows."""
     return f"data.{key}: {size} rows cannot be held out of {rows} and leave any to train on."
 
 

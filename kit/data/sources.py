@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 BUILTIN = "builtin:"
 MAX_SHARDS = 20
-"""More .txt files in a folder than this are texts, rather than the shards of a split."""
+"""More .txt files in a folder than this are taken for one text each, as in IMDb, rather than for shards of a split."""
 SPLITS = ("train", "validation", "test")
 OTHER_NAMES = {"validation": ("val", "valid", "dev")}
 UNUSED = {
@@ -52,7 +52,7 @@ SplitRows = tuple["Dataset", SplitReport]
 
 
 def read_splits(data: "DataSection", steps: RowSteps) -> dict[str, SplitRows]:
-    """The rows of train, validation and test, as far as the data has them."""
+    """Read the splits train, validation and test; those that the data does not have are left out."""
     path, kind = Path(data.path).expanduser(), source_kind(data)
     if data.rows is not None:
         return {split: all_rows(rows) for split, rows in data.rows.items()}
@@ -73,7 +73,7 @@ def nearest_file(path: Path) -> str:
 
 
 def all_rows(rows: "Dataset") -> SplitRows:
-    """A split of which every row could be read."""
+    """A split that was read without dropping a row."""
     return rows, SplitReport(len(rows))
 
 

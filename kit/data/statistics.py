@@ -17,12 +17,14 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 MAX_TEXTS_SEARCHED = 1000
-"""Texts with unknown tokens that are encoded again to find out what is unknown in them."""
+"""Texts with unknown tokens that are encoded again to list what is unknown in them: encoding with offsets is slow, and
+more texts would hardly change the most frequent ones."""
 
 CHUNK_LISTS = 10_000  # token lists counted at a time, which bounds memory
 
 MIXER = np.uint64(0x9E3779B97F4A7C15)
-"""An odd number with which two digests are joined to one."""
+"""Multiplier that combines two digests into one: an odd number, so that no bit of the first digest is lost. This one is
+2 ** 64 divided by the golden ratio, as in Fibonacci hashing."""
 
 ExampleTexts = tuple[str, ...]
 """The texts of an example."""
@@ -105,7 +107,11 @@ def count_unknown(
     as_target: bool,
     examples: int = 8,
 ) -> UnknownTokens:
-    """Unknown tokens of one side of a split; `text_of(i)` is the text of the i-th list."""
+    """Count the unknown tokens on one side of a split, such as its sources, given its token lists.
+
+    `text_of(i)` returns the text of the i-th list; `as_target` selects the tokenizer's target side. The result lists
+    the `examples` most frequent pieces of text that became unknown.
+    """
     unknown = unknown_id(tokenizer)
     special = np.array([token for token in tokenizer.all_special_ids if token != unknown], dtype=np.int64)
     tokens, counts = 0, np.zeros(len(lists), dtype=np.int64)
@@ -124,7 +130,7 @@ def count_unknown(
 
 
 def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], as_target: bool) -> list[str]:
-    """The pieces of text that became unknown tokens; none for a slow tokenizer, which has no offsets."""
+    """The piece of text behind each unknown token; no pieces for a slow tokenizer, which has no offsets."""
     if not tokenizer.is_fast:
         return []
     arguments = {"text_target": list(texts)} if as_target else {"text": list(texts)}
@@ -139,52 +145,54 @@ def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], a
 
 
 def named(columns: Sequence[str]) -> str:
-    """The columns in words; a direction is what its languages are."""
+    """The names of the columns, joined by "and"; the column of translation directions is no text and is left out."""
     return " and ".join(name for name in columns if name != "direction")
 
 
 @dataclass(frozen=True)
 class ExampleDigests:
-    """Numbers of the examples of a split, equal where their columns are."""
+    """Digests of the examples of a split, by the columns they cover: equal cells have equal digests."""
 
     inputs: np.ndarray
     targets: np.ndarray
     whole: np.ndarray
 
     @classmethod
-    def of(cls, rows: "Dataset", columns: ExampleColumns, kept: np.ndarray | None = None) -> "ExampleDigests":
-        """Those of all rows, or of the kept ones. Each column is read once."""
+    def of(cls, rows: "Dataset", columns: ExampleColumns, indices: np.ndarray | None = None) -> "ExampleDigests":
+        """The digests of all rows, or of the rows at `indices`. Each column is read once."""
         parts = [row_digests(rows, names) for names in (columns.inputs, columns.targets, columns.others) if names]
         whole = parts[0]
         for part in parts[1:]:
             whole = whole * MIXER + part  # modulo 2 ** 64
         targets = parts[1] if columns.targets else np.empty(0, dtype=np.uint64)
-        select = slice(None) if kept is None else kept
+        select = slice(None) if indices is None else indices
         return cls(parts[0][select], targets[select] if len(targets) else targets, whole[select])
 
 
 def find_duplicates(
-    train: "Dataset", kept: np.ndarray | None, others: "dict[str, Dataset]", columns: ExampleColumns
+    train: "Dataset", used: np.ndarray | None, others: "dict[str, Dataset]", columns: ExampleColumns
 ) -> tuple[Duplicates, dict[str, Overlap]]:
-    """Duplicates within the training data, of which only the `kept` rows count, and the examples of the other splits
-    that training has seen."""
-    trained = ExampleDigests.of(train, columns, kept)
+    """Find the duplicates within the training data, and the examples of each other split that are also in it.
+
+    Of the training data, only the rows at the indices `used` count; None stands for all rows.
+    """
+    trained = ExampleDigests.of(train, columns, used)
     repeated = np.flatnonzero(~first_occurrences(trained.whole))
-    rows = repeated if kept is None else kept[repeated]
+    rows = repeated if used is None else used[repeated]
     overlaps = {split: find_overlap(other, trained, columns) for split, other in others.items()}
     return Duplicates(len(repeated), example_texts(train, rows, columns.all)), overlaps
 
 
 def find_overlap(rows: "Dataset", trained: ExampleDigests, columns: ExampleColumns) -> Overlap:
-    """The examples of a split that training has seen."""
-    own = ExampleDigests.of(rows, columns)
+    """Compare the examples of a split with those of the training data."""
+    split = ExampleDigests.of(rows, columns)
     same_input, same_target, same = (
-        np.flatnonzero(np.isin(mine, known))
-        for mine, known in (
-            (own.inputs, trained.inputs), (own.targets, trained.targets), (own.whole, trained.whole),
+        np.flatnonzero(np.isin(digests, known))
+        for digests, known in (
+            (split.inputs, trained.inputs), (split.targets, trained.targets), (split.whole, trained.whole),
         )
     )  # fmt: skip
-    # prefer an input that has another target in train: equal examples have an example of their own
+    # The example of an equal input should have another target in train: fully equal examples are shown separately.
     only_input, only_target = np.setdiff1d(same_input, same), np.setdiff1d(same_target, same)
     return Overlap(
         columns,
@@ -199,7 +207,7 @@ def find_overlap(rows: "Dataset", trained: ExampleDigests, columns: ExampleColum
 
 
 def example_texts(dataset: "Dataset", indices: np.ndarray, columns: Sequence[str]) -> ExampleTexts | None:
-    """The texts of the first of these rows."""
+    """The texts of the row at the first index; None if there is no index."""
     if not len(indices):
         return None
     row = dataset.select_columns([*columns])[int(indices[0])]

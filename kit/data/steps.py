@@ -33,7 +33,8 @@ class ExampleColumns:
 
 
 class RowSteps:
-    """The steps of a task whose rows are its examples; tasks for which that is not so override some of them."""
+    """What happens to the rows of a task while they are loaded. The steps of this class suit a task whose rows are its
+    examples; other tasks override some of them."""
 
     expands: ClassVar[bool] = False
     """Whether `expand` turns a row into several, so that rows must be held out before."""
@@ -80,16 +81,17 @@ class RowSteps:
         return rows
 
     def missing_examples(self, rows: "Dataset") -> str | None:
-        """What the recipe asks for and a split does not have, as part of a sentence."""
+        """Which examples of the recipe this split lacks, to complete "no example …": "in the direction de-en"; None if
+        it lacks none."""
         return None
 
     def holdout_sizes(self, rows: int) -> dict[str, int | None]:
-        """Number of rows to hold out of so many rows of train for validation and test; None where the recipe gives
-        none."""
+        """The number of rows to hold out for validation and for test, given the number of rows of train; None for a
+        split without a hold-out size in the recipe."""
         return {"validation": self.data.validation_size, "test": self.data.test_size}
 
     def holdout_groups(self, train: "Dataset") -> np.ndarray:
-        """A number for each row. Rows of equal numbers are held out together."""
+        """A group number for each row. Rows of the same group are held out together, or not at all."""
         return row_digests(train, self.data.held_out_by, self.data.seed)
 
     def limit(self, train: "Dataset", report: SplitReport) -> "Dataset":

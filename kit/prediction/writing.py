@@ -23,7 +23,7 @@ def open_output(path: Path | None) -> Iterator[TextIO]:
     if path is None:
         if is_closed(sys.stdout):
             raise KitError("standard output is closed: name a file with --output")
-        sys.stdout.reconfigure(encoding="utf-8", line_buffering=True)  # type: ignore[union-attr]
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
         try:
             yield sys.stdout
         except BrokenPipeError:

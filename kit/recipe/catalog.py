@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
+from typing import Any
 
 from kit.errors import KitError, RecipeError, did_you_mean
 from kit.recipe.document import printable, read_text, read_yaml
@@ -170,12 +171,11 @@ def recipe_row(path_or_name: str) -> RecipeRow:
 
 def _row(name: str, path: Path) -> RecipeRow:
     text = read_text(path)
-    value = read_yaml(text, str(path)).value
-    recipe = value if isinstance(value, dict) else {}
+    recipe = _mapping(read_yaml(text, str(path)).value)
     comments = takewhile(lambda line: line.startswith("#"), text.split("\n"))
-    measured = recipe.get("measured") or {"none": "not measured yet"}
-    pretrained = [(recipe.get(section) or {}).get("pretrained") for section in ("model", "tokenizer")]
-    data = str((recipe.get("data") or {}).get("path", ""))
+    measured = _mapping(recipe.get("measured")) or {"none": "not measured yet"}
+    pretrained = [_mapping(recipe.get(section)).get("pretrained") for section in ("model", "tokenizer")]
+    data = str(_mapping(recipe.get("data")).get("path", ""))
     return RecipeRow(
         name=name,
         path=path,
@@ -185,3 +185,8 @@ def _row(name: str, path: Path) -> RecipeRow:
         measured={} if "none" in measured else measured,
         reason=str(measured.get("none", "")),
     )
+
+
+def _mapping(value: Any) -> dict[str, Any]:
+    """A section; empty for anything else, since any file can be named and only training validates it."""
+    return value if isinstance(value, dict) else {}

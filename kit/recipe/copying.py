@@ -58,24 +58,24 @@ def _copied(source: Path, target: Path, overrides: Sequence[str], dropped: Set[s
     yield f"# A copy of the recipe {source.stem}."
     yield f"#   kit train {printable(target)}"
     for section, heading, lines in _sections(text):
-        own = values.pop(section, {})
+        changes = values.pop(section, {})
         if section == FIGURES:
-            yield from _section(section, own) if own else []
-        elif not own and not any(key.startswith(f"{section}.") for key in removed):
+            yield from _section(section, changes) if changes else []
+        elif not changes and not any(key.startswith(f"{section}.") for key in removed):
             yield from [heading, *lines]
-        elif "" in own or not all(KEY.fullmatch(line) for line in lines) or not re.fullmatch(r"\w+:( +#.*)?", heading):
-            kept = {
+        elif "" in changes or not all(map(KEY.fullmatch, lines)) or not re.fullmatch(r"\w+:( +#.*)?", heading):
+            remaining = {
                 name: value
                 for name, value in (original.get(section) or {}).items()
                 if f"{section}.{name}" not in removed
             }
-            if own or kept:
-                yield from _section(section, own if "" in own else kept | own)
+            if changes or remaining:
+                yield from _section(section, changes if "" in changes else remaining | changes)
         else:
-            edited = list(_edited(section, lines, own, removed))
+            edited = list(_edited(section, lines, changes, removed))
             yield from [heading, *edited] if edited else []
-    for section, own in values.items():
-        yield from _section(section, own)
+    for section, changes in values.items():
+        yield from _section(section, changes)
 
 
 def _values(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -90,19 +90,19 @@ def _values(overrides: Sequence[str]) -> dict[str, dict[str, Any]]:
     return values
 
 
-def _edited(section: str, lines: Sequence[str], own: dict[str, Any], removed: Set[str]) -> Iterator[str]:
-    """The lines of a section with the user's values in their places, and the other values of the user below."""
-    own = dict(own)
+def _edited(section: str, lines: Sequence[str], changes: dict[str, Any], removed: Set[str]) -> Iterator[str]:
+    """The lines of a section with the user's values in their places, and additional values below."""
+    changes = dict(changes)
     for line in lines:
         match = KEY.fullmatch(line)
         assert match is not None
         name = match["name"]
-        if name in own:
+        if name in changes:
             # without the comment, which gives the reason for the original value
-            yield f"  {name}: {_inline(own.pop(name))}"
+            yield f"  {name}: {_inline(changes.pop(name))}"
         elif f"{section}.{name}" not in removed:
             yield line
-    yield from (f"  {name}: {_inline(value)}" for name, value in own.items())
+    yield from (f"  {name}: {_inline(value)}" for name, value in changes.items())
 
 
 def _section(name: str, values: Mapping[str, Any]) -> Iterator[str]:

@@ -22,8 +22,9 @@ _INT = re.compile(r"(?:[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+)\Z")
 _FLOAT = re.compile(
     r"(?:[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))\Z"
 )
-_MAX_BYTES = 1_000_000  # no recipe comes close, but a weights file given by mistake is far larger
+_MAX_BYTES = 250_000  # a hundred times a long recipe; PyYAML takes seconds for more, as for data given by mistake
 _MAX_DEPTH = 20  # a recipe has four levels
+_MAX_WIDTH = 1_000_000  # PyYAML breaks lines at 80 characters by default, but an argument must stay on one line
 
 
 class _Mistake(Exception):
@@ -166,14 +167,14 @@ def write_override(key: str, value: Any) -> str:
     if isinstance(value, str) and value.isprintable() and _is_plain_text(value):
         return f"{key}={value}"
     line = yaml.dump(
-        [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=1_000_000
+        [value], Dumper=_Dumper, default_flow_style=True, sort_keys=False, allow_unicode=True, width=_MAX_WIDTH
     )
     return f"{key}={line.strip()[1:-1]}"
 
 
 def write_yaml(value: Any) -> str:
     """YAML text that `read_yaml` reads as an equal value; so do other parsers, including those for YAML 1.1."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=1_000_000)
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=_MAX_WIDTH)
 
 
 def printable(value: object) -> str:

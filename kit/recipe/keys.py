@@ -111,8 +111,8 @@ def known_as(key: str, *recipes: type[Recipe]) -> str | None:
     if name is None:
         return None
     section, _, field = name.partition(".")
-    sections = [sections_of(recipe).get(section) for recipe in recipes]
-    return name if section == "model" or any(found and field in found.model_fields for found in sections) else None
+    kinds = [sections_of(recipe).get(section) for recipe in recipes]
+    return name if section == "model" or any(kind and field in kind.model_fields for kind in kinds) else None
 
 
 def _alike(first: FieldInfo, second: FieldInfo) -> bool:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 
 from kit.errors import did_you_mean
 from kit.recipe.document import key_name
-from kit.recipe.section import Extensible
+from kit.recipe.section import MAX_COUNT, Extensible
 
 KeyPath = tuple[str | int, ...]
 
@@ -111,7 +111,7 @@ def _hint(annotation: Any, wrong: Any) -> str:
         return f".{did_you_mean(wrong, options)}"
     if type(wrong) in (str, int) and any(get_origin(kind) is list for kind in kinds):
         return f"; write [{key_name([wrong])}]."
-    if isinstance(wrong, float) and wrong.is_integer() and int in kinds:
+    if isinstance(wrong, float) and wrong.is_integer() and abs(wrong) <= MAX_COUNT and int in kinds:
         return f"; write {int(wrong)}."
     if isinstance(wrong, str) and re.fullmatch("[0-9]+(_[0-9]+)+", wrong) and (int in kinds or float in kinds):
         return f"; write {wrong.replace('_', '')}."

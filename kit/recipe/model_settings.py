@@ -129,8 +129,8 @@ def _bounded(annotation: Any, low: float, high: float) -> Any:
     members = get_args(annotation)
     if get_origin(annotation) in (Union, UnionType):
         # a float may be written as a whole number
-        kept = [member for member in members if not (member is int and float in members)]
-        return Union[tuple(_bounded(member, low, high) for member in kept)]  # noqa: UP007 (built at run time)
+        distinct = [member for member in members if not (member is int and float in members)]
+        return Union[tuple(_bounded(member, low, high) for member in distinct)]  # noqa: UP007 (built at run time)
     if get_origin(annotation) is list:
         return list[_bounded(members[0], low, high)]  # type: ignore[misc]
     return Annotated[annotation, Ge(low), Le(high)] if annotation in (int, float) else annotation

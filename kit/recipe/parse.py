@@ -138,8 +138,8 @@ def _use_rows(document: Document, recipes: Recipes, rows: Mapping[str, Any], is_
     also loses its figures and its groups of results.
     """
     kind = sections_of(_recipe_class(document.value, recipes)[1])["data"]
-    given = [f"{split}_{unit}" for split in rows for unit in HOLDOUT_UNITS]
-    keys = [("data", name) for name in (*kind.keys_of("source_keys"), *given)]
+    sizes = [f"{split}_{unit}" for split in rows for unit in HOLDOUT_UNITS]
+    keys = [("data", name) for name in (*kind.keys_of("source_keys"), *sizes)]
     if is_shipped:
         keys.append(GROUPS)
         document.value.pop("measured", None)
@@ -154,10 +154,10 @@ def _drop_alternatives(document: Document) -> dict[Key, str]:
     """Drop each key of the file that is an alternative to a key of the command line; returns why, by key."""
     dropped = {}
     for first, second in ALTERNATIVES:
-        for given, other in ((first, second), (second, first)):
-            if document.is_overridden(given) and document.has(other) and not document.is_overridden(other):
+        for key, other in ((first, second), (second, first)):
+            if document.is_overridden(key) and document.has(other) and not document.is_overridden(other):
                 document.drop(other)
-                dropped[other] = f"{'.'.join(given)} replaces it"
+                dropped[other] = f"{'.'.join(key)} replaces it"
     return dropped
 
 

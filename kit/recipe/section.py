@@ -86,6 +86,8 @@ class Section(BaseModel):
     `without_effect` and `contradictions` of a group extend those of `super()`.
     """
 
+    # Strict, because YAML has types: "3" and 3.0 are mistakes, not counts. Frozen, because all stages of a run share
+    # the recipe, and the run stores it as it was at the start.
     model_config = ConfigDict(
         extra="forbid", strict=True, frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
@@ -104,7 +106,7 @@ class Section(BaseModel):
         return [name for name in cls.model_fields if name in listed]
 
     def unused_in_evaluation(self) -> dict[str, str]:
-        """Those of `evaluation_keys` that have no effect given the other values, each with the reason."""
+        """The `evaluation_keys` that would not change an evaluation, given the other values, each with the reason."""
         return {}
 
     def without_effect(self) -> dict[str, str]:

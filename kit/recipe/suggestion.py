@@ -182,7 +182,7 @@ class DataSample:
     """What a document is in a file of plain text, as `data.documents`."""
 
     def find(self, *names: str, among: Sequence[Column] | None = None) -> Column | None:
-        """The column with the first of these names, in any case, that there is."""
+        """The column with the first of `names` that occurs, in upper or lower case; None if none does."""
         by_name = {column.name.lower(): column for column in (self.columns if among is None else among)}
         return next((by_name[name] for name in names if name in by_name), None)
 
@@ -196,10 +196,11 @@ class DataSample:
         """The columns that can be labels."""
         return [column for column in self.columns if column.is_label]
 
-    def held_out(self, share: float = 0.1, most: int = 1000) -> dict[str, int]:
-        """Sizes of the splits that the data lacks."""
+    def held_out(self, share: float = 0.1, limit: int = 1000) -> dict[str, int]:
+        """The sizes to hold out of train for the splits that the data lacks, by key: `share` of the rows, at most
+        `limit`."""
         rows = self.splits.get("train", 0)
-        size = max(1, min(most, int(rows * share)))
+        size = max(1, min(limit, int(rows * share)))
         wanted = ("validation", "test") if rows >= FEW_ROWS else ("validation",)
         return {f"{split}_size": size for split in wanted if split not in self.splits}
 
@@ -215,9 +216,9 @@ class Suggestion:
     recipe: str
     """The shipped recipe to start from."""
     data: Mapping[str, Any]
-    """Keys of the section `data`, beyond those of the sample."""
+    """Values of the section `data`, in addition to the `source` of the sample."""
     others: Mapping[str, Any] | None = None
-    """Dotted keys of other sections."""
+    """Values of other sections, by dotted key."""
 
 
 _PLAIN = re.compile(r"[\w.-]+( [\w.-]+)*")
@@ -225,7 +226,10 @@ _PLAIN = re.compile(r"[\w.-]+( [\w.-]+)*")
 
 
 def override(key: str, value: Any) -> str:
-    """A `key=value` argument that `kit train` reads as this value."""
+    """A `key=value` argument that `kit train` reads as this value.
+
+    Unlike `write_override`, it writes lists as JSON, whose double quotes need no escapes in a shell's single quotes.
+    """
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if isinstance(value, str):
         text = value.replace("\t", r"\t") if key == "data.delimiter" else value
@@ -238,7 +242,8 @@ def override(key: str, value: Any) -> str:
 
 
 def _is_number(text: str) -> bool:
-    return re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", text, re.IGNORECASE) is not None
+    # Possessive: with \d+\.?\d*, a text of n digits and a letter would be tried in n² ways, for hours if n is 100,000.
+    return re.fullmatch(r"\s*+[+-]?(\d++\.?\d*+|\.\d++)(e[+-]?\d++)?\s*", text, re.IGNORECASE) is not None
 
 
 def _is_date(value: Any) -> bool:

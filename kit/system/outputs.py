@@ -75,10 +75,16 @@ def write_text(path: Path, text: str) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Raise RunError if no file can have this path: its folder is missing, it is a folder itself, or too long."""
+    """Raise RunError if no file can be written to this path.
+
+    Its folder may be missing, its name too long, or there is something else: a folder, or a device or a pipe, which a
+    renaming would replace by a file.
+    """
     parent = path.parent
     if os.path.isdir(path):
         raise RunError(f"cannot write {path}: it is a folder. Name a file")
+    if os.path.exists(path) and not os.path.isfile(path):
+        raise RunError(f"cannot write {path}: it is a pipe or a device. Name a file")
     try:
         path.lstat()
     except FileNotFoundError:

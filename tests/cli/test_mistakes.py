@@ -153,9 +153,20 @@ def test_half_precision_without_the_hardware(refuses: Callable[..., str]) -> Non
     assert "fp16 needs a GPU" in refuses("train.mixed_precision=fp16")
 
 
+def test_messages_about_endless_input_are_short(refuses: Callable[..., str], tiny_recipe: Path) -> None:
+    message = refuses("--output", "x" * 50_000)
+    assert len(message) < 3000
+    assert "File name too long" in message
+    tiny_recipe.write_text("".join(f"s{n}: 1\n" for n in range(1000)))
+    message = refuses()
+    assert message.count("\n") < 60
+    assert "s5 is not a section of a recipe" in message
+    assert "… and 954 more" in message
+
+
 def test_folder_that_cannot_be_created(refuses: Callable[..., str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    assert "cannot write file/run: Not a directory" in refuses("--output", "file/run")
+    assert "cannot use file/run: Not a directory" in refuses("--output", "file/run")
 
 
 def test_commands_on_a_missing_run(kit_here: RunKit, tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """Standard streams that are closed: one message, no traceback."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -36,3 +38,11 @@ def test_other_commands_do_not_need_streams(kit_here: RunKit, monkeypatch: pytes
     monkeypatch.setattr(sys, stream, None)
     done = kit_here("explain", "train.seed")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_characters_that_standard_output_lacks_are_escaped(tmp_path: Path) -> None:
+    """An undecodable byte of a path is a surrogate in Python, and no encoding has it."""
+    command = [sys.executable, "-m", "kit", "copy", "dates_rnn", b"\xc3\xff.yaml"]
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"\\udcc3\\udcff.yaml\n", b"")

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from openpyxl import Workbook
 from PIL import Image
-from support.data_files import image, json_lines
+from support.data_files import image, json_lines, workbook
 
 from kit import DataError
 from kit.data.formats.layout import Layout
@@ -74,6 +75,62 @@ def test_an_image_bomb_is_refused() -> None:
     Image.new("1", (12_000, 12_000)).save(written, "PNG")
     with pytest.raises(ValueError, match=r"cannot be read as an image: .*decompression bomb"):
         read_image(written.getvalue())
+
+
+def changed_workbook(path: Path, part: str, change: Callable[[bytes], bytes]) -> None:
+    """A workbook with one changed file in its archive."""
+    original = zipfile.ZipFile(io.BytesIO(workbook(("text", "label"), ("a", "b"))))
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in original.namelist():
+            content = original.read(name)
+            archive.writestr(name, change(content) if name == part else content)
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "expected"),
+    [
+        ("xl/workbook.xml", lambda content: b"<a>", "cannot be read as an Excel workbook"),
+        ("xl/worksheets/sheet1.xml", lambda content: content[:-40], "cannot be read as an Excel workbook"),
+        ("xl/worksheets/sheet1.xml", lambda content: content + b" " * 300 * 2**20, "over 200 times its"),
+    ],
+)
+def test_workbooks_of_broken_or_endless_xml(
+    tmp_path: Path, part: str, change: Callable[[bytes], bytes], expected: str
+) -> None:
+    changed_workbook(tmp_path / "a.xlsx", part, change)
+    with pytest.raises(DataError, match=rf"a.xlsx .*{expected}"):
+        read_table(tmp_path / "a.xlsx", Layout())
+
+
+def test_a_workbook_with_nothing_but_a_chart(tmp_path: Path) -> None:
+    book = Workbook()
+    book.create_chartsheet("chart")
+    book.remove(book.worksheets[0])
+    book.save(tmp_path / "a.xlsx")
+    with pytest.raises(DataError, match=r"a.xlsx cannot be read as an Excel workbook"):
+        read_table(tmp_path / "a.xlsx", Layout())
+
+
+def test_an_array_whose_header_states_terabytes(tmp_path: Path) -> None:
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(header, {"descr": "<f8", "fortran_order": False, "shape": (2**44,)})
+    with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+        archive.writestr("x.npy", header.getvalue() + bytes(64))
+    with pytest.raises(DataError, match=r"a.npz is not an .npz file of plain numbers: Unable to allocate"):
+        read_table(tmp_path / "a.npz", Layout())
+
+
+@pytest.mark.parametrize("value", ["[" * 70 + "1" + "]" * 70, '{"a":' * 70 + "1" + "}" * 70])
+def test_deeply_nested_values_are_refused(tmp_path: Path, value: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f'{{"text": "a", "x": {value}}}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"a.jsonl: a value is nested deeper than 50 levels"):
+        read_table(tmp_path / "a.jsonl", Layout())
+
+
+def test_tables_of_thousands_of_columns_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(",".join(f"c{n}" for n in range(6000)) + "\n" + ",".join("1" * 6000) + "\n")
+    with pytest.raises(DataError, match=r"a.csv has 6,000 columns; kit reads at most 5,000"):
+        read_table(tmp_path / "a.csv", Layout())
 
 
 @pytest.mark.parametrize(

@@ -297,6 +297,12 @@ def test_csv_without_quotes(tmp_path):
     assert rows_of(read_table(path, Layout(delimiter=" || ", quoting=False)).table) == [("a", "b")]
 
 
+def test_a_quoted_cell_may_hold_a_whole_document(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\n"' + "x" * 200_000 + '",a\n', encoding="utf-8")
+    assert len(read_table(path, Layout()).table["text"][0].as_py()) == 200_000
+
+
 def test_chunks_are_concatenated_in_order_and_promoted_to_one_type(tmp_path):
     objects = [
         {"a": str(n), "n": None if n < 25_000 else n, **({"late": n} if n > 45_000 else {})} for n in range(50_000)

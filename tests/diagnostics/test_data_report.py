@@ -284,6 +284,7 @@ MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
     "texts of other splits": ({"dev_txt": "a\n", "story_txt": "b\n"}, "none is named as the training data: dev, story"),
     "no training data": ({"one_csv": "a,b\n", "two_csv": "a,b\n"}, "none is named as the training data: one, two"),
     "gzip without its name": ({"a_csv": b"\x1f\x8b\x08"}, "compressed with gzip: add .gz to its name"),
+    "one line of CoNLL": ({"a_conll": "-DOCSTART- O\n"}, "a.conll has no sentences"),
     "an old workbook": ({"a_xls": "x"}, "kit reads .xlsx, not the older .xls"),
     "nothing to learn": (
         {"a_csv": "id,ok\n1,yes\n2,yes\n3,yes\n"},
@@ -300,6 +301,16 @@ def test_mistakes_end_in_a_message(name: str, tmp_path: Path) -> None:
     with pytest.raises(KitError) as caught:
         inspect_path(str(folder if len(files) > 1 else next(folder.rglob("*.*"))))
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("state", "problem"), [('{"_data_files": []}', "the list is empty"), ("[" * 100_000, "maximum recursion depth")]
+)
+def test_a_dataset_of_save_to_disk_without_its_list_of_files(tmp_path: Path, state: str, problem: str) -> None:
+    (tmp_path / "state.json").write_text(state)
+    (tmp_path / "dataset_info.json").write_text("{}")
+    with pytest.raises(KitError, match=rf"state.json does not list the files of the dataset \({problem}"):
+        inspect_path(str(tmp_path))
 
 
 def test_the_report_shows_what_is_in_the_data(tmp_path: Path, kit_here: RunKit) -> None:
@@ -344,6 +355,12 @@ def test_without_the_tokenizer_lengths_are_counted_in_words(tmp_path: Path) -> N
     assert report.facts is not None
     assert report.facts.word_lengths["train"]["text"].median == 7
     assert any("tokenizer cannot be loaded" in note for note in report.facts.notes)
+
+
+def test_long_runs_of_digits_are_recognized_in_linear_time(tmp_path: Path) -> None:
+    """With a pattern that backtracks, one such cell takes hours."""
+    (tmp_path / "train.csv").write_text("text,label\n" + f"{'9' * 200_000}x,a\n" * 20 + f"{'9' * 200_000},b\n" * 20)
+    assert [column.kind for column in sample_data(str(tmp_path)).columns] == ["labels", "labels"]
 
 
 def test_what_save_to_disk_wrote_and_rare_labels_are_loaded(tmp_path: Path) -> None:

@@ -184,6 +184,14 @@ def test_a_recipe_is_shown_with_all_its_figures(kit_here):
     assert row.title in shown
 
 
+@pytest.mark.parametrize("content", ["model: text\n", "data: 5\n", "measured: [1]\n", "measured: 3\n", "[1]\n"])
+def test_a_file_that_is_no_recipe_is_listed_without_details(kit_here, tmp_path, content):
+    (tmp_path / "x.yaml").write_text(content, encoding="utf-8")
+    done = kit_here("recipes", "x.yaml")
+    assert done.returncode == 0, done.stderr
+    assert "not measured yet" in done.stdout
+
+
 @pytest.mark.parametrize(
     ("wrong", "right"), [("train.lr", "train.learning_rate"), ("beam_size", "eval.num_beams"), ("lora", "peft.method")]
 )

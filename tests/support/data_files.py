@@ -46,6 +46,23 @@ def parquet(**columns: Any) -> bytes:
     return written.getvalue()
 
 
+def arrow(**columns: Any) -> bytes:
+    written, table = io.BytesIO(), pa.table(columns)
+    with pa.ipc.new_stream(written, table.schema) as writer:
+        writer.write_table(table)
+    return written.getvalue()
+
+
+def workbook(*rows: Any) -> bytes:
+    from openpyxl import Workbook
+
+    book, written = Workbook(), io.BytesIO()
+    for row in rows:
+        book.active.append(row)
+    book.save(written)
+    return written.getvalue()
+
+
 def npz(**arrays: np.ndarray) -> bytes:
     written = io.BytesIO()
     np.savez_compressed(written, **arrays)
@@ -150,6 +167,68 @@ CASES |= {
             )
             for split in SPLITS
         },
+    ),
+    "arrow": (
+        {"task": "classification", "model": BERT, "data": {"path": "data"}},
+        {f"{split}.arrow": arrow(**LABELED_COLUMNS) for split in SPLITS},
+    ),
+    "dataset of save_to_disk": (
+        {"task": "classification", "model": BERT, "data": {"path": "data", "validation_size": 2}},
+        {
+            "data-00000-of-00001.arrow": arrow(**LABELED_COLUMNS),
+            "state.json": b'{"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}',
+            "dataset_info.json": b"{}",
+        },
+    ),
+    "json list": (
+        {"task": "classification", "model": BERT, "data": {"path": "data/train.json", "validation_size": 2}},
+        {"train.json": json.dumps(LABELED, indent=1).encode()},
+    ),
+    "workbook": (
+        {"task": "classification", "model": BERT, "data": {"path": "data/rows.xlsx", "validation_size": 2}},
+        {"rows.xlsx": workbook(("text", "label"), *(tuple(row.values()) for row in LABELED))},
+    ),
+    "translations in parquet": (
+        {"task": "translation", "model": RNN, "data": {"path": "data", "source": "de", "target": "en"}},
+        {f"{s}.parquet": parquet(translation=[{"de": word, "en": word[::-1]} for word in WORDS]) for s in SPLITS},
+    ),
+    "streamed shards": (
+        {
+            "task": "translation",
+            "model": RNN,
+            "data": {
+                "path": "data",
+                "source": "text",
+                "target": "label",
+                "streaming": True,
+                "buffer_size": 4,
+                "max_length": 64,
+            },
+        },
+        {
+            **{f"train-{n:05}-of-00002.jsonl": json_lines(*LABELED) for n in range(2)},
+            "validation.parquet": parquet(**LABELED_COLUMNS),
+        },
+    ),
+    "streamed parquet": (
+        {
+            "task": "causal_lm",
+            "model": GPT,
+            "data": {"path": "data", "block_size": 8, "streaming": True, "buffer_size": 4},
+        },
+        {f"{split}.parquet": parquet(text=[row["text"] for row in TEXTS]) for split in SPLITS},
+    ),
+    "instructions": (
+        {
+            "task": "instruction_tuning",
+            "model": {**GPT, "n_positions": 64},
+            "data": {"path": "data", "prompt": "text", "answer": "label", "template": "{text} ->", "max_length": 32},
+        },
+        {f"{split}.jsonl": json_lines(*LABELED) for split in SPLITS},
+    ),
+    "columns of CoNLL-2003": (
+        {"task": "tagging", "model": BERT, "data": {"path": "data"}},
+        {f"eng.{name}": COLUMNS.replace(b"\t", b" NN ") for name in ("train", "testa", "testb")},
     ),
     "npz": (
         {

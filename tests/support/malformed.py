@@ -1,51 +1,27 @@
-"""Malformed inputs by the thousand, each a function of its seed, and a fork server that runs `kit` on them.
+"""Malformed inputs by the thousand, each a function of its seed: recipes, overrides, odd values, data and folders."""
 
-A forked process has everything imported already, so an input takes as long as kit works on it. An `Attempt` is a
-command in a folder with malformed files; `run_attempt` reports how it ended.
-"""
-
-import importlib
 import json
-import os
-import pkgutil
 import random
-import resource
 import shutil
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal, get_args, get_origin
 
-import psutil
 import yaml
 
-import kit
-from kit import KitError, load_recipe, train
-from kit.cli import main
+from kit import train
 from kit.models import MODELS
 from kit.recipe.base import sections_of
 from kit.recipe.model_settings import config_class, settings_model
-from kit.runs.prepare import prepare
 from kit.tasks.registry import recipe_classes
+from support.attempts import PREPARE, Attempt
 from support.data_files import CASES, NASTY, VALUES, complete, edited
-from support.mutations import ODD_NUMBERS, ODD_SETTINGS, Damage, damages, problem_of
-from support.processes import forget_accelerator
+from support.mutations import ANY_FILE, BY_ENDING, CHANGES, Damage, damages, flip_bits, kinds_for
+from support.odd_values import ODD_ARGUMENTS, ODD_NUMBERS, ODD_SETTINGS, ODD_TEXTS, ODD_VALUES
 from support.recipes import RECIPES, make_recipe
 
-SECONDS = 20
-"""An attempt that takes longer counts as a hang."""
-BUSY = 6
-"""How often longer than alone an attempt may take on a busy machine."""
-EXTRA_BYTES = 4 * 2**30
-"""Address space that an attempt may use beyond that of the libraries."""
 SHORT = ["train.max_steps=2", "train.save_steps=1", "eval.steps=0", "eval.examples=0"]
-PREPARE = "prepare"
-"""The command that only does what precedes the first training step; `kit` has none."""
 TRAINED = 0.15
 """Share of malformed recipes and data that are trained for two steps if they are accepted after all."""
 NOT_CHANGED = (
@@ -59,169 +35,61 @@ NOT_CHANGED = (
 """Keys that would reach for the network or other packages, or take long for a good reason."""
 
 
-def import_everything() -> None:
-    """Import what commands import lazily, so that forked processes have it."""
-    for module in pkgutil.walk_packages(kit.__path__, "kit."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    for name in ("matplotlib.backends.backend_agg", "transformers.models.bert.modeling_bert", "PIL.PngImagePlugin"):
-        importlib.import_module(name)
-    for name in ("transformers.models.gpt2.modeling_gpt2", "peft", "sacrebleu", "seqeval.metrics", "sklearn.metrics"):
-        importlib.import_module(name)
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """A command in a folder with malformed input."""
-
-    name: str
-    arguments: tuple[str, ...]
-    files: Mapping[str, bytes] = field(default_factory=dict)
-    source: Path | None = None
-    """A run that is copied to `run`."""
-    damage: Damage | None = None
-    """What happens to the copy."""
-    stdin: bytes = b""
-
-    def prepare(self, folder: Path) -> None:
-        """Put the input into an empty folder."""
-        folder.mkdir(parents=True)
-        for name, content in self.files.items():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(content)
-        (folder / "stdin").write_bytes(self.stdin)
-        if self.source is not None:
-            shutil.copytree(self.source, folder / "run")
-        if self.damage is not None:
-            self.damage.apply(folder / "run")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How an attempt ended."""
-
-    attempt: Attempt
-    result: "subprocess.CompletedProcess[str]"
-    seconds: float
-    timed_out: bool
-
-    @property
-    def problem(self) -> str:
-        """What is wrong with it; empty if nothing is."""
-        if self.timed_out:
-            return f"still running after {self.seconds:.0f} s: {self.result.stderr[-500:]}"
-        return problem_of(self.result, (0, 1, 2, 3))
-
-    def __str__(self) -> str:
-        return f"{self.attempt.name}: kit {' '.join(self.attempt.arguments)}\n{self.problem}"
-
-
-def run_attempt(attempt: Attempt, folder: Path, start: Callable[..., int] | None = None) -> Outcome:
-    """Run an attempt in a forked process, or one that `start` starts, within a folder that is removed afterwards."""
-    attempt.prepare(folder)
-    began = time.monotonic()
-    pid = (start or fork_kit)(attempt.arguments, folder)
-    status, timed_out = wait(pid, began)
-    seconds = time.monotonic() - began
-    out, err = ((folder / name).read_bytes().decode("utf-8", "replace") for name in ("stdout", "stderr"))
-    shutil.rmtree(folder)
-    result = subprocess.CompletedProcess(list(attempt.arguments), os.waitstatus_to_exitcode(status), out, err)
-    return Outcome(attempt, result, seconds, timed_out)
-
-
-def wait(pid: int, began: float) -> tuple[int, bool]:
-    """The status of a process, and whether it hung: it is killed after `SECONDS` of computing, or of doing nothing for
-    longer than a busy machine lets a process wait."""
-    pause = 0.005
-    while True:
-        ended, status = os.waitpid(pid, os.WNOHANG)
-        if ended:
-            return status, False
-        with suppress(psutil.NoSuchProcess):
-            computed = sum(psutil.Process(pid).cpu_times()[:2])
-            if computed > SECONDS or time.monotonic() - began > BUSY * SECONDS:
-                os.killpg(pid, signal.SIGKILL)
-                return os.waitpid(pid, 0)[1], True
-        time.sleep(pause)
-        pause = min(0.1, pause * 1.5)
-
-
-def start_kit(arguments: Sequence[str], folder: Path) -> int:
-    """Start the real command line in a folder; `kit data` prepares a recipe, too."""
-    if arguments[0] == PREPARE:
-        arguments = ("data", *arguments[1:])
-    streams = zip(("stdin", "stdout", "stderr"), ("rb", "wb", "wb"), strict=True)
-    with ExitStack() as stack:
-        files = {name: stack.enter_context((folder / name).open(mode)) for name, mode in streams}
-        return subprocess.Popen([sys.executable, "-m", "kit", *arguments], **files, cwd=folder, process_group=0).pid
-
-
-def fork_kit(arguments: Sequence[str], folder: Path) -> int:
-    """Start the command line in a folder, in a process that has imported everything; returns its id."""
-    pid = os.fork()
-    if pid == 0:
-        _become_kit(arguments, folder)
-    return pid
-
-
-def _become_kit(arguments: Sequence[str], folder: Path) -> NoReturn:
-    code: Any = 1
-    try:
-        os.setpgid(0, 0)
-        os.chdir(folder)
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
-            os.dup2(os.open(name, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT), number)
-        sys.stdin, sys.stdout, sys.stderr = (open(n, m, closefd=False) for n, m in ((0, "r"), (1, "w"), (2, "w")))  # noqa: SIM115
-        for name in ("stdout", "stderr"):
-            setattr(sys, f"__{name}__", getattr(sys, name))
-        pages = int(Path("/proc/self/statm").read_text().split()[0]) if Path("/proc/self/statm").exists() else 0
-        if pages:
-            limit = pages * resource.getpagesize() + EXTRA_BYTES
-            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-        forget_accelerator()
-        if arguments[0] == PREPARE:
-            prepare_recipe(*arguments[1:])
-        sys.argv = ["kit", *arguments]
-        main()
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-        os._exit(code)
-
-
-def prepare_recipe(file: str, *overrides: str) -> NoReturn:
-    """Do what precedes the first training step, as `kit train` does."""
-    try:
-        prepared = prepare(load_recipe(Path(file), overrides))
-        prepared.plan.step(0)
-        prepared.plan.close()
-    except KitError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    sys.exit(0)
-
-
 # ---- recipes and overrides -------------------------------------------------------------------------------------------
 
 
 def recipe_attempt(seed: int) -> Attempt:
-    """A recipe of any task with changed values or bytes."""
+    """A recipe of any task with changed values, sections, lines or bytes."""
     chance = random.Random(f"recipe {seed}")
     task = chance.choice(sorted(RECIPES))
     recipe: dict[str, Any] = json.loads(json.dumps({"task": task, **RECIPES[task]}))
     recipe["train"]["max_steps"] = 2
     for _ in range(chance.choice([0, 1, 1, 2, 3])):
-        change_key(recipe, chance.choice(keys_of(task)), chance.choice([*VALUES, *map(json.loads, ODD_NUMBERS)]))
+        change_key(recipe, chance.choice(keys_of(task)), odd_value(chance))
+    if chance.random() < 0.2:
+        change_section(recipe, chance)
     content = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True).encode()
-    if chance.random() < 0.5:
+    damage = chance.random()
+    if damage < 0.3:
         content = damaged_bytes(content, chance)
+    elif damage < 0.6:
+        content = changed(content, chance.choice(sorted(BY_ENDING[".yaml"])), chance)
     return Attempt(f"recipe {seed}", train_or_prepare(chance), {"recipe.yaml": content})
+
+
+def odd_value(chance: random.Random) -> Any:
+    """A value that a key of a recipe may not have, or not together with the others."""
+    return chance.choice([*VALUES, *ODD_TEXTS, *map(json.loads, ODD_NUMBERS), *ODD_VALUES])
+
+
+def change_section(recipe: dict[str, Any], chance: random.Random) -> None:
+    """Remove, replace or add a section, or add a key of any task or none."""
+    section = chance.choice(sorted(recipe))
+    change = chance.choice(["remove", "replace", "add", "key", "foreign key", "task"])
+    if change == "remove":
+        del recipe[section]
+    elif change == "replace":
+        recipe[section] = odd_value(chance)
+    elif change == "add":
+        recipe[chance.choice(["Train", "trainer", "eval ", "", "ünï", "data.path", "peft", "measured", "hub"])] = (
+            odd_value(chance)
+        )
+    elif change == "key":
+        change_key(
+            recipe, f"{section}.{chance.choice(['lr', 'epochs', '', 'ünï', '__class__', 'a.b', 'Seed', 'x' * 300])}", 1
+        )
+    elif change == "foreign key":
+        change_key(recipe, chance.choice(keys_of(chance.choice(sorted(RECIPES)))), odd_value(chance))
+    else:
+        recipe["task"] = chance.choice([*sorted(RECIPES), "translate", "", 3])
+
+
+def changed(content: bytes, kind: str, chance: random.Random) -> bytes:
+    """The content after a change; where there is nothing that it could change, some bits are flipped."""
+    try:
+        return CHANGES[kind](content, chance)
+    except Exception:
+        return flip_bits(content, chance)
 
 
 def train_or_prepare(chance: random.Random, overrides: Sequence[str] = ()) -> tuple[str, ...]:
@@ -236,12 +104,16 @@ def override_attempt(seed: int) -> Attempt:
     task = chance.choice(sorted(RECIPES))
     changes = []
     for _ in range(chance.choice([1, 1, 2, 3])):
-        value = chance.choice(
-            [*map(json.dumps, VALUES), *ODD_NUMBERS, "[", "{a: 1", "!!python/name:os.system", "&a", ""]
+        value = chance.choice([*map(json.dumps, [*VALUES, *ODD_VALUES]), *ODD_TEXTS, *ODD_NUMBERS, *ODD_ARGUMENTS])
+        key = chance.choice(keys_of(chance.choice([task, task, task, *RECIPES])))
+        key = chance.choice(
+            [key, key, key, key, key, key.partition(".")[0], f"{key}.odd", f"{key}.", key.upper(), "task", "measured"]
         )
-        changes.append(f"{chance.choice(keys_of(task))}={value}")
+        changes.append(f"{key}={value}")
     if chance.random() < 0.2:
-        changes[0] = damaged_bytes(changes[0].encode(), chance).decode("utf-8", "replace").replace("\0", "0")
+        changes[0] = damaged_bytes(changes[0].encode("utf-8", "replace"), chance).decode("utf-8", "replace")
+    # neither null bytes nor options can be arguments of this kind
+    changes = [change.replace("\0", "0") for change in changes]
     changes = [change for change in changes if not change.startswith("-")]
     return Attempt(f"override {seed}", train_or_prepare(chance, [*SHORT, *changes]), recipe_file(task))
 
@@ -250,23 +122,25 @@ def recipe_file(task: str) -> dict[str, bytes]:
     return {"recipe.yaml": yaml.safe_dump({"task": task, **RECIPES[task]}, sort_keys=False).encode()}
 
 
-def keys_of(task: str) -> list[str]:
+def keys_of(task: str, model_type: str = "") -> list[str]:
     """The keys of the recipe of a task, those of its model included."""
     keys = [f"{name}.{key}" for name, kind in sections_of(recipe_classes()[task]).items() for key in kind.model_fields]
-    keys += [f"model.{key}" for key in model_fields(task)]
+    keys += [f"model.{key}" for key in model_fields(task, model_type)]
     return [key for key in keys if key not in NOT_CHANGED]
 
 
-def model_fields(task: str) -> dict[str, Any]:
-    """The keys of the model of the tiny recipe of a task."""
-    model_type = RECIPES[task]["model"]["type"]
+def model_fields(task: str, model_type: str = "") -> dict[str, Any]:
+    """The keys of a model type, or of the model of the tiny recipe of a task."""
+    model_type = model_type or RECIPES[task]["model"]["type"]
     mapping = None if model_type in MODELS else "MODEL_MAPPING_NAMES"
     return settings_model(config_class(model_type, mapping=mapping)).model_fields
 
 
 def change_key(recipe: dict[str, Any], key: str, value: Any) -> None:
     section, _, name = key.partition(".")
-    recipe.setdefault(section, {})[name] = value
+    if not isinstance(recipe.setdefault(section, {}), dict):
+        recipe[section] = {}
+    recipe[section][name] = value
 
 
 def damaged_bytes(content: bytes, chance: random.Random) -> bytes:
@@ -278,48 +152,78 @@ def damaged_bytes(content: bytes, chance: random.Random) -> bytes:
 
 
 def odd_attempt(seed: int) -> Attempt:
-    """A recipe with an odd value, trained for two steps."""
+    """A recipe with an odd value, or two, trained for two steps."""
     chance = random.Random(f"odd {seed}")
     task = chance.choice(sorted(RECIPES))
-    if chance.random() < 0.3:
-        change = chance.choice(ODD_SETTINGS[task])
-    else:
-        recipe = recipe_classes()[task]
-        numbers = [key for key in keys_of(task) if is_number(recipe, task, key)]
-        change = f"{chance.choice(numbers)}={chance.choice(ODD_NUMBERS)}"
-    return odd_value(task, change, f"odd {seed}")
+    numbers, choices = keys_with_numbers(task), keys_with_choices(task)
+    changes = [chance.choice(ODD_SETTINGS[task])] if chance.random() < 0.3 else []
+    while len(changes) < chance.choice([1, 1, 2]):
+        if chance.random() < 0.7:
+            changes.append(f"{chance.choice(numbers)}={chance.choice(ODD_NUMBERS)}")
+        else:
+            key = chance.choice(sorted(choices))
+            changes.append(f"{key}={json.dumps(chance.choice(choices[key]))}")
+    return Attempt(f"odd {seed}", ("train", "recipe.yaml", *SHORT, *changes, "--output", "out"), recipe_file(task))
 
 
-def odd_value(task: str, change: str, name: str = "") -> Attempt:
-    arguments = ("train", "recipe.yaml", *SHORT, change, "--output", "out")
-    return Attempt(name or f"{task} {change}", arguments, recipe_file(task))
+def annotations_of(task: str) -> dict[str, Any]:
+    """The type of each key of the recipe of a task."""
+    fields = {
+        f"{section}.{name}": field
+        for section, kind in sections_of(recipe_classes()[task]).items()
+        for name, field in kind.model_fields.items()
+    } | {f"model.{name}": field for name, field in model_fields(task).items()}
+    return {key: fields[key].annotation for key in keys_of(task)}
 
 
-def is_number(recipe: Any, task: str, key: str) -> bool:
-    section, _, name = key.partition(".")
-    fields = sections_of(recipe)[section].model_fields if section != "model" else {}
-    field = fields.get(name) or (model_fields(task) if section == "model" else {}).get(name)
-    return field is not None and any(kind in str(field.annotation) for kind in ("int", "float"))
+def keys_with_numbers(task: str) -> list[str]:
+    return [key for key, kind in annotations_of(task).items() if any(name in str(kind) for name in ("int", "float"))]
+
+
+def keys_with_choices(task: str) -> dict[str, list[Any]]:
+    """The keys that accept certain words, or true and false, with what they accept."""
+    return {key: options for key, kind in annotations_of(task).items() if (options := options_of(kind))}
+
+
+def options_of(annotation: Any) -> list[Any]:
+    if annotation is bool:
+        return [True, False]
+    inner = get_args(annotation)
+    if get_origin(annotation) is Literal:
+        return list(inner)
+    options = [option for member in inner for option in options_of(member)]
+    return [[option] for option in options] if get_origin(annotation) is list else options
 
 
 # ---- data ------------------------------------------------------------------------------------------------------------
 
 
 def data_attempt(seed: int) -> Attempt:
-    """Damaged data of any format, given to training or inspected."""
+    """Damaged data of any format, given to training or inspected with a recipe or without one."""
     chance = random.Random(f"data {seed}")
     name = chance.choice(sorted(CASES))
     recipe, files = CASES[name]
     files = {f"data/{file}": content for file, content in files.items()}
-    for _ in range(chance.choice([1, 1, 2])):
+    damages = []
+    for _ in range(chance.choice([0, 1, 1, 1, 2])):
         file = chance.choice(sorted(files))
-        files[file] = damaged_bytes(files[file], chance)
+        if chance.random() < 0.35:
+            files[file] = damaged_bytes(files[file], chance)
+        else:
+            damages.append(Damage(file, chance.choice(kinds_for(file, len(files[file]))), seed))
     recipe = json.loads(json.dumps(complete(recipe)))
     recipe["train"]["save_steps"] = 1
     recipe.setdefault("eval", {}).update(steps=0, examples=0)
+    if not damages or chance.random() < 0.2:
+        keys = [key for key in keys_of(recipe["task"], recipe["model"]["type"]) if key.startswith("data.")]
+        change_key(recipe, chance.choice(keys), odd_value(chance))
+    if chance.random() < 0.1:  # the content of another format under this name
+        other = chance.choice(sorted(CASES))
+        files[chance.choice(sorted(files))] = chance.choice(list(CASES[other][1].values()))
     files["recipe.yaml"] = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True).encode()
-    arguments = ("data", "recipe.yaml") if chance.random() < 0.05 else train_or_prepare(chance)
-    return Attempt(f"data {seed}: {name}", arguments, files)
+    inspected = chance.choice(["recipe.yaml", "data", *(file for file in files if file.startswith("data/"))])
+    arguments = ("data", inspected) if chance.random() < 0.2 else train_or_prepare(chance)
+    return Attempt(f"data {seed}: {name} {', '.join(map(str, damages))}", arguments, files, damages=damages)
 
 
 # ---- folders ---------------------------------------------------------------------------------------------------------
@@ -345,8 +249,27 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
 }
 ALL_TASKS: tuple[tuple[str, ...], ...] = (
     ("eval", "run"), ("train", "run", "--resume"), ("average", "run", "--last", "2", "--output", "out"),
-    ("data", "run/recipe.yaml"), ("plot", "run"),
+    ("data", "run/recipe.yaml"), ("plot", "run"), ("runs", "."), ("compare", "run", "run"), ("eval", "run/model"),
+    ("recipes", "run/recipe.yaml"), ("copy", "run/recipe.yaml", "copy.yaml"), ("train", "run/recipe.yaml", "--dry-run"),
 )  # fmt: skip
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "generate": (
+        "--num-beams", "--n-best", "--max-new-tokens", "--length-penalty", "--no-repeat-ngram-size", "--temperature",
+        "--top-p", "--seed", "--source-language", "--target-language", "--split-sentences", "--attention", "--output",
+        "--tokens-per-batch", "--checkpoint",
+    ),
+    "chat": ("--num-beams", "--max-new-tokens"),
+    "embed": ("--output", "--pooling", "--tokens-per-batch"),
+    "predict": ("--output", "--horizon", "--top-k", "--checkpoint"),
+    "plot": (
+        "--sentence", "--target", "--kind", "--layer", "--head", "--image", "--output", "--format", "--checkpoint",
+        "--source-language", "--target-language",
+    ),
+    "eval": ("--split", "--predictions", "--checkpoint"),
+    "compare": ("--split", "--metrics", "--samples"),
+    "average": ("--last", "--output"),
+}  # fmt: skip
+FLAGS = ("--json", "--scores", "--sample", "--resume", "--dry-run")
 SLOW: tuple[tuple[str, ...], ...] = (("verify", "run"), ("push", "run", "OWNER/NAME", "--dry-run"))
 SERIES = "series,step,x,y,vx,vy\n" + "".join(f"a,{n},{n % 3},1,0,1\n" for n in range(40))
 
@@ -387,9 +310,34 @@ class Runs:
             source = self.folder / "adapter"
             command = chance.choice([("merge", "run", "--output", "out"), ("eval", "run"), *COMMANDS["classification"]])
         pattern = chance.choice(["**/*", "*", "model/**/*", "model/*.json", "checkpoints/**/*"])
-        damage = chance.choice(damages(source, seed, pattern=pattern))
-        return self.damaged(source, command, damage, f"folder {seed}: {source.name} {damage}")
+        chosen = [chance.choice(damages(source, seed, pattern=pattern)) for _ in range(chance.choice([1, 1, 1, 2]))]
+        return self.damaged(source, command, chosen, f"folder {seed}: {source.name} {', '.join(map(str, chosen))}")
 
-    def damaged(self, source: Path, command: tuple[str, ...], damage: Damage, name: str = "") -> Attempt:
+    def inference_attempt(self, seed: int) -> Attempt:
+        """An intact run with odd options, and input that is damaged or not."""
+        chance = random.Random(f"inference {seed}")
+        task = chance.choice(sorted(RECIPES))
+        command = chance.choice([*COMMANDS[task], *COMMANDS[task], *ALL_TASKS])
+        attempt = self.damaged(self.folder / task, command, [], f"inference {seed}: {task}")
+        options: list[str] = []
+        for _ in range(chance.choice([0, 1, 1, 2])):
+            # nothing may be written outside the folder of the attempt
+            texts = [text for text in ODD_TEXTS if not text.startswith(("/", "~", ".."))]
+            values = ["nan", "inf", "-1", *ODD_NUMBERS, *texts, "mean", "all", "1", "out.png", "out/x", "run", "step-1"]
+            options += [chance.choice([*OPTIONS.get(command[0], ("--output",)), *FLAGS]), chance.choice(values)]
+            options = options[:-1] if options[-2] in FLAGS else options
+        file = chance.choice([*attempt.files, "stdin"])
+        content = attempt.files.get(file, attempt.stdin)
+        if not options or chance.random() < 0.5:
+            kinds = [*BY_ENDING[".txt"], *ANY_FILE, *BY_ENDING.get(Path(file).suffix, {})]
+            content = changed(content, chance.choice(kinds), chance)
+        stdin = content if file == "stdin" else attempt.stdin
+        if file == "stdin":
+            command = tuple(part for part in command if part != "in.txt")
+        files = {**attempt.files, **({file: content} if file in attempt.files else {})}
+        return replace(attempt, arguments=(*command, *options), files=files, stdin=stdin)
+
+    def damaged(self, source: Path, command: tuple[str, ...], damages: Sequence[Damage], name: str = "") -> Attempt:
         files = {"in.txt": LINES.encode(), "in.jsonl": ROWS.encode(), "in.csv": SERIES.encode()}
-        return Attempt(name or str(damage), command, files, source, damage, LINES.encode())
+        in_copy = [replace(damage, file=f"run/{damage.file}") for damage in damages]
+        return Attempt(name or ", ".join(map(str, damages)), command, files, source, in_copy, LINES.encode())

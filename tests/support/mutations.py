@@ -1,4 +1,4 @@
-"""Damaged run, model and checkpoint folders, and odd values of recipe keys: what kit has to answer with one message.
+"""Damaged files of runs, models, checkpoints and data, and odd values: what kit has to answer with one message.
 
 Everything is a function of its seed, so that a failure can be repeated: a `Damage` is shown as `FILE: KIND (SEED)`.
 """
@@ -7,67 +7,19 @@ import json
 import os
 import random
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-from kit.recipe.base import Recipe
-
-ODD_VALUES: tuple[Any, ...] = (
-    None, True, "", "odd", "\0", "\ud800", "../../odd", -1, 0, 7, 2**31, 2**63, 10**30, -0.5, 1e308, float("nan"),
-    [], [None], ["odd"], [[7]], {}, {"odd": 7},
-)  # fmt: skip
-"""What replaces a value of a JSON file."""
-
-ODD_NUMBERS = (
-    "-1", "0", "1", "-0.5", "0.5", "1e-300", "1e9", "1e308", "1000000", "100000000", "2147483648",
-    "9223372036854775807", "9223372036854775808", "100000000000000000000000000000000",
-)  # fmt: skip
-"""What replaces a number of a recipe."""
-
-ODD_SETTINGS: dict[str, tuple[str, ...]] = {
-    "translation": (
-        "model.use_cache=false", "model.hidden_size=1000000", "model.encoder_layers=100000000",
-        "model.encoder_layers=9223372036854775808", "model.decoder_layers=100000000", "model.num_attention_heads=-1",
-        "model.embedding_size=1000000000000", "tokenizer.vocab_size=9223372036854775808",
-        "tokenizer.min_frequency=9223372036854775808", "eval.length_penalty=1e9", "eval.length_penalty=-1e9",
-        "eval.num_beams=9223372036854775808", "eval.max_new_tokens=9223372036854775808",
-        "train.tokens_per_batch=9223372036854775808", "train.micro_batches=9223372036854775808",
-    ),
-    "masked_lm": (
-        "model.hidden_act=geluu", "model.hidden_size=1000000", "model.num_attention_heads=-1", "model.hidden_size=-16",
-        "model.type_vocab_size=0", "model.type_vocab_size=9223372036854775808", "model.num_hidden_layers=100000000",
-        "model.intermediate_size=9223372036854775808", "model.max_position_embeddings=100000000000",
-        "model.layer_norm_eps=-1e9", "model.initializer_range=1e308",
-    ),
-    "causal_lm": (
-        "model.use_cache=false", "model.activation_function=geluu", "model.n_embd=1000000", "model.n_layer=100000000",
-        "model.n_head=0", "model.n_head=-1", "model.n_positions=9223372036854775808", "data.block_size=1000000000000",
-    ),
-    "classification": ("model.hidden_act=geluu", "model.type_vocab_size=0", "data.max_length=9223372036854775808"),
-    "tagging": ("model.num_attention_heads=0", "model.num_hidden_layers=-1"),
-    "question_answering": ("model.type_vocab_size=1", "data.doc_stride=9223372036854775808"),
-    "instruction_tuning": ("model.use_cache=false", "model.n_layer=0", "eval.max_new_tokens=1000000000"),
-    "captioning": (
-        "model.use_cache=false", "model.cnn_blocks=9223372036854775808", "model.cnn_blocks=100000000",
-        "model.image_size=1000000", "model.image_size=1", "model.cnn_channels=[9223372036854775808]",
-        "model.num_channels=2",
-    ),
-    "dialogue": ("model.use_cache=false", "model.context_layers=100000000", "model.utterance_hidden_size=1000000"),
-    "forecasting": (
-        "model.hidden_size=1000000", "model.encoder_layers=100000000", "model.min_scale=1e308",
-        "data.history=9223372036854775808", "data.horizon=1000000000000",
-    ),
-}  # fmt: skip
-"""Values of the tiny recipes of `support.recipes` that were answered with a traceback, a panic or silence, and their
-like."""
+from support.data_damage import DATA_FILES, ENCODINGS, Change, drop_line
+from support.odd_values import ODD_VALUES
 
 
 @dataclass(frozen=True)
 class Damage:
-    """One change to one file of a folder; the same one wherever it is applied."""
+    """One change to one file of a folder; the same one wherever it is applied. A file that is gone stays so."""
 
     file: str
     kind: str
@@ -79,35 +31,36 @@ class Damage:
     def apply(self, folder: Path) -> None:
         """Damage the file in a copy of the folder. Links are replaced, what they point to is not."""
         path = folder / self.file
+        if not path.is_file():
+            return
         chance = random.Random(f"{self.seed} {self.kind} {self.file}")
         if (change := REPLACEMENTS.get(self.kind)) is not None:
             path.unlink()
             change(path)
             return
-        content = CHANGES[self.kind](path.read_bytes(), chance)
+        content = path.read_bytes()
+        try:
+            changed = CHANGES[self.kind](content, chance)
+        except Exception:  # an earlier change has left nothing that this one could change
+            changed = flip_bits(content or b"odd", chance)
         path.unlink()
-        path.write_bytes(content)
+        path.write_bytes(changed)
 
 
 def damages(folder: Path, seed: int, count: int | None = None, pattern: str = "**/*") -> list[Damage]:
     """Every kind of damage that suits each file of a folder, or `count` of them, drawn by the seed."""
     files = sorted(path for path in folder.glob(pattern) if path.is_file() and path.name != ".lock")
-    every = [Damage(path.relative_to(folder).as_posix(), kind, seed) for path in files for kind in kinds_for(path)]
+    every = [
+        Damage(path.relative_to(folder).as_posix(), kind, seed)
+        for path in files
+        for kind in kinds_for(path.name, path.stat().st_size)
+    ]
     return every if count is None else random.Random(seed).sample(every, min(count, len(every)))
 
 
-def kinds_for(path: Path) -> list[str]:
-    """The kinds of damage that suit a file, by its ending."""
-    kinds = [*REPLACEMENTS, *ANY_FILE, *BY_ENDING.get(path.suffix, {})]
-    return kinds if path.stat().st_size else [*REPLACEMENTS, "garbage"]
-
-
-def odd_overrides(recipe: Recipe, fields: dict[str, Any] | None = None) -> Iterator[str]:
-    """Overrides that give every number of a recipe, and of the `fields` of its model, each of the odd numbers."""
-    values = recipe.flat() | {f"model.{name}": value for name, value in (fields or {}).items()}
-    for key, value in values.items():
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            yield from (f"{key}={number}" for number in ODD_NUMBERS)
+def kinds_for(name: str, size: int) -> list[str]:
+    """The kinds of damage that suit a file of so many bytes, by the ending of its name."""
+    return [*REPLACEMENTS, *ANY_FILE, *BY_ENDING.get(Path(name).suffix, {})] if size else [*REPLACEMENTS, "garbage"]
 
 
 def problem_of(result: "CompletedProcess[str]", codes: Sequence[int] = (0, 2, 3)) -> str:
@@ -118,7 +71,7 @@ def problem_of(result: "CompletedProcess[str]", codes: Sequence[int] = (0, 2, 3)
             return f"{sign}: {output[output.index(sign) :][-2000:]}"
     if result.returncode not in codes:
         return f"exit code {result.returncode}: {output[-2000:]}"
-    if result.returncode and not result.stderr.strip():
+    if result.returncode and not output.strip():  # `kit data` lists mistakes in its report
         return f"exit code {result.returncode} without a message"
     return ""
 
@@ -132,7 +85,6 @@ REPLACEMENTS: dict[str, Callable[[Path], object]] = {
     "a link to itself": lambda path: path.symlink_to(path.name),
     "a named pipe": os.mkfifo,
 }
-Change = Callable[[bytes, random.Random], bytes]
 
 
 def flip_bits(content: bytes, chance: random.Random) -> bytes:
@@ -148,7 +100,17 @@ ANY_FILE: dict[str, Change] = {
     "garbage": lambda content, chance: chance.randbytes(200),
     "flipped bits": flip_bits,
     "zeros": lambda content, chance: bytes(len(content)),
+    "twice": lambda content, chance: content * 2,
+    "another format": lambda content, chance: chance.choice(FORMATS),
+    "binary in the middle": lambda content, chance: content[: len(content) // 2] + b"\0\xff\xfe\x80" + content,
 }
+FORMATS = (
+    b"PK\x03\x04", b"\x1f\x8b\x08\0", b"PAR1PAR1", b"ARROW1\0\0", b"\x93NUMPY\x01\0", b"\x89PNG\r\n\x1a\n", b"GIF89a",
+    b"%PDF-1.7",
+    b"\x80\x04]q\0.", b"<html><body>404</body></html>", b"version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+    b"#!/bin/sh\n", b"---\n...\n", b"0", b'"', b"\n", b" ", b"\xef\xbb\xbf", b"\xff\xfe", b"\0\0\xfe\xff",
+)  # fmt: skip
+"""The first bytes of other formats, among them those of a page that a server sent instead of a file."""
 
 
 # ---- JSON ------------------------------------------------------------------------------------------------------------
@@ -289,15 +251,52 @@ def change_line(content: bytes, chance: random.Random) -> bytes:
     return "\n".join(lines).encode()
 
 
-def drop_line(content: bytes, chance: random.Random) -> bytes:
+def repeat_line(content: bytes, chance: random.Random) -> bytes:
     lines = content.splitlines(keepends=True)
-    del lines[chance.randrange(len(lines))]
+    lines.insert(0, chance.choice(lines))
     return b"".join(lines)
 
 
-TEXT: dict[str, Change] = {"another value of a line": change_line, "a line less": drop_line}
+YAML = (
+    "&a 1", "*a", "!!python/object/apply:os.system [id]", "!!binary aGk=", "{<<: {a: 1}}", "2024-01-01", "0o17", ".nan",
+    "-.inf", "1_000", "0x" + "f" * 40, "{? [a, b] : c}", "[" * 40, "|\n  text", ">-\n\n", "\t1", "'", '"\\ud800"',
+    "%YAML 9.9",
+)  # fmt: skip
+"""What replaces a value of a YAML file, besides other values: what YAML has beyond JSON."""
+
+
+def change_yaml(content: bytes, chance: random.Random) -> bytes:
+    lines = content.decode().split("\n")
+    number = chance.randrange(len(lines))
+    lines[number] = f"{lines[number].partition(':')[0]}: {chance.choice(YAML)}"
+    return "\n".join(lines).encode()
+
+
+def indent_line(content: bytes, chance: random.Random) -> bytes:
+    lines = content.split(b"\n")
+    number = chance.randrange(len(lines))
+    lines[number] = chance.choice([b" ", b"\t", b"    ", b"- "]) + lines[number]
+    return b"\n".join(lines)
+
+
+YAML_FILE: dict[str, Change] = {
+    "another value of a line": change_line,
+    "a line less": drop_line,
+    "a line twice": repeat_line,
+    "yaml beyond JSON": change_yaml,
+    "another indent": indent_line,
+    "deep yaml": lambda content, chance: b"a:\n" + b"".join(b" " * n + b"- \n" for n in range(300)) + content,
+}
 
 BY_ENDING = {
-    ".json": JSON_FILE, ".jsonl": JSON_LINES, ".safetensors": TENSORS, ".yaml": TEXT, ".md": {"a line less": drop_line},
-}  # fmt: skip
-CHANGES: dict[str, Change] = {**ANY_FILE, **JSON_FILE, **JSON_LINES, **TENSORS, **TEXT}
+    ".json": JSON_FILE | ENCODINGS,
+    ".jsonl": JSON_LINES | ENCODINGS | DATA_FILES[".jsonl"],
+    ".safetensors": TENSORS,
+    ".yaml": YAML_FILE | ENCODINGS,
+    ".md": {"a line less": drop_line} | ENCODINGS,
+    ".py": {"a line less": drop_line},
+    **{ending: kinds for ending, kinds in DATA_FILES.items() if ending != ".jsonl"},
+}
+CHANGES: dict[str, Change] = {
+    kind: change for kinds in (ANY_FILE, *BY_ENDING.values()) for kind, change in kinds.items()
+}

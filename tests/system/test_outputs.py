@@ -52,6 +52,17 @@ def test_file_is_unchanged_until_the_new_one_is_complete(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path)
+    with (
+        pytest.raises(RunError, match=r"cannot write .*pipe: it is a pipe or a device. Name a file"),
+        atomic_write(path),
+    ):
+        pytest.fail("it could be replaced")
+    assert path.is_fifo()
+
+
 def test_a_second_writer_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.txt"
     with atomic_write(path) as temporary:

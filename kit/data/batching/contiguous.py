@@ -15,7 +15,7 @@ class ContiguousPlan(EpochPlan):
     """
 
     def __init__(self, lengths: np.ndarray, rows: int, micro_batches: int):
-        """`lengths` are those of the blocks, in the order of the text; `rows` is the number of streams.
+        """`lengths` has the length of each block, in the order of the text; `rows` is the number of streams.
 
         Raises DataError if a micro-batch would have no stream, or a stream no block.
         """
@@ -69,7 +69,10 @@ class ContiguousPlan(EpochPlan):
 
 
 def stream_of(blocks: np.ndarray, num_blocks: int, streams: int) -> tuple[np.ndarray, np.ndarray]:
-    """The stream that each block is in, of a text of `num_blocks` in so many streams, and whether it is the first."""
+    """The number of the stream that each of `blocks` belongs to, and whether the block is the first of its stream.
+
+    The text has `num_blocks` blocks, divided into `streams` streams as by `ContiguousPlan`.
+    """
     size, longer = divmod(num_blocks, streams)  # as np.array_split: the first streams have one block more
     starts = np.arange(streams) * size + np.minimum(np.arange(streams), longer)
     numbers = np.searchsorted(starts, blocks, side="right") - 1

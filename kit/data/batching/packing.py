@@ -10,7 +10,8 @@ from kit.data.batching.ragged import IGNORE_INDEX, RaggedTokens
 
 @dataclass(frozen=True)
 class CausalBlocks:
-    """Blocks for a causal language model: E d₁ E d₂ E … dₙ E, where E separates documents and starts each.
+    """Blocks of equal length for a causal language model, taken from the stream E d₁ E d₂ E … dₙ E of all documents,
+    where the separator E ends a document and starts the next one.
 
     Every token except the first is a label exactly once. Labels are stored at the position that they are predicted
     from (not at their own, as transformers shifts them), so that the end of a block is not wasted. Only the last block

@@ -41,7 +41,7 @@ def seed_micro_batch(seed: int, step: int, index: int) -> None:
 
 @dataclass(frozen=True)
 class Padding:
-    """How many of the tokens that the model computes on are padding."""
+    """The tokens that the model computes on in an epoch, without and with padding."""
 
     real_tokens: int
     padded_tokens: int
@@ -64,7 +64,7 @@ class Plan(Protocol):
         """The micro-batches of a step (counted from 0 across epochs), as indices of examples."""
 
     def epochs(self, steps: int) -> float:
-        """How many epochs this many steps are."""
+        """The number of epochs that this many steps amount to."""
 
     def padding(self) -> Padding:
         """Real and padded tokens, summed over source and target."""
@@ -73,7 +73,7 @@ class Plan(Protocol):
         """The plan in a few words, for the terminal."""
 
     def state(self, steps: int) -> dict[str, Any]:
-        """What a checkpoint after this many steps must contain to continue, besides their number."""
+        """What a checkpoint after this many steps must store of the plan, in addition to the number of steps."""
 
     def restore(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""

@@ -45,9 +45,10 @@ Work = Callable[[list[str]], R]
 
 
 def map_in_chunks(texts: Iterable[str], work: Work[R], workers: int, advance: Callable[[int], object]) -> Iterator[R]:
-    """The results of `work` on chunks of the texts, in order; by `workers` processes if there are several chunks.
+    """Call `work` on chunks of the texts and yield its results in order; in `workers` processes if there is more than
+    one chunk.
 
-    `advance` is called with the number of texts that were completed.
+    `advance` is called with the number of texts of each completed chunk.
     """
     chunks = chunk_texts(texts)
     first = [chunk for _, chunk in zip(range(2), chunks, strict=False)]
@@ -106,7 +107,8 @@ def cache_dir() -> Path:
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Identifies a tokenizer: equal keys, equal tokens. None for a slow tokenizer, which cannot be serialized."""
+    """A key that is equal only for tokenizers that give equal tokens; None for a slow tokenizer, which cannot be
+    serialized."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return None
     content = [tokenizer.backend_tokenizer.to_str(), json.dumps(tokenizer.special_tokens_map, default=str)]

@@ -2,8 +2,9 @@
 
 import gzip
 import io
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from kit.errors import DataError
 from kit.system.files import open_regular
@@ -22,6 +23,13 @@ def check_expansion(path: Path, size: int) -> None:
             f"{path} decompresses to {size / 1e6:,.0f} MB or more, over {MAX_RATIO} times its {stored / 1e6:,.1f} MB. "
             "Data compresses less: the file is corrupt or made to fill the memory. Decompress it yourself if it is not."
         )
+
+
+def check_archive(path: Path, content: BinaryIO) -> None:
+    """Raise DataError if a zip archive is a decompression bomb, and BadZipFile if it is no zip archive."""
+    with zipfile.ZipFile(content) as archive:  # reading a member stops at the size that the archive states
+        check_expansion(path, sum(entry.file_size for entry in archive.infolist()))
+    content.seek(0)
 
 
 def open_gzip(path: Path) -> io.BufferedReader:

@@ -1,16 +1,16 @@
 """Excel workbooks: the first sheet as a table, whose first row names the columns unless `data.columns` does."""
 
-import zipfile
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
+from kit.data.formats.compressed import check_archive
 from kit.data.formats.layout import Layout
 from kit.data.formats.lines import DecodingCheck, open_bytes, reading
 from kit.data.formats.tables import BLANK, FileTable, ObjectTableBuilder, checked_table
-from kit.errors import DataError
+from kit.errors import DataError, KitError, first_line
 
 Row = tuple[int, list[Any]]
 """The number of a row in the sheet, from 1, and its cells."""
@@ -18,22 +18,10 @@ Row = tuple[int, list[Any]]
 
 def read_excel(path: Path, layout: Layout) -> FileTable:
     """The rows of the first sheet; numbers and dates keep their types. Formulas have the values that were saved."""
-    try:
-        from openpyxl import load_workbook
-    except ImportError:
-        raise DataError(
-            f'{path}: reading Excel files needs openpyxl, which is not installed: pip install ".[excel]" installs it. '
-            "Or save the sheet as csv."
-        ) from None
     check, dropped = DecodingCheck(path, "utf-8"), Counter[str]()
     builder = ObjectTableBuilder(path)
     with reading(path), open_bytes(path) as raw:
-        try:
-            workbook = load_workbook(raw, read_only=True, data_only=True)
-        # openpyxl raises whatever its parsers raise
-        except (zipfile.BadZipFile, KeyError, ValueError, TypeError) as error:
-            raise DataError(f"{path} is not an Excel workbook (.xlsx): {error}") from error
-        rows = cells_of(workbook.worksheets[0])
+        rows = sheet_rows(path, raw)
         columns = layout.columns or column_names(path, next(rows, (1, [])))
         for number, cells in rows:
             if not any(cell not in (None, "") for cell in cells):
@@ -49,13 +37,30 @@ def read_excel(path: Path, layout: Layout) -> FileTable:
     return checked_table([check], builder.table, dropped, Counter())
 
 
-def cells_of(sheet: Any) -> Iterator[Row]:
-    """The rows of a sheet without the empty cells at their ends."""
-    for number, cells in enumerate(sheet.iter_rows(values_only=True), start=1):
-        row = list(cells)
-        while row and row[-1] in (None, ""):
-            row.pop()
-        yield number, row
+def sheet_rows(path: Path, raw: BinaryIO) -> Iterator[Row]:
+    """The rows of the first sheet without the empty cells at their ends. Raises DataError if it cannot be read."""
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise DataError(
+            f'{path}: reading Excel files needs openpyxl, which is not installed: pip install ".[excel]" installs it. '
+            "Or save the sheet as csv."
+        ) from None
+    try:
+        check_archive(path, raw)
+        sheets = load_workbook(raw, read_only=True, data_only=True).worksheets
+        if not sheets:
+            raise ValueError("it has no sheet with cells")
+        for number, cells in enumerate(sheets[0].iter_rows(values_only=True), start=1):
+            row = list(cells)
+            while row and row[-1] in (None, ""):
+                row.pop()
+            yield number, row
+    except (KitError, OSError):
+        raise
+    # openpyxl reads lazily, and raises whatever its XML parsers and descriptors raise
+    except Exception as error:
+        raise DataError(f"{path} cannot be read as an Excel workbook (.xlsx): {first_line(error)}") from error
 
 
 def column_names(path: Path, first: Row) -> list[str]:

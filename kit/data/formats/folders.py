@@ -51,7 +51,8 @@ def list_data_files(folder: Path, suffixes: Collection[str]) -> Files:
 
 
 def split_folders(folder: Path, suffixes: dict[str, str], layout: Layout) -> dict[str, list[ShardFiles]]:
-    """The files of each folder in a folder, by its name, in order; empty folders and those of other files are left out.
+    """The data files of each subfolder, in order, by the name of the subfolder. Subfolders without data files are left
+    out.
 
     A dataset that `save_to_disk` wrote without splits is "train".
     """
@@ -95,16 +96,21 @@ def is_saved_dataset(folder: Path) -> bool:
 def files_in(folder: Path, suffixes: dict[str, str], layout: Layout) -> list[ShardFiles]:
     """The readable files of a folder whose files belong to one split, in order."""
     if is_saved_dataset(folder):
-        try:
-            names = [str(entry["filename"]) for entry in json.loads((folder / STATE).read_bytes())["_data_files"]]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(
-                f"{folder / STATE} does not list the files of the dataset ({error}): save it again."
-            ) from None
-        return [folder / Path(name).name for name in names]
+        return saved_files(folder)
     files = list_data_files(folder, suffixes)
     stems = [stem for stem, extensions in files.items() if extensions.keys() & {*suffixes, *EXTENSIONS}]
     return [shard_files(folder, stem, files[stem], suffixes, layout) for stem in stems]
+
+
+def saved_files(folder: Path) -> list[ShardFiles]:
+    """The files of a dataset that `save_to_disk` wrote, in order."""
+    try:
+        names = [str(entry["filename"]) for entry in json.loads((folder / STATE).read_bytes())["_data_files"]]
+        if not names:
+            raise ValueError("the list is empty")
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+        raise DataError(f"{folder / STATE} does not list the files of the dataset ({error}): save it again.") from None
+    return [folder / Path(name).name for name in names]
 
 
 def splits_of(files: Files, suffixes: Collection[str]) -> list[str]:
@@ -156,7 +162,10 @@ def split_files(folder: Path, split: str, files: Files, suffixes: dict[str, str]
 def shard_files(
     folder: Path, stem: str, by_extension: dict[str, list[Path]], suffixes: dict[str, str], layout: Layout
 ) -> ShardFiles:
-    """The file with this stem, or the files of parallel text."""
+    """The file with this stem; of parallel text, one file for each of `suffixes`.
+
+    Raises DataError if a file of parallel text is missing, or if several formats share the stem.
+    """
     parallel = [suffix for suffix in suffixes if suffix in by_extension]
     tables = [extension for extension in EXTENSIONS if extension in by_extension and extension not in suffixes]
     used = [path for extension in parallel + tables for path in by_extension[extension]]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kit.data.formats.compressed import check_expansion
+from kit.data.formats.compressed import check_archive
 from kit.data.formats.layout import Layout
 from kit.data.formats.lines import DecodingCheck, open_bytes, reading
 from kit.data.formats.tables import FileTable, checked_table
@@ -20,12 +20,13 @@ def read_npz(path: Path, layout: Layout) -> FileTable:
     """The arrays of a file as columns. Nothing in the file is executed: pickled objects are rejected."""
     try:
         with reading(path), open_bytes(path) as raw, io.BytesIO(raw.read()) as content:
-            with zipfile.ZipFile(content) as archive:
-                check_expansion(path, sum(entry.file_size for entry in archive.infolist()))
-            content.seek(0)
+            check_archive(path, content)
             file = np.load(content, allow_pickle=False)
             arrays = {name: file[name] for name in file.files} if isinstance(file, np.lib.npyio.NpzFile) else {}
-    except (ValueError, LookupError, TypeError, RuntimeError, OverflowError, zipfile.BadZipFile) as error:
+    # MemoryError: an array whose header states terabytes
+    except (
+        ValueError, LookupError, TypeError, RuntimeError, OverflowError, MemoryError, zipfile.BadZipFile,
+    ) as error:  # fmt: skip
         raise DataError(f"{path} is not an .npz file of plain numbers: {first_line(error)}") from error
     if not arrays:
         raise DataError(f"{path} is not an .npz file, or contains no array.")

@@ -61,8 +61,8 @@ def usable_rows(table: pa.Table, path: Path) -> FileTable:
     table = with_class_labels(table, path)
     check = DecodingCheck(path, "utf-8", advice=ADVICE)
     usable = decodable_rows(table, check)
-    kept = table if usable.all() else table.filter(pa.array(usable))
-    return checked_table([check], lambda: kept, Counter({UNDECODABLE: check.undecodable}), Counter())
+    selected = table if usable.all() else table.filter(pa.array(usable))
+    return checked_table([check], lambda: selected, Counter({UNDECODABLE: check.undecodable}), Counter())
 
 
 def parquet_batches(path: Path, start: int, max_rows: int) -> Tables:

@@ -13,10 +13,12 @@ from kit.data.formats.lines import WIDE_MARKS, open_bytes, read_lines, reading, 
 from kit.errors import DataError
 
 HEAD_BYTES = 1 << 16
+"""Bytes from which the encoding is guessed."""
 LINES = 500
-"""Lines that are looked at."""
+"""Lines from which the layout is guessed, so that a guess takes no longer for a large file."""
 SAME_WIDTH = 0.95
-"""Share of the lines that must have the same number of cells for a delimiter."""
+"""Share of the lines that a delimiter must divide into the same number of cells: a few lines may be malformed, and the
+reader, which requires all of them, reports these."""
 SHORT_DOCUMENT = 400
 """Mean number of characters between blank lines below which these do not separate documents: in plays they separate
 speeches."""

@@ -97,7 +97,7 @@ class SquadParser:
         id = str(self.value(entry, "id", (str, int), location))
         text = self.value(entry, "question", str, location)
         impossible = self.value(entry, "is_impossible", (bool, type(None)), location, default=None)
-        given = [
+        answers = [
             (
                 self.value(answer, "text", str, f"{location}, answer {n}"),
                 self.value(answer, "answer_start", int, location),
@@ -109,23 +109,24 @@ class SquadParser:
                 f'{self.path}, {location}: the id "{id}" is already used by {self.locations[id]}. Ids must be unique.'
             )
         self.locations[id] = location
-        cells = [id, text, context, *(answer for answer, _ in given)]
+        cells = [id, text, context, *(answer for answer, _ in answers)]
         if not self.check.count("\n".join(cells), self.first_undecodable_line):
             self.dropped[UNDECODABLE] += 1
             return None
-        if impossible and given:
+        if impossible and answers:
             self.flagged[IGNORED_ANSWERS] += 1
-            given = []
-        located = [locate_answer(context, answer, start) for answer, start in given]
-        if not given and impossible is False:
+            answers = []
+        if not answers and impossible is False:
             self.flagged[WITHOUT_ANSWER] += 1
-        self.flagged[MOVED] += any(new is not None and new != old for new, old in zip(located, given, strict=True))
-        answers = [new or (answer, NOT_IN_CONTEXT) for new, (answer, _) in zip(located, given, strict=True)]
+        located = [locate_answer(context, answer, start) or (answer, NOT_IN_CONTEXT) for answer, start in answers]
+        self.flagged[MOVED] += any(
+            new != old and new[1] != NOT_IN_CONTEXT for new, old in zip(located, answers, strict=True)
+        )
         return {
             "id": id,
             "question": text,
-            "answers": {"text": [answer for answer, _ in answers], "answer_start": [start for _, start in answers]},
-            "is_impossible": not given if impossible is None else impossible,
+            "answers": {"text": [answer for answer, _ in located], "answer_start": [start for _, start in located]},
+            "is_impossible": not answers if impossible is None else impossible,
         }
 
     def value(self, parent: Any, key: str, kind: type | tuple[type, ...], location: str, default: Any = ...) -> Any:

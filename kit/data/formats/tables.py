@@ -11,6 +11,10 @@ from kit.data.formats.lines import DecodingCheck
 from kit.errors import DataError
 
 CHUNK_ROWS = 20_000  # rows held as Python objects before they become an Arrow chunk
+MAX_DEPTH = 50
+"""Levels of nested lists and objects. Arrow passes no schema of more than 64 levels to other libraries."""
+MAX_COLUMNS = 5000
+"""`datasets` copies the description of all columns with every step: 10,000 columns of six rows took two minutes."""
 UNDECODABLE = "undecodable"
 BLANK = "blank line"
 
@@ -22,7 +26,7 @@ class FileTable:
     table: pa.Table
     dropped: Counter[str] = field(default_factory=Counter)
     flagged: Counter[str] = field(default_factory=Counter)
-    """Rows that are in the table but worth a note, by what they have."""
+    """Rows of the table that are worth a note, counted by what is unusual about them."""
 
 
 def checked_table(
@@ -39,18 +43,28 @@ def checked_table(
 
 
 def check_column_names(table: pa.Table, source: object) -> None:
-    """Raise DataError for columns of the same name, for maps, which `datasets` cannot hold, and for a null byte in the
-    name of a column or nested field: C libraries truncate the name there."""
+    """Raise DataError for what `datasets` or the libraries below it cannot hold.
+
+    These are columns of the same name, maps, deeply nested values, and a null byte in the name of a column or a nested
+    field, at which C libraries truncate the name.
+    """
+    if table.num_columns > MAX_COLUMNS:
+        raise DataError(
+            f"{source} has {table.num_columns:,} columns; kit reads at most {MAX_COLUMNS:,}. Write the file with those "
+            "that you need."
+        )
     if repeated := [name for name, count in Counter(table.column_names).items() if count > 1]:
         raise DataError(f'{source}: there are two columns "{repeated[0]}". Write the file with different names.')
-    fields = list(table.schema)
+    fields = [(field, 1) for field in table.schema]
     while fields:
-        field = fields.pop()
+        field, depth = fields.pop()
+        if depth > MAX_DEPTH:
+            raise DataError(f"{source}: a value is nested deeper than {MAX_DEPTH} levels. Flatten it, or remove it.")
         if "\0" in field.name:
             raise DataError(f"{source}: the name of the column {field.name!r} contains a null byte. Remove it.")
         if pa.types.is_map(field.type):
             raise DataError(f'{source}: "{field.name}" is a map, not a list or a value. Convert it, or remove it.')
-        fields += [field.type.field(number) for number in range(field.type.num_fields)]
+        fields += [(field.type.field(number), depth + 1) for number in range(field.type.num_fields)]
 
 
 class StringTableBuilder:

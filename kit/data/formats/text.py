@@ -27,6 +27,10 @@ from kit.data.formats.tables import (
 )
 from kit.errors import DataError
 
+csv.field_size_limit(2**31 - 1)
+"""A cell may hold a whole document. Python's default limit of 131,072 characters is that of the process, and so is
+this; it is the largest that a C long has on every system."""
+
 QUOTED = "a cell in quotation marks, which are kept as text (otherwise set data.quoting: true)"
 CSV_CELL = re.compile(r'"([^"]|"")*"')
 
@@ -48,7 +52,7 @@ class RowStream:
     """One per file."""
     dropped: Counter[str]
     flagged: Counter[str] = field(default_factory=Counter)
-    """Rows that are kept but worth a note, by what they have."""
+    """Usable rows that are worth a note, counted by what is unusual about them."""
 
     def take(self, count: int | None = None) -> StringTableBuilder | ObjectTableBuilder:
         """The next `count` rows, or all that are left."""
@@ -58,7 +62,7 @@ class RowStream:
         return builder
 
     def read(self) -> FileTable:
-        """All rows, checked."""
+        """Read all rows into a table. Raises DataError if a file as a whole cannot be decoded, or has no rows."""
         builder = self.take()
         return checked_table(self.checks, builder.table, self.dropped, self.flagged)
 
@@ -115,7 +119,7 @@ def plain_rows(lines: Lines, delimiter: str) -> Cells:
 
 
 def flag_quoted(rows: Cells, flagged: Counter[str]) -> Cells:
-    """The same rows; counts those with a cell that csv would treat as quoted."""
+    """Yield the rows unchanged, and count those with a cell that csv would treat as quoted."""
     for number, row in rows:
         flagged[QUOTED] += any(CSV_CELL.fullmatch(cell) is not None for cell in row)
         yield number, row
@@ -222,7 +226,7 @@ def open_json(path: Path, layout: Layout, lines: Lines, may_be_list: bool = Fals
 
 
 def json_entries(path: Path, lines: Lines, may_be_list: bool) -> Iterator[tuple[int, str | None, Any]]:
-    """Number, text and value of each entry; blank lines have no text.
+    """Yield the number, text and parsed value of each entry; text and value are None for a blank line.
 
     An escape such as \\ud83d can hide half of a surrogate pair in ASCII, so the text of entries with escapes is
     serialized again without them: the check for undecodable rows then sees it.

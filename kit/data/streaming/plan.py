@@ -41,11 +41,11 @@ class StreamEncoder(Generic[E]):
     """How a task turns the rows of a stream into examples and batches."""
 
     encode: Callable[["Dataset"], tuple[E, dict[str, int]]]
-    """Examples of rows, and the number of filtered ones by filter. Called in a thread, so it must not share mutable
-    state (such as a tokenizer) with the rest of the program."""
+    """Encodes rows; returns their examples, and the number of rows that each filter dropped. It is called in a thread,
+    so it must not share mutable state (such as a tokenizer) with the rest of the program."""
 
     concat: Callable[[Sequence[E]], E]
-    """All examples of a buffer from those of its chunks, of which there may be none."""
+    """Joins the examples of the chunks of a buffer, of which there may be none."""
 
     plan: Callable[[E, int], BatchPlan]
     """The plan of a buffer, given its seed."""
@@ -53,7 +53,7 @@ class StreamEncoder(Generic[E]):
 
 @dataclass
 class StreamCounts:
-    """Counts of the stream so far."""
+    """Rows and tokens of a stream up to a position."""
 
     report: SplitReport = field(default_factory=lambda: SplitReport(0))
     filtered: dict[str, int] = field(default_factory=dict)
@@ -125,12 +125,13 @@ class Cancelled(Exception):
 
 
 def single_process(share: T) -> list[T]:
-    """The exchange of a run with one process."""
+    """The `exchange` of a run with a single process: there are no other shares to gather."""
     return [share]
 
 
 class StreamPlan(Generic[E]):
-    """Steps over the buffers of a stream, in order, as indices into `examples`, those of the current buffer.
+    """Steps over the buffers of a stream, in order. The micro-batches of a step are indices into `examples`, the
+    examples of the current buffer.
 
     Every example is in exactly one step of its epoch. The last step of a buffer can be smaller. If the filters leave
     fewer examples of a buffer than there are micro-batches, they are trained on together with the next buffer, which at

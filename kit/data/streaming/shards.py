@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 Cursor = tuple[int, ...]
 """Where to continue in a shard; () is its start. Only the shard itself knows what the numbers mean."""
 
-BATCH_ROWS = 1000  # rows read at a time; after a resume at most so many are read and skipped
+BATCH_ROWS = 1000
+"""Rows that are read at a time. A resumed run reads and skips at most this many; fewer would slow down reading."""
 
 
 class ShardRows(Protocol):
@@ -41,7 +42,7 @@ class ShardRows(Protocol):
 
     @property
     def cursor(self) -> Cursor:
-        """Where the next row is."""
+        """The cursor of the next row."""
 
     def take(self, count: int) -> pa.Table:
         """The next `count` rows; fewer only at the end of the shard."""
@@ -55,14 +56,14 @@ class Shard(Protocol):
 
     @property
     def name(self) -> str:
-        """How messages refer to it."""
+        """The name of the shard in messages."""
 
     @property
     def identity(self) -> str:
-        """Distinguishes it from other data under the same name, as far as possible without reading it."""
+        """Text that changes with the content of the shard, as far as that is possible without reading it."""
 
     def open(self, cursor: Cursor) -> ShardRows:
-        """Its rows, from a cursor on."""
+        """Open the shard; returns its rows from a cursor on."""
 
 
 # ---- files -----------------------------------------------------------------------------------------------------------

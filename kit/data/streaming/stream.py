@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 CHUNK_ROWS = 500
-"""Maximum number of rows that are encoded at a time."""
+"""Maximum number of rows that are encoded at a time: small enough that several processes share the chunks of a buffer
+evenly, large enough for the batch encoding of `tokenizers`."""
 
 SAMPLED_SHARDS = 32
 """Maximum number of shards that a sample is taken from: opening a shard on the Hub costs a request."""
@@ -101,7 +102,7 @@ class Stream:
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def split_off_head(self, rows: int) -> tuple["Dataset", SplitReport, "Stream"]:
-        """The first rows in file order, and a stream of the others."""
+        """Split the stream in file order: the first `rows` rows with their report, and a stream of the rest."""
         reader = ChunkReader(self.in_file_order)
         head, report = self._rows(reader.chunks(rows))
         end = reader.position
@@ -110,7 +111,7 @@ class Stream:
         return head, report, replace(self, parts=rest)
 
     def limit_to_head(self, rows: int) -> "Stream":
-        """A stream of the first rows in file order. They are read once, to learn where they end."""
+        """A stream of the first `rows` rows in file order. They are read once, to learn where they end."""
         reader, counts = ChunkReader(self.in_file_order), Counter[int]()
         for chunk in reader.chunks(rows):
             counts[chunk.start.shard] += chunk.table.num_rows
@@ -132,7 +133,7 @@ class Stream:
         return Buffers(ChunkReader(partial(self.order, seed), start), size, max(MIN_LAST_BATCH, micro_batches))
 
     def first_buffer(self, seed: int, size: int, micro_batches: int) -> tuple["Dataset", SplitReport]:
-        """The rows that training starts with."""
+        """The rows of the buffer that training starts with, and their report."""
         buffers = self.buffers(seed, size, micro_batches)
         rows = self._rows(buffers.read())
         buffers.close()

@@ -217,14 +217,14 @@ def set_language_codes(
 ) -> None:
     """Store the recipe's languages in the source tokenizer. Raises RecipeError if the tokenizer does not support them.
 
-    `directions` are those of the data, if it has several.
+    `directions` are the translation directions of the data, if it has several.
     """
     codes = {"source_language": section.source_language, "target_language": section.target_language}
     if not has_language_codes(tokenizer):
-        given = [name for name in (*codes, "language_codes") if getattr(section, name) is not None]
-        if given:
+        keys = [name for name in (*codes, "language_codes") if getattr(section, name) is not None]
+        if keys:
             raise RecipeError(
-                f"tokenizer.{given[0]}: {describe_tokenizer(tokenizer)} has no language codes. Remove it; for a model "
+                f"tokenizer.{keys[0]}: {describe_tokenizer(tokenizer)} has no language codes. Remove it; for a model "
                 "that reads its task from the text, set data.source_prefix."
             )
         tagged = tokenizer.init_kwargs.get(TAGS_KEY, [])
