@@ -47,6 +47,10 @@ LOST_PEER_ERRORS = (
 )
 """Parts of error messages, mostly of gloo and NCCL, that mean that a peer process has exited."""
 
+MIN_ALLOWED = 16
+"""Processes that are allowed on any machine, since small trials need less than a core each. A number mistyped by some
+digits would fill the memory with processes before any of them could report it."""
+
 SECONDS_TO_SAVE = 600
 """How long processes may take to write their checkpoint after a signal, before they are killed: a large one on a slow
 disk takes minutes."""
@@ -66,6 +70,11 @@ def launch(processes: int, arguments: list[str], shard: bool = False) -> int:
     gpus = torch.cuda.device_count()
     if gpus and processes > gpus:
         raise KitError(f"--processes {processes}: each process needs a GPU, and this machine has {gpus}")
+    cores = available_cores()
+    if not gpus and processes > max(MIN_ALLOWED, cores):
+        raise KitError(
+            f"--processes {processes}: more processes than cores train no faster, and this machine has {cores}"
+        )
     os.environ |= {
         EXPECTED_PROCESSES: str(processes),
         LAUNCHER: str(os.getpid()),

@@ -153,6 +153,10 @@ def test_half_precision_without_the_hardware(refuses: Callable[..., str]) -> Non
     assert "fp16 needs a GPU" in refuses("train.mixed_precision=fp16")
 
 
+def test_more_processes_than_the_machine_can_hold(refuses: Callable[..., str]) -> None:
+    assert "more processes than cores train no faster" in refuses("--processes", 99_999_999)
+
+
 def test_messages_about_endless_input_are_short(refuses: Callable[..., str], tiny_recipe: Path) -> None:
     message = refuses("--output", "x" * 50_000)
     assert len(message) < 3000

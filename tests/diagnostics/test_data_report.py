@@ -269,6 +269,8 @@ MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
     "empty": ({"a_csv": ""}, "a.csv is empty"),
     "a ragged table": ({"a_csv": "text,label\na,b\na,b,c\n"}, "line 3: 3 columns where its first line has 2"),
     "broken JSON": ({"a_jsonl": '{"text": "a"}\n{"text": '}, "line 2, column 10: invalid JSON"),
+    "one split in two formats": ({"train_csv": "a,b\n", "train_tsv": "a\tb\n"}, "several files can be the split"),
+    "nothing but commas": ({"a_csv": "," * 100_000}, "has 100,001 columns; kit reads at most 5,000"),
     "unequal sides": ({"train_de": "a\nb\n", "train_en": "a\n"}, "needs the same number of lines in every file"),
     "a JSON object": (
         {"a_json": '{"version": 1, "items": [{"a": 1}, {"a": 2}]}'},

@@ -138,8 +138,8 @@ def has_header(rows: Sequence[Sequence[str]]) -> bool:
 
 
 def invented_names(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Names for the columns of a table without a header, by what they hold: text, label, id, number, column."""
-    names: list[str] = []
+    """Names for the columns of a table without a header, by what they hold: text, label, label2, id, number."""
+    names, counts = list[str](), Counter[str]()
     for cells in zip(*(row for row in rows if len(row) == len(rows[0])), strict=True):
         numbers = all(re.fullmatch(r"[+-]?\d+(\.\d+)?", cell) for cell in cells)
         repeats = len(set(cells)) <= max(2, len(cells) // 5)
@@ -147,8 +147,8 @@ def invented_names(rows: Sequence[Sequence[str]]) -> list[str]:
         kind = "label" if repeats and words <= 4 else "text"
         if numbers and not repeats:
             kind = "number" if any("." in cell for cell in cells) else "id"
-        count = sum(name.rstrip("0123456789") == kind for name in names)
-        names.append(kind if not count else f"{kind}{count + 1}")
+        counts[kind] += 1
+        names.append(kind if counts[kind] == 1 else f"{kind}{counts[kind]}")
     return names
 
 
