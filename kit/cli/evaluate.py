@@ -11,6 +11,8 @@ from kit.errors import KitError
 
 SEPARATOR = "vs"
 """Stands between the sides of a comparison; a folder of this name is ./vs."""
+MAX_SAMPLES = 1_000_000
+"""Limit of bootstrap samples: a p-value is known to three digits then, and the scores of all samples are in memory."""
 
 
 def evaluate(
@@ -66,7 +68,7 @@ def compare(
     metrics: Annotated[
         str | None, typer.Option(help="Metrics, comma-separated (default: those of the recipes).")
     ] = None,
-    samples: Annotated[int, typer.Option(min=10, help="Number of bootstrap samples.")] = 1000,
+    samples: Annotated[int, typer.Option(min=10, max=MAX_SAMPLES, help="Number of bootstrap samples.")] = 1000,
     as_json: Annotated[bool, typer.Option("--json", help="Print scores and differences as JSON.")] = False,
 ) -> None:
     """Compare runs on the same examples, with a paired bootstrap test of each difference.

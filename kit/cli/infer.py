@@ -12,6 +12,7 @@ from kit.errors import KitError
 # The bounds of the same keys in recipes. A test compares them: importing them would load pydantic for `kit --help`.
 MAX_BEAMS = 1000
 MAX_NEW_TOKENS = 2**17
+MAX_SEED = 2**32 - 1
 
 
 def generate(
@@ -49,7 +50,7 @@ def generate(
             help="Nucleus sampling: keep the most probable tokens up to this total probability (with --sample).",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Random seed for --sample.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, max=MAX_SEED, help="Random seed for --sample.")] = None,
     source_language: Annotated[str | None, typer.Option(help="Source language, for multilingual models.")] = None,
     target_language: Annotated[str | None, typer.Option(help="Target language, for multilingual models.")] = None,
     split_sentences: Annotated[

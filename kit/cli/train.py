@@ -13,6 +13,8 @@ from kit.cli.arguments import Overrides, RecipeArgument, RunArgument, recipe_nam
 from kit.cli.exit import fail, is_main_process
 from kit.errors import KitError, did_you_mean
 
+MAX_AVERAGED = 1000
+"""The bound of eval.average in recipes."""
 Processes = Annotated[int, typer.Option(min=1, help="Number of processes to train with.")]
 
 
@@ -163,7 +165,9 @@ def _print_report(report: Any, as_json: bool) -> None:
 
 def average(
     run: RunArgument,
-    last: Annotated[int, typer.Option(min=2, help="Number of checkpoints to average, counted from the last.")] = 5,
+    last: Annotated[
+        int, typer.Option(min=2, max=MAX_AVERAGED, help="Number of checkpoints to average, counted from the last.")
+    ] = 5,
     output: Annotated[Path | None, typer.Option(help="Run folder to create (default: RUN_average).")] = None,
 ) -> None:
     """Average the weights of the last checkpoints of a run into a new run folder, and evaluate it."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from kit.data.formats.lines import SURROGATE
 from kit.decoding.settings import GenerationSettings, saved_settings
 from kit.errors import KitError
 
@@ -93,6 +94,11 @@ class PlotOptions:
     target_language: str | None = None
     output: Path | None = None
     format: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("sentence", "target"):
+            if SURROGATE.search(getattr(self, name) or ""):  # how Python represents an undecodable byte of an argument
+                raise KitError(f"--{name}: the text is not valid UTF-8")
 
     def require(self, name: str, *dependent: str) -> None:
         """Raise KitError if a dependent option is given without the option that it refers to."""

@@ -61,7 +61,7 @@ def find_checkpoint(folder: RunFolder, name: str) -> Checkpoint:
     if name == "best":
         step = best
     else:
-        match = re.fullmatch(r"(?:step-)?(\d+)", name)
+        match = re.fullmatch(r"(?:step-)?(\d{1,18})", name)
         step = None if match is None else int(match[1])
     if step in steps:
         return steps[step]

@@ -189,7 +189,9 @@ class Checkpoints:
         """All checkpoints, from the oldest to the newest."""
         if not self.folder.is_dir():
             return []
-        checkpoints = (Checkpoint(path) for path in self.folder.glob("step-*") if path.name[5:].isdigit())
+        checkpoints = (
+            Checkpoint(path) for path in self.folder.glob("step-*") if re.fullmatch(r"step-[0-9]{1,18}", path.name)
+        )
         return sorted(checkpoints, key=lambda checkpoint: checkpoint.step)
 
     def newest_first(self) -> Iterator[tuple[Checkpoint, str | None]]:

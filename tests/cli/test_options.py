@@ -46,6 +46,21 @@ def refuses(kit_here: RunKit, tmp_path: Path) -> Any:
     return check
 
 
+@pytest.mark.parametrize(
+    ("message", "arguments"),
+    [
+        ("--seed", ["generate", "RUN", "in.txt", "--sample", "--seed", 10**32]),
+        ("--last", ["average", "RUN", "--last", 10**32]),
+        ("--samples", ["compare", "RUN", "RUN", "--samples", 2**63]),
+        ('--head "9999', ["plot", "RUN", "--head", "9" * 5000]),
+        ("no such checkpoint", ["eval", "RUN", "--checkpoint", "9" * 5000]),
+        ("--sentence: the text is not valid UTF-8", ["plot", "RUN", "--sentence", "\udcff"]),
+    ],
+)
+def test_numbers_and_texts_beyond_all_bounds(trained: Path, refuses: Any, message: str, arguments: list[Any]) -> None:
+    refuses(message, *(trained if part == "RUN" else part for part in arguments))
+
+
 def test_n_best_beyond_num_beams_is_rejected(models: dict[str, Path], refuses: Any) -> None:
     for run in models.values():
         refuses("--n-best 8: a search with --num-beams 2 has at most 2 outputs", "generate", run, "in.txt",

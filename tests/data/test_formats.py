@@ -128,7 +128,7 @@ def test_excel_is_read_or_its_extra_is_named(tmp_path: Path, monkeypatch: pytest
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "openpyxl", None)
         assert 'pip install ".[excel]"' in message_of(data)
-    assert "is not an Excel workbook" in message_of(data)
+    assert "cannot be read as an Excel workbook" in message_of(data)
     workbook = openpyxl.Workbook()
     for cells in (["text", "label"], *(list(row.values()) for row in ROWS), [None, None]):
         workbook.active.append(cells)

@@ -179,3 +179,10 @@ def test_a_zero_or_one_for_each_label_is_no_list_of_labels(tmp_path: Path, label
     message = "a number with decimals" if isinstance(label[0], float) else "is listed twice"
     with pytest.raises(DataError, match=message):
         prepared(tmp_path, path=str(path), validation_size=1, problem_type="multi_label_classification")
+
+
+def test_a_label_of_thousands_of_digits_is_no_label_number(tmp_path: Path) -> None:
+    rows = [{"text": "a", "label": label} for label in ("no", "yes", "9" * 5000)]
+    path = write_rows(tmp_path / "rows", train=rows, validation=rows[:2])
+    with pytest.raises(DataError, match=r'row 3: the label "9999'):
+        prepared(tmp_path / "b", path=str(path), label_names=["no", "yes"])

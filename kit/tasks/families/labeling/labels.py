@@ -20,6 +20,9 @@ THRESHOLDS = "label_thresholds"
 DECIMAL = re.compile(r"[+-]?(\d+\.\d*|\.\d+)(e[+-]?\d+)?", re.IGNORECASE)
 """A number with decimals, in a file whose cells are text."""
 
+MAX_DIGITS = 9
+"""Digits of a label number."""
+
 
 @dataclass(frozen=True)
 class LabelReader:
@@ -65,7 +68,8 @@ class LabelReader:
         text = str(cell)
         if self.names is None:
             return text
-        is_number = text.isdecimal() and int(text) < len(self.names)
+        # the length first, since Python refuses to convert thousands of digits
+        is_number = text.isdecimal() and len(text) < MAX_DIGITS and int(text) < len(self.names)
         if not self.are_numbers and text in self.names:
             if is_number and self.names[int(text)] != text:
                 raise DataError(

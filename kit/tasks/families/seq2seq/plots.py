@@ -124,12 +124,16 @@ def choose_maps(weights: Tensor, kind: Kind, maps: Maps) -> tuple[Tensor, str, l
     return weights, title, captions
 
 
+MAX_DIGITS = 9
+"""Digits of a number of a layer or a head; Python refuses to convert thousands of them."""
+
+
 def parse_number(option: str, text: str, words: tuple[str, ...]) -> int | str:
     """The number in the value of an option, or the value itself if it is one of `words`. Raises KitError for any
     other text."""
     if text in words:
         return text
-    if not text.isdecimal():
+    if not text.isdecimal() or len(text) > MAX_DIGITS:
         expected = " or ".join(["a number", *(f'"{word}"' for word in words)])
         raise KitError(f'{option} "{text}": expected {expected}.{did_you_mean(text, words)}')
     return int(text)
