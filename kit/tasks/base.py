@@ -169,9 +169,9 @@ class Task(ABC, Generic[E, S]):
         is."""
         return cast(Any, examples).batch(indices)
 
-    @abstractmethod
     def token_lists(self, examples: E, state: S) -> dict[str, TextTokens]:
         """The tokens of each text of the examples, such as "source" and "target", by name, for statistics."""
+        return {}
 
     def describe_batch(self, batch: Batch, state: S) -> dict[str, TokenView]:
         """The tokens of a training batch for display: those that the model reads and those that it learns to

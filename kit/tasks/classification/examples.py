@@ -9,7 +9,6 @@ from datasets import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from kit.data.rows import ColumnView
-from kit.tasks.classification.recipe import ClassificationData
 from kit.tasks.families.labeling.examples import LabeledExamples, Tokenized, tokenize
 from kit.training.objective import Batch
 
@@ -28,11 +27,6 @@ class LabeledTexts(LabeledExamples):
         if labels.dtype == np.float64:  # which Apple GPUs do not have
             labels = labels.astype(np.float32)
         return self.inputs.batch(indices) | {"labels": torch.from_numpy(labels)}
-
-
-def text_columns(data: ClassificationData) -> list[str]:
-    """The columns that the model reads."""
-    return ["text"] if data.text_pair is None else ["text", "text_pair"]
 
 
 def tokenize_texts(

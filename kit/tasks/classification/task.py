@@ -35,7 +35,7 @@ from kit.plots.labels import draw_labels, draw_numbers, draw_predicted_labels, d
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.padding import padding_problem
 from kit.tasks.classification.decision import Decision
-from kit.tasks.classification.examples import LabeledTexts, text_columns, tokenize_texts
+from kit.tasks.classification.examples import LabeledTexts, tokenize_texts
 from kit.tasks.classification.labels import (
     MULTI_LABEL,
     REGRESSION,
@@ -86,7 +86,7 @@ class Classification(LabelingTask[LabeledTexts]):
     @property
     def columns(self) -> list[str]:
         """The columns that the model reads."""
-        return text_columns(self.recipe.data)
+        return ["text"] if self.recipe.data.text_pair is None else ["text", "text_pair"]
 
     # ---- data --------------------------------------------------------------------------------------------------------
 

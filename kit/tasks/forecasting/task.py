@@ -46,7 +46,7 @@ from kit.tasks.forecasting.season import find_season, stride_across
 from kit.tasks.forecasting.series import Series, from_rows
 from kit.tasks.forecasting.splits import load_series
 from kit.tasks.forecasting.state import ForecastingState, fit_normalization, forecaster_config, season_notes
-from kit.tasks.stages import Encoded, TextTokens, TokenView
+from kit.tasks.stages import Encoded, TokenView
 from kit.training.objective import Batch, Objective, SamplingSchedule
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
@@ -158,9 +158,6 @@ class Forecasting(Task[Windows, ForecastingState]):
         return Encoded(windows, {"short": too_short}, kept, tuple(season_notes(state, data, stride)))
 
     # ---- batches -----------------------------------------------------------------------------------------------------
-
-    def token_lists(self, examples: Windows, state: ForecastingState) -> dict[str, TextTokens]:
-        return {}
 
     def describe_batch(self, batch: Batch, state: ForecastingState) -> dict[str, TokenView]:
         return {}

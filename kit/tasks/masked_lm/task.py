@@ -6,7 +6,6 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from datasets import Dataset
-from torch import Tensor, nn
 from transformers import (
     AutoModelForMaskedLM,
     AutoModelForPreTraining,
@@ -24,7 +23,7 @@ from kit.data.shortcuts import LabeledPairs
 from kit.data.text.sentences import splitter_version
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import DataError, RecipeError
-from kit.evaluation.evaluation import Evaluation, perplexity
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.prediction.rows import PredictOptions
 from kit.pretrained.architecture import is_causal_lm, is_saved_as
@@ -36,6 +35,7 @@ from kit.tasks.families.language_modeling.task import (
     LanguageModelingTask,
     LanguageModelState,
 )
+from kit.tasks.masked_lm.evaluation import masked_figures
 from kit.tasks.masked_lm.examples import MaskedExamples
 from kit.tasks.masked_lm.inference import MaskFiller
 from kit.tasks.masked_lm.masking import Masking
@@ -243,40 +243,10 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         *,
         final: bool = True,
     ) -> Evaluation:
-        """Loss and accuracy at masked positions and of pairs; the masks are the same in every evaluation.
-
-        `unigram_loss` is the loss of a model that knows only the token frequencies of this split;
-        `pair_accuracy_error` is the standard error of `pair_accuracy`.
-        """
+        """Loss and accuracy at masked positions and of pairs, and a few samples."""
         assert isinstance(objective, MaskedLMObjective)
-        examples = encoded.examples
-        counts = examples.token_counts
-        surprise = -np.log(np.maximum(counts, 1) / counts.sum())
-
-        def sums(batch: Batch) -> list[Tensor | float]:
-            logits, pair_logits = objective.logits(batch)
-            labels = batch["labels"][batch["labels"] != IGNORE_INDEX]
-            correct = (logits.argmax(-1) == labels).sum()
-            loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
-            results: list[Tensor | float] = [loss, correct, float(surprise[labels.cpu().numpy()].sum()), len(labels)]
-            if pair_logits is not None:
-                order = batch["next_sentence_label"]
-                results += [
-                    nn.functional.cross_entropy(pair_logits, order, reduction="sum"),
-                    (pair_logits.argmax(-1) == order).sum(),
-                ]
-            return results
-
-        objective.eval()
-        loss, correct, unigram, masked, *pairs = evaluator.sums(examples.lengths, examples.evaluation_batch, sums)
-        figures = {"loss": loss / masked, "masked_loss": loss / masked, "perplexity": perplexity(loss / masked)}
-        figures |= {"masked_accuracy": correct / masked, "unigram_loss": unigram / masked, "examples": len(examples)}
-        if pairs:
-            share = pairs[1] / len(examples)
-            error = (share * (1 - share) / len(examples)) ** 0.5  # standard error of a proportion
-            figures |= {"pair_loss": pairs[0] / len(examples), "pair_accuracy": share, "pair_accuracy_error": error}
-            figures["loss"] += figures["pair_loss"]
-        count, tokenizer = self.recipe.eval.examples, state.tokenizers.source
+        examples, count, tokenizer = encoded.examples, self.recipe.eval.examples, state.tokenizers.source
+        figures = masked_figures(objective, examples, evaluator)
         return Evaluation(figures, sample_predictions(objective, examples, tokenizer, count, evaluator.device))
 
     def format_prediction(self, row: dict[str, Any]) -> str:
