@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import AutoModelForQuestionAnswering, AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers import pipeline as transformers_pipeline
 from transformers.pipelines import (
@@ -108,8 +109,11 @@ def pipeline(task: str, model: Any, *, trust_remote_code: bool = False, **kwargs
         config = kwargs.get("config") or getattr(model, "config", None)
         if config is not None and marks_spans(config):
             kwargs["aggregation_strategy"] = "first"
-    with quiet_transformers():
-        pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
+    try:
+        with quiet_transformers():
+            pipe = transformers_pipeline(task, model=model, trust_remote_code=trust_remote_code, **kwargs)
+    except SafetensorError as error:
+        raise RunError(f"{model} cannot be loaded: its weights are damaged ({error})") from None
     if isinstance(model, str) and not trust_remote_code:
         check_complete(type(pipe.model), folder)
     if pipe.tokenizer is not None and name in PIPELINES:

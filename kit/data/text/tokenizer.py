@@ -19,7 +19,7 @@ from kit.errors import HubError, NetworkError, RecipeError, RunError
 from kit.hub.download import resolve_folder
 from kit.hub.foreign import check_model_folder
 from kit.hub.names import one_line, parse_repo_id
-from kit.pipelines.text_to_text import SourceTargetTokenizer, decode_text, unknown_id
+from kit.pipelines.text_to_text import TARGET_FILE, SourceTargetTokenizer, decode_text, unknown_id
 from kit.system.files import read_json
 from kit.system.load_errors import one_line_errors
 from kit.system.redaction import redact
@@ -190,6 +190,12 @@ def read_tokenizer(folder: str) -> "PreTrainedTokenizerBase":
         tokenizer("a")  # what names tokens that are missing fails at the first text
         if isinstance(tokenizer, SourceTargetTokenizer):
             tokenizer(text_target="a")
+    if (path / TARGET_FILE).is_file() and not isinstance(tokenizer, SourceTargetTokenizer):
+        # the target side would be read and written with the vocabulary of the source
+        raise RunError(
+            f"{settings} names the class {name!r}, but there is a second vocabulary, {TARGET_FILE}: expected "
+            f"{SourceTargetTokenizer.__name__!r}"
+        )
     return tokenizer
 
 
