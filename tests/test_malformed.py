@@ -13,8 +13,14 @@ import pytest
 from support.attempts import Attempt, import_everything, run_attempt, start_kit
 from support.malformed import Runs, data_attempt, odd_attempt, override_attempt, recipe_attempt
 from support.mutations import damages
+from support.repositories import prove_here
 
-COUNTS = {"recipes": 2300, "overrides": 1900, "data": 2900, "folders": 1400, "inference": 500, "odd values": 500}
+import kit.sharing.proof
+
+COUNTS = {
+    "recipes": 2200, "overrides": 1800, "data": 2800, "folders": 1400, "inference": 500, "odd values": 500,
+    "verify and push": 300,
+}  # fmt: skip
 """Inputs by the fork server; with those of the command line, they are 10,000."""
 BY_COMMAND_LINE = 500
 
@@ -45,6 +51,18 @@ def test_some_malformed_inputs(trained: Path, tmp_path: Path) -> None:
     assert codes[2] > 12
 
 
+def test_some_damaged_runs_are_verified_and_pushed(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For speed, what the process without kit computes is computed in the forked one."""
+    monkeypatch.setattr(kit.sharing.proof, "run_standalone", prove_here)
+    some = [*damages(trained, 1, 4, "model/*.json"), *damages(trained, 1, 3, "predictions/*.jsonl")]
+    commands = [("push", "run", "owner/name", "--dry-run")] * len(some) + [("verify", "run")] * 2
+    attempts = [Runs(trained).damaged(trained, *each) for each in zip(commands, [[d] for d in some * 2], strict=False)]
+    codes = check(attempts, tmp_path)
+    assert codes[2] > 2
+
+
 def test_problems_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A traceback and a hang are problems; a message is none."""
     assert run_attempt(Attempt("a message", ("eval", "missing")), tmp_path / "a").problem == ""
@@ -61,7 +79,7 @@ def test_malformed_inputs(kind: str, runs: Runs, tmp_path: Path) -> None:
     import_everything()
     make = {
         "recipes": recipe_attempt, "overrides": override_attempt, "data": data_attempt, "folders": runs.attempt,
-        "inference": runs.inference_attempt, "odd values": odd_attempt,
+        "inference": runs.inference_attempt, "odd values": odd_attempt, "verify and push": runs.slow_attempt,
     }[kind]  # fmt: skip
     print(kind, check(map(make, range(COUNTS[kind])), tmp_path))
 
