@@ -132,8 +132,15 @@ class Prepared:
             ),
             f"model: {self.model.config.model_type}, {describe_parameters(self.model)}",
             *(f"  {note}" for note in self.built.notes),
-            f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all",
+            f"batches: {self.plan.describe()}, {self.total_steps:,} steps in all{self._epochs()}",
         ]
+
+    def _epochs(self) -> str:
+        """How often a run with a number of steps sees its data: a shipped recipe may be long for the data of a user."""
+        if self.recipe.train.max_steps is None or self.plan.steps_per_epoch is None:
+            return ""
+        epochs = self.plan.epochs(self.total_steps)
+        return f" ({epochs:,.0f} epochs)" if epochs >= 10 else f" ({epochs:.2g} epochs)"
 
 
 def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: Accelerator | None = None) -> Prepared:

@@ -21,7 +21,7 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         return "less than a second"
     if seconds < 100:
-        return f"{seconds:.0f} seconds"
+        return counted(round(seconds), "second")
     return f"{seconds / 60:.0f} minutes" if seconds < 6000 else f"{seconds / 3600:.1f} hours"
 
 

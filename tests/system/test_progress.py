@@ -1,10 +1,13 @@
 """Progress of training in a log file, where no bar is drawn."""
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
 
+from kit.recipe.base import Recipe
+from kit.runs.prepare import prepare
 from kit.system import console
 from kit.system.console import TIMED_STEPS, Reporter, duration
 
@@ -46,6 +49,18 @@ def test_a_slow_run_prints_a_line_before_the_first_entry(
     assert len(lines) < 4
 
 
+@pytest.mark.parametrize(
+    ("steps", "ending"),
+    [
+        ("train.max_steps=600", r", 600 steps in all \(\d{2,} epochs\)"),
+        ("train.num_train_epochs=2", r", \d+ steps in all"),
+    ],
+)
+def test_the_log_has_the_number_of_epochs(steps: str, ending: str, make_recipe: Callable[..., Recipe]) -> None:
+    *_, batches = prepare(make_recipe("classification", overrides=[steps])).summary()
+    assert re.search(f"{ending}$", batches), batches
+
+
 def test_a_quiet_reporter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
     with Reporter(quiet=True).training_progress(total=100, done=0) as progress:
         for _ in range(TIMED_STEPS):
@@ -63,7 +78,7 @@ def test_no_duration_is_expected_of_a_run_that_ends_at_once(capfd: pytest.Captur
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.2, "less than a second"), (61, "61 seconds"), (600, "10 minutes"), (9000, "2.5 hours")],
+    [(0.2, "less than a second"), (1.2, "1 second"), (61, "61 seconds"), (600, "10 minutes"), (9000, "2.5 hours")],
 )
 def test_durations_are_rounded(seconds: float, text: str) -> None:
     assert duration(seconds) == text
