@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.processes import ForkedKit
 from support.recipes import write_recipe
-from support.scripts import FOLDERS, run_main, script
+from support.scripts import FOLDERS, run_main, script, write_parallel_text
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
@@ -30,14 +30,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
-    """A folder of parallel text of four words."""
-    folder = tmp_path / "text"
-    folder.mkdir()
-    for split, size in (("train", 60), ("val", 8), ("test_2016_flickr", 8)):
-        for language, words in WORDS.items():
-            lines = (" ".join(words[n * step % 4] for step in range(1, 4 + n % 9)) for n in range(size))
-            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    return folder
+    return write_parallel_text(tmp_path / "text", WORDS)
 
 
 @pytest.fixture

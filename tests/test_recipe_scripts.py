@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import ModelCard
-from support.scripts import FOLDERS, run_script, script
+from support.scripts import FOLDERS, run_script, script, write_parallel_text
 
 from kit.cards.markdown import escape
 from kit.data.text.tokenizer import NoTokenizers
@@ -28,14 +28,7 @@ WORDS = {
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Parallel text of four words in three languages."""
-    path = tmp_path / "text"
-    path.mkdir()
-    for split, size in (("train", 60), ("val", 8), ("test_2016_flickr", 24)):
-        for language, words in WORDS.items():
-            lines = (" ".join(words[n * step % 4] for step in range(1, 4 + n % 9)) for n in range(size))
-            (path / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
-    return path
+    return write_parallel_text(tmp_path / "text", WORDS, test_rows=24)
 
 
 WITH_MAIN = sorted(path.stem for path in FOLDERS[0].glob("*.py") if "\ndef main(" in path.read_text(encoding="utf-8"))

@@ -39,3 +39,13 @@ def run_main(module: ModuleType, *arguments: object) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", [f"{module.__name__}.py", *map(str, arguments)])
         module.main()
+
+
+def write_parallel_text(folder: Path, words: dict[str, tuple[str, ...]], test_rows: int = 8) -> Path:
+    """Parallel text of four words in each language, in the splits of Multi30k."""
+    folder.mkdir()
+    for split, rows in (("train", 60), ("val", 8), ("test_2016_flickr", test_rows)):
+        for language, vocabulary in words.items():
+            lines = (" ".join(vocabulary[n * step % 4] for step in range(1, 4 + n % 9)) for n in range(rows))
+            (folder / f"{split}.{language}").write_text("".join(f"{line}\n" for line in lines))
+    return folder
