@@ -82,17 +82,15 @@ def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
     tiny_recipe: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     output = tmp_path / "run"
-    process = subprocess.Popen(
-        [*command(tiny_recipe, output), "train.max_steps=100000", "eval.steps=0", "train.save_steps=100000"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    endless = ["train.max_steps=100000", "eval.steps=0", "train.save_steps=100000"]
+    process = ForkedKit([*command(tiny_recipe, output), *endless], log=tmp_path / "log.txt")
     log = output / "metrics.jsonl"
     while not (log.exists() and log.read_text()):
-        assert process.poll() is None, process.stderr.read() if process.stderr else ""
+        assert process.poll() is None, (tmp_path / "log.txt").read_text()
         time.sleep(0.05)
-    os.kill(process.pid, number)
-    _, stderr = process.communicate(timeout=60)
+    process.send_signal(number)
+    process.wait()
+    stderr = (tmp_path / "log.txt").read_text(encoding="utf-8")
     assert process.returncode == 128 + number
     assert f"kit train {output} --resume" in stderr
     assert "Traceback" not in stderr
