@@ -197,8 +197,8 @@ class PreallocatedLayer(DynamicLayer):
     def keep(self, sentences: Tensor, tokens: Tensor) -> None:
         """Keep these sentences (number,), and of each the tokens at these positions (number, tokens), in this order."""
         rows = (sentences.unsqueeze(1) * self.buffers[0].shape[1] + tokens).flatten()
-        kept = [buffer.flatten(0, 1).index_select(0, rows).unflatten(0, tokens.shape) for buffer in self.buffers]
-        self._fill(kept, 2 * tokens.shape[1])
+        selected = [buffer.flatten(0, 1).index_select(0, rows).unflatten(0, tokens.shape) for buffer in self.buffers]
+        self._fill(selected, 2 * tokens.shape[1])
 
     def _fill(self, parts: list[Tensor], capacity: int = 0) -> None:
         """Copy parts (sentences, tokens, heads, d) into new buffers with at least this capacity in tokens."""

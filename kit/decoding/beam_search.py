@@ -174,8 +174,8 @@ class _Search:
             if length == self.max_length:
                 break
             # 3. the best of the others are the running beams
-            scores, kept = (totals + ended * NEG_INF_SCORE).topk(self.beams)
-            parents, tokens = parents.gather(1, kept), tokens.gather(1, kept)
+            scores, best = (totals + ended * NEG_INF_SCORE).topk(self.beams)
+            parents, tokens = parents.gather(1, best), tokens.gather(1, best)
             written = _append_token(written, parents, tokens)
             # 4. sentences that cannot improve are done, and leave the batch when they are numerous enough
             done |= self._is_done(scores[:, 0], results, length - prompt, self.max_length - prompt)

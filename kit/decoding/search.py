@@ -61,15 +61,16 @@ def search(
     hypotheses = []
     for row, tokens in enumerate(sequences.tolist()):
         length = next((i + 1 for i, token in enumerate(tokens) if token in ends), None)
-        finished, kept = length is not None, tokens[:length]
+        finished, generated = length is not None, tokens[:length]
+        divisor = max(1, len(generated)) ** settings.length_penalty
         if settings.do_sample:
-            score = drawn.total(output.sequences, row, len(kept)) / max(1, len(kept)) ** settings.length_penalty
+            score = drawn.total(output.sequences, row, len(generated)) / divisor
         elif settings.num_beams == 1:
-            score = _total(output, row, kept) / max(1, len(kept)) ** settings.length_penalty
+            score = _total(output, row, generated) / divisor
         else:
             score = float(output.sequences_scores[row])
-        cross_attention = None if weights is None else weights[row, :, : len(kept)]
-        hypotheses.append(Hypothesis(kept, score, finished, cross_attention))
+        cross_attention = None if weights is None else weights[row, :, : len(generated)]
+        hypotheses.append(Hypothesis(generated, score, finished, cross_attention))
     n = settings.num_return_sequences
     groups = [hypotheses[i : i + n] for i in range(0, len(hypotheses), n)]
     return [[best, *(other for other in others if _is_possible(other, settings))] for best, *others in groups]

@@ -87,8 +87,8 @@ class DataDescription:
 
 def inspect_path(path: str, overrides: Sequence[str] = ()) -> DataDescription:
     """Describe a file, a folder or a Hub dataset. Raises KitError if it cannot be read, or if nothing fits it."""
-    given = dict(map(parse_override, overrides))
-    sample = sample_data(path, {name: given[key] for name in SAMPLE_KEYS if (key := f"data.{name}") in given})
+    overridden = dict(map(parse_override, overrides))
+    sample = sample_data(path, {name: overridden[key] for name in SAMPLE_KEYS if (key := f"data.{name}") in overridden})
     suggestions = suggest(sample)
     likely = [suggestion for suggestion in suggestions if suggestion.score >= LEAST_SCORE] or suggestions[:1]
     if not likely:
@@ -123,8 +123,8 @@ def arguments_of(sample: DataSample, suggestion: Suggestion, overrides: Sequence
             wanted[name] = field_info.get_default(call_default_factory=True)
     values = {f"data.{name}": v for name, v in wanted.items() if name in fields and getattr(shipped, name) != v}
     values |= suggestion.others or {}
-    given = [argument.partition("=")[0] for argument in overrides]
-    return [*(override(key, value) for key, value in values.items() if key not in given), *overrides]
+    overridden = [argument.partition("=")[0] for argument in overrides]
+    return [*(override(key, value) for key, value in values.items() if key not in overridden), *overrides]
 
 
 def facts_of(recipe: Recipe) -> Facts:
@@ -147,8 +147,8 @@ def facts_of(recipe: Recipe) -> Facts:
         if len(of_split) < len(rows[split]):
             notes.append(f"{split}: lengths, unknown tokens and length limits are those of {len(of_split):,} rows")
         notes += encoded[split].notes
-        kept = encoded[split].kept
-        used = of_split if kept is None else of_split.select(kept)
+        indices = encoded[split].kept
+        used = of_split if indices is None else of_split.select(indices)
         of_sample = split_facts(task, state, encoded[split], reports[split], split, used)
         used_rows = len(rows[split]) if len(of_split) < len(rows[split]) else of_sample.examples
         facts[split] = replace(of_sample, examples=used_rows, labels=task.count_labels(rows[split]))

@@ -85,8 +85,8 @@ def start_token(prepared: Prepared) -> str | None:
 
 def training_rows(prepared: Prepared) -> Dataset:
     """The rows of the training split that passed the filters."""
-    train, kept = prepared.splits.datasets["train"], prepared.encoded["train"].kept
-    return train if kept is None else train.select(kept)
+    train, indices = prepared.splits.datasets["train"], prepared.encoded["train"].kept
+    return train if indices is None else train.select(indices)
 
 
 def split_facts(

@@ -152,8 +152,8 @@ class Answers:
             if self.null_score > (threshold or 0.0):
                 answers = [none, *answers]
             else:  # the threshold prefers the best answer, whatever the logits
-                place = max(1, self.null_rank)
-                answers = [*answers[:place], none, *answers[place:]]
+                rank = max(1, self.null_rank)
+                answers = [*answers[:rank], none, *answers[rank:]]
         return answers[:top_k] or [none | {"score": 0.0}]
 
 

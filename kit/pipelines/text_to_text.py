@@ -45,8 +45,8 @@ def decode_text(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int], **argume
     if unknown is None or unknown not in ids:
         return tokenizer.decode(ids, skip_special_tokens=True, **arguments)
     dropped = set(tokenizer.all_special_ids) - {unknown}
-    kept = [token for token in ids if token not in dropped]
-    return tokenizer.decode(kept, skip_special_tokens=False, **arguments)
+    shown = [token for token in ids if token not in dropped]
+    return tokenizer.decode(shown, skip_special_tokens=False, **arguments)
 
 
 class SourceTargetTokenizer(PreTrainedTokenizerFast):

@@ -39,10 +39,12 @@ def named_tokenizers(recipe: Recipe) -> Tokenizers | None:
     return tokenizers
 
 
-def check_vocabulary(tokenizer: PreTrainedTokenizerBase, own: PreTrainedTokenizerBase) -> None:
-    """Raise RecipeError if a tokenizer gives a token another id than the model's `own` one, or the id of a token to
-    another. It may lack some of the tokens, and have further ones with ids that the other does not use."""
-    ids, trained = tokenizer.get_vocab(), own.get_vocab()
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, original: PreTrainedTokenizerBase) -> None:
+    """Raise RecipeError if a tokenizer gives a token another id than the `original` one of a model, or its id to another.
+
+    It may lack some of the tokens, and have further ones with ids that the original does not use.
+    """
+    ids, trained = tokenizer.get_vocab(), original.get_vocab()
     tokens = {number: token for token, number in trained.items()}
     other = [
         token

@@ -55,8 +55,8 @@ def export_and_evaluate(
     export(prepared, loop, folder)
     if validation is None:
         with named_failure("the evaluation on validation", hint, reporter):
-            kept = kept_evaluation(prepared, loop, "validation", reporter)
-            validation = kept or run_final_evaluation(prepared, loop, "validation", "validation", reporter)
+            validation = best_evaluation(prepared, loop, "validation", reporter)
+            validation = validation or run_final_evaluation(prepared, loop, "validation", "validation", reporter)
     if not math.isfinite(validation.figures["loss"]):
         raise RunError(f"the loss on validation is {validation.figures['loss']}: the model cannot be used")
     evaluations = {"validation": validation}
@@ -112,7 +112,7 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
     """
     selected = prepared.recipe.eval.metric_for_best_model
     name = f"best step ({loop.progress.best_step})"
-    best = kept_evaluation(prepared, loop, name, reporter)
+    best = best_evaluation(prepared, loop, name, reporter)
     if best is None:
         best = run_final_evaluation(prepared, loop, "validation", name, reporter)
     steps = loop.manager.load_mean(last)
@@ -128,7 +128,7 @@ def choose_weights(prepared: Prepared, loop: Loop, last: int, reporter: Reporter
     return (mean if keep_mean else best), averaging
 
 
-def kept_evaluation(prepared: Prepared, loop: Loop, name: str, reporter: Reporter) -> Evaluation | None:
+def best_evaluation(prepared: Prepared, loop: Loop, name: str, reporter: Reporter) -> Evaluation | None:
     """Print and return the evaluation of the best step during training; None if this process has none, or if a final
     evaluation would differ from it."""
     if loop.best_evaluation is None or not prepared.task.evaluates_alike:

@@ -20,14 +20,14 @@ TOLERANCE = 1e-6
 EXTRA_PADDING = 3  # positions added to the longest row, so that every row has some
 
 
-def relative_difference(found: Tensor, expected: Tensor, where: Tensor | None = None) -> float:
+def relative_difference(actual: Tensor, expected: Tensor, where: Tensor | None = None) -> float:
     """The largest difference relative to the largest logit, or to 1 if that is smaller.
 
     With `where` (batch, target), only positions where it is true count.
     """
     if where is not None:
-        found, expected = found[where], expected[where]
-    return float((found - expected).abs().max() / expected.abs().max().clamp(min=1))
+        actual, expected = actual[where], expected[where]
+    return float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
 
 
 @proof("save and load", "a saved model is loaded with the same weights and logits, bit for bit", is_seq2seq)

@@ -49,9 +49,9 @@ def _up_to_end(model: PreTrainedModel, tokens: list[int]) -> list[int]:
     return tokens[: next((i + 1 for i, token in enumerate(tokens) if token in ends), len(tokens))]
 
 
-def _same_tokens(found: list[list[int]], expected: list[list[int]]) -> Outcome:
+def _same_tokens(actual: list[list[int]], expected: list[list[int]]) -> Outcome:
     """Passes if all outputs are equal."""
-    different = sum(a != b for a, b in zip(found, expected, strict=True))
+    different = sum(a != b for a, b in zip(actual, expected, strict=True))
     return Outcome(different == 0, f"{len(expected) - different} of {len(expected)} outputs equal")
 
 
@@ -59,8 +59,8 @@ def score_by_forward(
     model: PreTrainedModel, batch: Batch, hypotheses: list[list[Hypothesis]], length_penalty: float
 ) -> list[list[float]]:
     """The score of each hypothesis by one teacher-forced pass: Σ log p / length ** length_penalty."""
-    counts = [len(found) for found in hypotheses]
-    flat = [hypothesis.tokens for found in hypotheses for hypothesis in found]
+    counts = [len(group) for group in hypotheses]
+    flat = [hypothesis.tokens for group in hypotheses for hypothesis in group]
     rows = torch.repeat_interleave(torch.arange(len(hypotheses)), torch.tensor(counts))
     width = max(map(len, flat))
     filled = torch.tensor([[*tokens, *[0] * (width - len(tokens))] for tokens in flat])
@@ -79,12 +79,12 @@ def score_by_forward(
 
 @proof("cached search", "greedy and beam search give the same tokens with the cache as without it", is_seq2seq)
 def cached_search(subject: Subject) -> Outcome:
-    found, expected = [], []
+    actual, expected = [], []
     for num_beams in (1, BEAMS):
         settings = _settings(subject, num_beams)
-        found += _generated(subject.exact, subject.source(), settings)
+        actual += _generated(subject.exact, subject.source(), settings)
         expected += _generated(subject.exact, subject.source(), settings, use_cache=False)
-    return _same_tokens(found, expected)
+    return _same_tokens(actual, expected)
 
 
 @proof("batched search", "beam search in a batch gives each example the tokens it has alone", is_seq2seq)
@@ -121,7 +121,7 @@ def greedy_is_one_beam(subject: Subject) -> Outcome:
 @proof("kit search", "kit's search returns what `generate` returns, with the same scores", is_seq2seq)
 def kit_search(subject: Subject) -> Outcome:
     model, source = subject.exact, subject.source()
-    found, expected, differences = [], [], []
+    actual, expected, differences = [], [], []
     searches = [
         replace(_settings(subject, 1), early_stopping=False),
         _settings(subject, BEAMS),
@@ -133,11 +133,11 @@ def kit_search(subject: Subject) -> Outcome:
         with_scores.return_dict_in_generate = with_scores.output_scores = True
         with torch.no_grad():
             output = model.generate(**source, generation_config=with_scores)
-        found += [hypothesis.tokens for hypothesis in ours]
+        actual += [hypothesis.tokens for hypothesis in ours]
         expected += [_up_to_end(model, tokens) for tokens in output.sequences[:, 1:].tolist()]
         if settings.num_beams > 1:
             differences += [abs(h.score - float(s)) for h, s in zip(ours, output.sequences_scores, strict=True)]
-    same = _same_tokens(found, expected)
+    same = _same_tokens(actual, expected)
     return equal_within(max_or_nan(differences), TOLERANCE, f"{same.figure}, scores") if same.passed else same
 
 
@@ -145,9 +145,9 @@ def kit_search(subject: Subject) -> Outcome:
 def beam_scores(subject: Subject) -> Outcome:
     differences = []
     for num_beams, length_penalty in ((1, 1.0), (BEAMS, 1.0), (BEAMS, LENGTH_PENALTY)):
-        found = search(subject.exact, subject.source(), _settings(subject, num_beams, length_penalty))
-        expected = score_by_forward(subject.exact, subject.batch, found, length_penalty)
-        for hypotheses, scores in zip(found, expected, strict=True):
+        hypotheses_of_rows = search(subject.exact, subject.source(), _settings(subject, num_beams, length_penalty))
+        expected = score_by_forward(subject.exact, subject.batch, hypotheses_of_rows, length_penalty)
+        for hypotheses, scores in zip(hypotheses_of_rows, expected, strict=True):
             differences += [abs(h.score - score) for h, score in zip(hypotheses, scores, strict=True)]
     return equal_within(max_or_nan(differences), TOLERANCE, f"scores of {len(differences)} hypotheses")
 
@@ -205,8 +205,9 @@ def compare_with_every_hypothesis(
             return Outcome(
                 False, f"beam search returned {tokens}, with a hypothesis that is repeated or impossible", TOLERANCE
             )
-        for hypothesis, own, ranked in zip(hypotheses, tokens, sorted(scores.values(), reverse=True), strict=False):
-            differences += [abs(hypothesis.score - scores[own]), abs(hypothesis.score - ranked)]
+        best_scores = sorted(scores.values(), reverse=True)
+        for hypothesis, sequence, ranked in zip(hypotheses, tokens, best_scores, strict=False):
+            differences += [abs(hypothesis.score - scores[sequence]), abs(hypothesis.score - ranked)]
     return equal_within(max_or_nan(differences), TOLERANCE, f"the best of {total} hypotheses")
 
 

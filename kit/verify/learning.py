@@ -50,11 +50,11 @@ def accumulation_error(objective: Objective, batch: Batch, parts: list[Batch]) -
     Differences are relative to the largest entry of each parameter's gradient.
     """
     whole, split = step_gradients(objective, [batch]), step_gradients(objective, parts)
-    most = max_or_nan(float(gradient.abs().max()) for gradient in whole.values())
+    largest = max_or_nan(float(gradient.abs().max()) for gradient in whole.values())
     differences = []
     for name, gradient in whole.items():
         # the floor is for gradients that are all but zero, whose relative difference is that of rounding errors
-        scale = max(float(gradient.abs().max()), 1e-6 * most)
+        scale = max(float(gradient.abs().max()), 1e-6 * largest)
         differences.append(float((split[name] - gradient).abs().max()) / scale)
     return max_or_nan(differences)
 
@@ -136,9 +136,9 @@ def check_gradients(
     gradients: dict[str, Tensor], zero_gradient_patterns: Iterable[str] = ZERO_GRADIENT_PATTERNS
 ) -> Outcome:
     """Passes if every parameter has a gradient, except those whose names match `zero_gradient_patterns`."""
-    most = max_or_nan(float(gradient.abs().max()) for gradient in gradients.values())
+    largest = max_or_nan(float(gradient.abs().max()) for gradient in gradients.values())
     # 1e-14: gradients of zero may be rounding errors of float64, whose precision is 2e-16; NaN counts as none
-    still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * most]
+    still = [name for name, gradient in gradients.items() if not gradient.abs().max() > 1e-14 * largest]
     excused = [name for name in still if any(re.search(pattern, name) for pattern in zero_gradient_patterns)]
     missing = [name for name in still if name not in excused]
     figure = f"{len(gradients) - len(still)} of {len(gradients)} parameters have one"

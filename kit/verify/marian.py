@@ -78,5 +78,5 @@ def logits_are_marians(subject: Subject) -> Outcome:
     inputs = subject.inputs()
     longest = max(tensor.shape[1] for tensor in inputs.values())
     marian = as_marian(subject.model, longest).to("cpu", torch.float64)
-    found, expected = logits_of(subject.exact, inputs), logits_of(marian, inputs)
-    return equal_within(relative_difference(found, expected), TOLERANCE, "logits")
+    actual, expected = logits_of(subject.exact, inputs), logits_of(marian, inputs)
+    return equal_within(relative_difference(actual, expected), TOLERANCE, "logits")

@@ -50,12 +50,12 @@ class Subject:
         model = copy.deepcopy(self.model).to("cpu", torch.float64).eval()
         if not model.can_generate():
             return model
-        own = model.generation_config
+        saved = model.generation_config
         model.generation_config = GenerationConfig(
-            bos_token_id=own.bos_token_id,
-            eos_token_id=own.eos_token_id,
-            pad_token_id=own.pad_token_id,
-            decoder_start_token_id=own.decoder_start_token_id if model.config.is_encoder_decoder else None,
+            bos_token_id=saved.bos_token_id,
+            eos_token_id=saved.eos_token_id,
+            pad_token_id=saved.pad_token_id,
+            decoder_start_token_id=saved.decoder_start_token_id if model.config.is_encoder_decoder else None,
         )
         return model
 
@@ -70,11 +70,11 @@ class Subject:
         length = self.batch["labels"].shape[1]
         rows = []
         for row, target in enumerate(self.decoder_input_ids):
-            one = trimmed(self.batch, slice(row, row + 1))
-            target = target[None, : one["labels"].shape[1]]
-            read: Batch = {name: one[name] for name in ("input_ids", "pixel_values") if name in one}
-            if "input_ids" in one and one["input_ids"].dim() == 3:  # turns of a dialogue have different lengths
-                read["attention_mask"] = one["attention_mask"]
+            example = trimmed(self.batch, slice(row, row + 1))
+            target = target[None, : example["labels"].shape[1]]
+            read: Batch = {name: example[name] for name in ("input_ids", "pixel_values") if name in example}
+            if "input_ids" in example and example["input_ids"].dim() == 3:  # turns of a dialogue have different lengths
+                read["attention_mask"] = example["attention_mask"]
             logits = logits_of(self.exact, {**read, "decoder_input_ids": target})[0]
             rows.append(torch.nn.functional.pad(logits, (0, 0, 0, length - len(logits))))
         return torch.stack(rows)  # (batch, target, vocabulary)
@@ -151,8 +151,8 @@ def random_batch(
     Special tokens occur only as padding and at the end of each target. The same seed gives the same batch.
     """
     random = torch.Generator().manual_seed(seed)
-    own, ends = model.generation_config, end_markers(model)
-    special = {own.bos_token_id, own.pad_token_id, own.decoder_start_token_id, *ends}
+    generation, ends = model.generation_config, end_markers(model)
+    special = {generation.bos_token_id, generation.pad_token_id, generation.decoder_start_token_id, *ends}
 
     def tokens(vocabulary: int, length: int) -> Tensor:
         usable = torch.tensor([token for token in range(vocabulary) if token not in special])
@@ -177,7 +177,8 @@ def random_batch(
     if model.main_input_name == "pixel_values":
         shape = (examples, model.config.num_channels, model.config.image_size, model.config.image_size)
         return {"pixel_values": torch.randn(shape, generator=random, dtype=torch.float64), "labels": labels}
-    return {"input_ids": source.masked_fill(~mask, own.pad_token_id), "attention_mask": mask.long(), "labels": labels}
+    input_ids = source.masked_fill(~mask, generation.pad_token_id)
+    return {"input_ids": input_ids, "attention_mask": mask.long(), "labels": labels}
 
 
 def trimmed(batch: Batch, rows: slice) -> Batch:
