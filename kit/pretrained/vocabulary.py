@@ -40,7 +40,7 @@ def named_tokenizers(recipe: Recipe) -> Tokenizers | None:
 
 
 def check_vocabulary(tokenizer: PreTrainedTokenizerBase, original: PreTrainedTokenizerBase) -> None:
-    """Raise RecipeError if a tokenizer gives a token another id than the `original` one of a model, or its id to another.
+    """Raise RecipeError if a tokenizer gives a token another id than a model's `original` one, or its id to another.
 
     It may lack some of the tokens, and have further ones with ids that the original does not use.
     """
