@@ -22,8 +22,8 @@ from kit.system.version import __version__
 
 app = typer.Typer(
     no_args_is_help=True,
+    rich_markup_mode=None,  # boxes take a third of 80 columns, and break lines inside paragraphs
     pretty_exceptions_enable=False,
-    help="Train, evaluate, verify and share sequence models. To get started, run: kit recipes",
 )
 
 COMMANDS: dict[str, Callable[..., None]] = {
@@ -66,7 +66,10 @@ def options(
         bool, typer.Option("--version", callback=version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Train, evaluate, verify and share sequence models. To get started, run: kit recipes"""
+    """Train, evaluate, verify and share sequence models.
+
+    To get started: kit recipes
+    """
 
 
 for name, command in COMMANDS.items():

@@ -14,7 +14,7 @@ def recipe_names(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
-Overrides = Annotated[list[str] | None, typer.Argument(metavar="[key=value]...", help="Recipe keys to override.")]
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="key=value", help="Recipe keys to override.")]
 RecipeArgument = Annotated[
     str,
     typer.Argument(metavar="RECIPE", help="Recipe file, or name of a shipped recipe.", autocompletion=recipe_names),
@@ -23,6 +23,7 @@ RunOrHub = Annotated[
     str, typer.Argument(metavar="RUN", help="Run folder, or Hub repository: OWNER/NAME or OWNER/NAME@REVISION.")
 ]
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 CheckpointOption = Annotated[
     str | None,
     typer.Option(

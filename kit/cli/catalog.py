@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kit.cli.arguments import Overrides, recipe_names
+from kit.cli.arguments import JsonOption, Overrides, recipe_names
 from kit.errors import KitError, did_you_mean
 
 if TYPE_CHECKING:
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
 def recipes(
     name: Annotated[
         str | None,
-        typer.Argument(help="Recipe to show with all its results.", autocompletion=recipe_names),
+        typer.Argument(metavar="NAME", help="Recipe to show with all its results.", autocompletion=recipe_names),
     ] = None,
     task: Annotated[str | None, typer.Option(help="List the recipes of this task.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="List the recipes that need no download.")] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0, help="List the recipes whose measured run took at most this many minutes.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, with all results.")] = False,
+    as_json: JsonOption = False,
     schema: Annotated[
         bool,
         typer.Option("--schema", help="Print the JSON schema of recipes, for validation and completion in editors."),
     ] = False,
 ) -> None:
-    """List the shipped recipes, or show one of them with all its measured results."""
+    """List the shipped recipes, or show all about one of them."""
     from kit.recipe.catalog import list_recipes, recipe_row
     from kit.recipe.schema import recipe_schema
     from kit.system.json_files import to_json
@@ -69,16 +69,19 @@ def _list_recipes(rows: "list[RecipeRow]", width: int) -> Iterator[str]:
     name, result = (max(len(line[column]) for line in lines) for column in (0, 2))
     for line in lines:
         text = f"{line[0]:<{name}}  {line[1]:>3}  {line[2]:<{result}}  {line[3]}"
-        yield text if len(text) <= width else text[: width - 1].rstrip() + "…"
+        yield text if len(text) <= width else text[: width - 1].rpartition(" ")[0].rstrip(" ,:(") + " …"
     yield "kit recipes NAME shows all about a recipe, kit train NAME runs it"
 
 
 def copy(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a shipped recipe.", autocompletion=recipe_names)],
-    destination: Annotated[Path, typer.Argument(help="File or folder to copy the recipe to.")] = Path(),
+    destination: Annotated[Path, typer.Argument(metavar="FILE", help="File or folder to copy the recipe to.")] = Path(),
     overrides: Overrides = None,
 ) -> None:
-    """Copy a shipped recipe to make it yours, with your values instead of those that belong to its data."""
+    """Copy a shipped recipe to make it yours.
+
+    The copy has your values, and nothing that belongs to the data and the runs of the original.
+    """
     from kit.recipe.copying import copy_recipe
     from kit.tasks.registry import recipe_classes
 
@@ -86,13 +89,19 @@ def copy(
 
 
 def explain(
-    key: Annotated[str, typer.Argument(help="Recipe key, such as train.warmup_steps, or section.")] = "",
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Recipe key, such as train.warmup_steps, or section.")] = "",
+    as_json: JsonOption = False,
 ) -> None:
     """Explain a recipe key or section."""
     from kit.recipe.explain import explain as explain_key
+    from kit.recipe.explain import explanations
+    from kit.system.json_files import to_json
     from kit.tasks.registry import recipe_classes
 
-    print(explain_key(key, recipe_classes()))
+    if as_json:
+        print(to_json([vars(entry) for entry in explanations(key, recipe_classes())], indent=1))
+    else:
+        print(explain_key(key, recipe_classes()))
 
 
 def doctor(
@@ -104,11 +113,13 @@ def doctor(
     processes: Annotated[
         int | None, typer.Option(min=2, help="Number of processes for --train (default: number of GPUs, or 2).")
     ] = None,
+    as_json: JsonOption = False,
 ) -> None:
-    """Check versions, devices and missing packages, and that training works on this machine."""
+    """Check versions, devices and packages, and that training works."""
     from rich.console import Console
 
     from kit.diagnostics.doctor import Check, any_problem, diagnose, render
+    from kit.system.json_files import to_json
 
     if processes is not None and not train:
         raise KitError("--processes has no effect without --train")
@@ -118,7 +129,10 @@ def doctor(
     if train:
         more["train"] = lambda: _train_check(processes)
     findings = diagnose(hub, more)
-    Console().print(render(findings))
+    if as_json:
+        print(to_json([vars(finding) for finding in findings], indent=1))
+    else:
+        Console().print(render(findings))
     if any_problem(findings):
         raise typer.Exit(1)
 

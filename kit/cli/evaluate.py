@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kit.cli.arguments import CheckpointOption, Overrides, RunOrHub
+from kit.cli.arguments import CheckpointOption, JsonOption, Overrides, RunOrHub
 from kit.errors import KitError
 
 SEPARATOR = "vs"
@@ -22,12 +22,12 @@ def evaluate(
         str | None, typer.Option(help="Split to evaluate on (default: test, or the only one there is).")
     ] = None,
     predictions: Annotated[Path | None, typer.Option(help="File to write predictions to, as JSON lines.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    as_json: JsonOption = False,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Evaluate the model of a run, on its own data or, with data.path=FILE, on other data.
+    """Evaluate the model of a run on its own or on other data.
 
-    Overrides such as eval.num_beams=5 apply only to this evaluation.
+    Other data is data.path=FILE, with labels. Overrides such as eval.num_beams=5 apply only to this evaluation.
     """
     from rich.console import Console
 
@@ -60,7 +60,7 @@ def compare(
     runs: Annotated[
         list[str],
         typer.Argument(
-            metavar="RUN... [vs RUN...]",
+            metavar="RUN",
             help="Run folders; the first is the baseline. With vs between them, the sides have several runs each.",
         ),
     ],
@@ -69,9 +69,9 @@ def compare(
         str | None, typer.Option(help="Metrics, comma-separated (default: those of the recipes).")
     ] = None,
     samples: Annotated[int, typer.Option(min=10, max=MAX_SAMPLES, help="Number of bootstrap samples.")] = 1000,
-    as_json: Annotated[bool, typer.Option("--json", help="Print scores and differences as JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Compare runs on the same examples, with a paired bootstrap test of each difference.
+    """Compare runs on the same examples by paired bootstrap.
 
     `kit compare A B C` compares B and C with A. `kit compare A* vs B*` compares the mean of several runs, such as
     seeds, with that of others.
@@ -103,14 +103,22 @@ def verify(
         str,
         typer.Argument(metavar="RUN|RECIPE", help="Run folder, or recipe whose model to build with random weights."),
     ],
+    as_json: JsonOption = False,
 ) -> None:
-    """Prove equivalences on your own model: save = load, cache = no cache, beam = exhaustive search, …"""
+    """Prove the equivalences that you rely on, on your own model.
+
+    Such as: save = load, cache = no cache, beam search = exhaustive search.
+    """
     from rich.console import Console
 
     from kit.runs.verify import verify as run_checks
+    from kit.system.json_files import to_json
     from kit.verify.proof import table
 
     checks = run_checks(target)
-    Console().print(table(checks))
+    if as_json:
+        print(to_json([vars(check) for check in checks], indent=1))
+    else:
+        Console().print(table(checks))
     if not all(check.passed for check in checks):
         raise typer.Exit(1)

@@ -18,7 +18,8 @@ MAX_SEED = 2**32 - 1
 def generate(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
     file: Annotated[
-        Path | None, typer.Argument(help="File with one text or image path per line (default: standard input).")
+        Path | None,
+        typer.Argument(metavar="FILE", help="File with one text or image path per line (default: standard input)."),
     ] = None,
     output: Annotated[Path | None, typer.Option(help="File to write to (default: standard output).")] = None,
     num_beams: Annotated[
@@ -125,7 +126,10 @@ def chat(
         int | None, typer.Option(min=1, max=MAX_NEW_TOKENS, help="Maximum number of tokens in a reply.")
     ] = None,
 ) -> None:
-    """Chat with a dialogue model in the terminal: /new starts a new dialogue, /quit exits."""
+    """Chat with a dialogue model in the terminal.
+
+    /new starts a new dialogue, /quit exits.
+    """
     from kit.inference.chat import chat_in_terminal
     from kit.prediction.options import GenerateOptions
 
@@ -134,7 +138,9 @@ def chat(
 
 def embed(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, model folder or Hub id.")],
-    file: Annotated[Path | None, typer.Argument(help="File with one text per line (default: standard input).")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="File with one text per line (default: standard input).")
+    ] = None,
     output: Annotated[
         Path | None, typer.Option(help=".npy file to write to (default: JSON lines on standard output).")
     ] = None,
@@ -143,7 +149,10 @@ def embed(
         int, typer.Option(min=1, help="Batch size in tokens; affects memory and speed only.")
     ] = 8192,
 ) -> None:
-    """Embed each line of text, in order: as JSON lines, or as one matrix in a .npy file."""
+    """Embed each line of text, in order.
+
+    Vectors are written as JSON lines, or as one matrix to a .npy file.
+    """
     from kit.inference.embed import embed_file
     from kit.system.console import Reporter
 
@@ -171,7 +180,7 @@ def predict(
     ] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Predict labels, tags or answers for the rows of a file, fill the masks of its texts, or forecast its series.
+    """Predict labels, tags, answers, masked tokens or forecasts.
 
     Column names are those in the run's recipe; overrides such as data.text=review change them. Rows need no labels.
     """
@@ -206,7 +215,10 @@ def plot(
     format: Annotated[str | None, typer.Option(help="Format of the files: png (default), svg or pdf.")] = None,
     checkpoint: CheckpointOption = None,
 ) -> None:
-    """Plot the training curves of a run, and the cross-attention and self-attention of its model."""
+    """Plot the curves, the errors and the attention of a run.
+
+    Options choose an input, and layers and heads of the attention of a run or of a pretrained model.
+    """
     from kit.inference.plot import plot as plot_run
     from kit.prediction.options import PlotOptions
     from kit.runs.checkpoints import at_checkpoint

@@ -13,7 +13,7 @@ def push(
     repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the Hub.")],
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[hub.key=value]...", help="Metadata of the card to override, such as hub.license=mit."),
+        typer.Argument(metavar="hub.key=value", help="Metadata of the card to override, such as hub.license=mit."),
     ] = None,
     public: Annotated[
         bool, typer.Option("--public", help="Make the repository public; by default it is private.")
@@ -29,9 +29,10 @@ def push(
         Path | None, typer.Option(metavar="FOLDER", help="With --dry-run, a new folder to keep the files in.")
     ] = None,
 ) -> None:
-    """Push a run to the Hub: weights, tokenizer, code, recipe, card and plots, in one commit.
+    """Push a run to the Hub, in one commit.
 
-    Before the upload, a process without kit loads the folder and must reproduce the outputs of the run.
+    It gets the weights, the tokenizer, the code, the recipe, the card and the plots. Before the upload, a process
+    without kit loads the folder and must reproduce the outputs of the run.
     """
     from kit.hub.upload import Destination
     from kit.sharing.push import preview

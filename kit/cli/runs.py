@@ -7,14 +7,17 @@ from typing import Annotated
 
 import typer
 
+from kit.cli.arguments import JsonOption
+
 
 def runs(
-    folder: Annotated[Path, typer.Argument(metavar="[FOLDER]", help="Folder with run folders.")] = Path("runs"),
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with run folders.")] = Path("runs"),
+    as_json: JsonOption = False,
 ) -> None:
-    """List runs with their task, state, headline metric and age, the last changed first.
+    """List runs with their state, headline metric and age.
 
-    A run is running, finished, failed (with the reason) or unfinished: stopped, to be continued with --resume.
+    The last changed run is first. A run is running, finished, failed (with the reason) or unfinished: stopped, to be
+    continued with --resume.
     """
     from kit.runs.listing import lines, list_runs
     from kit.system.json_files import to_json

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from kit.cli.arguments import Overrides, RecipeArgument, RunArgument, recipe_names
+from kit.cli.arguments import JsonOption, Overrides, RecipeArgument, RunArgument, recipe_names
 from kit.cli.exit import fail, is_main_process
 from kit.errors import KitError, did_you_mean
 
@@ -115,10 +115,13 @@ def data(
         ),
     ],
     overrides: Overrides = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
-    """Inspect data: its format, columns and likely task, examples, labels, lengths, duplicates and overlaps, and the
-    command that trains on it; of a recipe, also the batches, time and memory."""
+    """Inspect data, and print the command that trains on it.
+
+    Shows the format, the columns and the likely task, examples, labels, lengths, duplicates and overlaps; of a recipe,
+    also the batches, and an estimate of time and memory.
+    """
     from kit.recipe.catalog import recipe_exists
     from kit.runs.request import find_request
 
@@ -170,7 +173,10 @@ def average(
     ] = 5,
     output: Annotated[Path | None, typer.Option(help="Run folder to create (default: RUN_average).")] = None,
 ) -> None:
-    """Average the weights of the last checkpoints of a run into a new run folder, and evaluate it."""
+    """Average the last checkpoints of a run into a new run.
+
+    The mean of the weights is evaluated like the run, which does not change.
+    """
     from kit.runs.average import average_checkpoints
     from kit.system.console import Reporter
 
@@ -182,7 +188,10 @@ def merge(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder or adapter folder.")],
     output: Annotated[Path, typer.Option(help="Folder to create for the merged model.")],
 ) -> None:
-    """Merge the adapter of a run into its base model, and prove that the merged model predicts the same."""
+    """Merge the adapter of a run into its base model.
+
+    The merged model is written only if it predicts the same.
+    """
     from kit.runs.merge import merge as merge_adapter
 
     merged = merge_adapter(run, output)

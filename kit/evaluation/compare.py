@@ -1,4 +1,4 @@
-"""Is one run better than another, or is it chance? Paired bootstrap over the predictions of finished runs.
+"""Is one run better than another, or is it chance? Paired bootstrap over what finished runs predicted.
 
 Where a side has several runs, such as seeds, a sample also draws which of them count. The samples of examples equal
 those of sacrebleu's paired bootstrap (`sacrebleu.significance.PairedTest`) for the same seed. Its code takes only
@@ -11,23 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kit.errors import KitError
-from kit.evaluation.metrics import METRICS, find_metric, greater_is_better
-from kit.evaluation.predictions import Row, check_same_examples, pairs_of, read_predictions, reference_column
-from kit.evaluation.resampling import Scored, resampled_metric
-from kit.recipe.document import read_yaml
-from kit.system.files import read_json
+from kit.evaluation.metrics import greater_is_better
+from kit.evaluation.resampling import Scored
+from kit.evaluation.scorers import load_scorers
+from kit.evaluation.titles import figure_titles
 from kit.system.format import check_format, read_run_format
 
 if TYPE_CHECKING:
     from rich.table import Table
-
-DEFAULT_METRICS = ("bleu", "chrf", "exact_match")
-"""The metrics of a comparison of runs without results that name them."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +65,8 @@ class Comparison:
 
     split: str
     examples: int
+    unit: str
+    """What an example is: "example", or of language models "document", "block" or "pair"."""
     samples: int
     seed: int
     runs: tuple[str, ...]
@@ -94,12 +92,13 @@ class Comparison:
         from rich.text import Text
 
         table = Table(
-            title=f"{self.split}: {self.examples} examples, {self.samples} bootstrap samples",
+            title=f"{self.split}: {self.examples:,} {self.unit}s, {self.samples:,} bootstrap samples",
             caption=Text(
                 f"Differences are relative to {self.runs[0]}. p is two-sided, not corrected for multiple comparisons."
-                + (" Samples draw examples, and runs of a side with several." if self.draws_runs else "")
+                + (f" Samples draw {self.unit}s, and runs of a side with several." if self.draws_runs else "")
             ),
         )
+        titles = figure_titles(self.metrics)
         for heading in ("metric", "run", "score", "95 % interval", "difference", "95 % interval", "p", ""):
             table.add_column(heading, justify="left" if heading in ("metric", "run", "") else "right")
         for metric in self.metrics:
@@ -107,7 +106,7 @@ class Comparison:
             for run in self.runs:
                 score = self.score(run, metric)
                 cells: list[str | Text] = [
-                    METRICS[metric].title if run == self.runs[0] else "",
+                    titles[metric] if run == self.runs[0] else "",
                     Text(run),  # a folder name is not rich markup
                     f"{score.value:.{digits}f}",
                     f"{score.low:.{digits}f} to {score.high:.{digits}f}",
@@ -131,7 +130,8 @@ def compare_runs(
     samples: int = 1000,
     seed: int = 12345,
 ) -> Comparison:
-    """Compare the predictions of two or more runs with those of the first one by paired bootstrap.
+    """Compare two or more runs with the first one by paired bootstrap over their predictions, or over the losses of the
+    documents that language models read.
 
     A side is a run folder or a list of them, such as the seeds of one recipe, whose mean score counts. The same
     examples are drawn with replacement for every run, `samples` times, and each sample gets a corpus score. Of a side
@@ -139,7 +139,7 @@ def compare_runs(
     The samples of examples equal those of sacrebleu's paired bootstrap for the same seed; unlike sacrebleu's, the
     p-value is two-sided, so that it agrees with the interval, and equal runs give 1. `metrics` defaults to those by
     which all runs were evaluated. The result depends only on the files, `metrics`, `samples` and `seed`. Raises
-    RunError if the examples of the runs differ, KitError for a metric that their predictions do not suffice for.
+    RunError if the examples of the runs differ, and KitError for a metric that cannot be computed from their files.
     """
     sides = [[Path(side)] if isinstance(side, str | Path) else [Path(run) for run in side] for side in runs]
     if len(sides) < 2 or not all(sides):
@@ -152,13 +152,9 @@ def compare_runs(
     for folder in folders:
         if stored := read_run_format(folder):  # predictions of other programs have no format
             check_format(folder, stored)
-    files = [folder / "predictions" / f"{split}.jsonl" for folder in folders]
-    rows = [read_predictions(file) for file in files]
-    for other, file in zip(rows[1:], files[1:], strict=True):
-        check_same_examples(rows[0], other, files[0], file)
-    names = tuple(dict.fromkeys(metrics)) if metrics else _shared_metrics(folders, split, rows[0])
-    scorers = {name: [_scorer(name, *run) for run in zip(rows, folders, strict=True)] for name in names}
-    resampled = _resample(scorers, [len(side) for side in sides], len(rows[0]), samples, seed)
+    loaded = load_scorers(folders, split, tuple(dict.fromkeys(metrics or ())))
+    scorers, names = loaded.by_metric, tuple(loaded.by_metric)
+    resampled = _resample(scorers, [len(side) for side in sides], loaded.examples, samples, seed)
     labels, scores, differences = _side_names(sides), [], []
     for name in names:
         of_runs = iter([scorer.score() for scorer in scorers[name]])
@@ -176,48 +172,9 @@ def compare_runs(
     }
     several = any(len(side) > 1 for side in sides)
     return Comparison(
-        split, len(rows[0]), samples, seed, labels, names, tuple(scores), tuple(differences), signatures, several
-    )
-
-
-def _scorer(name: str, rows: Sequence[Row], folder: Path) -> Scored:
-    """A metric of a run. Raises KitError if its predictions do not suffice for it."""
-    kind = find_metric(name).kind
-    column = reference_column(rows, kind)
-    if column is None:
-        raise KitError(
-            f"Runs cannot be compared by {name}: it compares {kind}, and the predictions of {folder} have "
-            f"{', '.join(rows[0])}."
-        )
-    predictions, references = pairs_of(rows, column, kind)
-    options = _label_options(folder) if kind == "labels" else _text_options(name, folder)
-    return resampled_metric(name, predictions, references, **options)
-
-
-def _text_options(name: str, folder: Path) -> Mapping[str, Any]:
-    """The tokenizer and the case of a metric, by the signature that it had when the run was evaluated."""
-    if name not in ("bleu", "chrf", "chrfpp"):
-        return {}
-    file = folder / "results.json"
-    results = read_json(file, "the results of a run") if file.is_file() else {}
-    sections = [section for section in results.values() if isinstance(section, dict)]
-    signature = next((section[f"{name}_signature"] for section in sections if f"{name}_signature" in section), "")
-    parts = dict(part.partition(":")[::2] for part in signature.split("|"))
-    lowercase = {"lowercase": True} if parts.get("case") == "lc" else {}
-    return lowercase | ({"tokenize": parts["tok"]} if name == "bleu" and "tok" in parts else {})
-
-
-def _label_options(folder: Path) -> Mapping[str, Any]:
-    """The labels of a classifier in the order of its model, and the positive one if its recipe names it."""
-    config, recipe = folder / "model" / "config.json", folder / "recipe.yaml"
-    options: dict[str, Any] = {}
-    if config.is_file():
-        labels = read_json(config, "a model configuration").get("id2label") or {}
-        options["labels"] = [labels[index] for index in sorted(labels, key=int)] or None
-    if recipe.is_file():
-        sections = read_yaml(recipe.read_text(encoding="utf-8"), str(recipe)).value
-        options["positive"] = (sections.get("eval") or {}).get("positive_label")
-    return options
+        split, loaded.examples, loaded.unit, samples, seed, labels, names, tuple(scores), tuple(differences),
+        signatures, several,
+    )  # fmt: skip
 
 
 def _resample(
@@ -238,31 +195,6 @@ def _resample(
     drawn = [chosen.integers(end - size, end, (size, samples)) for size, end in zip(sides, ends, strict=True)]
     columns = np.arange(samples)
     return {name: np.stack([values[runs, columns].mean(axis=0) for runs in drawn]) for name, values in scores.items()}
-
-
-def _shared_metrics(folders: Sequence[Path], split: str, rows: Sequence[Row]) -> tuple[str, ...]:
-    """The metrics that the results.json of every run has for this split and that its predictions suffice for.
-
-    Raises KitError if there are none; without results, the default metrics of texts.
-    """
-    shared = set(METRICS)
-    for folder in folders:
-        file = folder / "results.json"
-        if not file.exists():
-            shared = set(DEFAULT_METRICS)
-            break
-        shared &= set(read_json(file, "the results of a run").get(split) or {})
-    possible = tuple(
-        name for name in METRICS if name in shared and reference_column(rows, METRICS[name].kind) is not None
-    )
-    if possible:
-        return possible
-    if defaults := tuple(name for name in DEFAULT_METRICS if reference_column(rows, METRICS[name].kind) is not None):
-        return defaults
-    raise KitError(
-        f"The predictions of {folders[0]} have no reference to compare them with, only {', '.join(rows[0])}, as those "
-        "of language models. Compare the figures of each run, such as the perplexity per byte: use `kit eval`"
-    )
 
 
 def _side_names(sides: Sequence[Sequence[Path]]) -> tuple[str, ...]:

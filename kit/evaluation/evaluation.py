@@ -17,6 +17,9 @@ class Evaluation:
     rows: Sequence[dict[str, Any]]
     config_updates: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the model's configuration that the evaluation determined, such as a threshold that was tuned."""
+    losses: Sequence[dict[str, Any]] = ()
+    """Of a language model, whose figures are no metrics of predictions: the loss of each document, as
+    `kit.evaluation.losses` describes it."""
 
 
 def perplexity(loss: float) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,14 @@ def pairs_of(rows: Sequence[Row], column: str, kind: Kind) -> tuple[list[Any], l
     )
 
 
-def check_same_examples(rows: Sequence[Row], others: Sequence[Row], file: Path, other_file: Path) -> None:
-    """Raise RunError, with the row, unless two files hold predictions for the same examples."""
+def check_same_examples(
+    rows: Sequence[Row], others: Sequence[Row], file: Path, other_file: Path, outputs: Collection[str]
+) -> None:
+    """Raise RunError, with the row, unless two files have rows for the same examples: all columns but `outputs`, which
+    a model computed, are equal."""
     for number, (row, other) in enumerate(zip(rows, others, strict=False), start=1):
         for key in row:
-            if key not in OUTPUTS and key in other and row[key] != other[key]:
+            if key not in outputs and key in other and row[key] != other[key]:
                 raise RunError(
                     f"The runs do not share their examples: row {number} has the {key} {_short(row[key])} "
                     f"in {file}, but {_short(other[key])} in {other_file}. Evaluate both on the same data."

@@ -5,7 +5,7 @@ from itertools import chain
 from pathlib import Path
 
 from kit.errors import KitError, RunError
-from kit.plots.curves import save_figure
+from kit.plots.saving import save_figure
 from kit.prediction.engine import PAUSE, Pause
 from kit.prediction.issues import LineIssues
 from kit.prediction.lines import count_lines, read_lines

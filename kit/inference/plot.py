@@ -1,21 +1,26 @@
-"""`kit plot`: the training curves of a run, and the attention of its model."""
+"""`kit plot`: the figures of a run, and the attention of its model."""
+
+from __future__ import annotations
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from kit.errors import KitError, RunError, did_you_mean
 from kit.inference.generate import text_predictor
 from kit.inference.self_attention import check_options, self_attention_figures
-from kit.plots.curves import FORMATS, draw_curves, save_figure
+from kit.plots.saving import FORMATS, save_figure, save_figures
 from kit.prediction.options import GenerateOptions, PlotOptions, reject_unsupported
 from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.folder import ModelFolder
 from kit.runs.folder import RunFolder
-from kit.system.files import read_json_lines
+from kit.runs.plots import curves_of, evaluated_split, run_figures
 from kit.system.outputs import check_file
 from kit.tasks.registry import create_task, find_task
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 KINDS = ("curves", "cross", "encoder", "decoder", "all")
 
@@ -23,9 +28,10 @@ KINDS = ("curves", "cross", "encoder", "decoder", "all")
 def plot(run: str | Path, options: PlotOptions, report: Callable[[str], None] = print) -> list[Path]:
     """Plot a run folder, or the attention of a model folder or a Hub id, and return the files.
 
-    Without options, these are the curves of a run and the cross-attention for an example of its data; a model without
-    attention is reported. With options, it is the attention alone, or the curves with `kind="curves"`. Figures go to
-    the folder `plots` of a run, otherwise to the working folder; or to `output`, a folder or a single file.
+    Without options, these are all figures of a run: its curves, what its task shows of the model, and the attention for
+    an example of its data; a model without attention is reported. With options, it is the attention alone, or the
+    curves with `kind="curves"`. Figures go to the folder `plots` of a run, otherwise to the working folder; or to
+    `output`, a folder or a single file.
     """
     kind, output = options.kind, options.output
     for option, value, known in (("--kind", kind, KINDS), ("--format", options.format, FORMATS)):
@@ -39,41 +45,46 @@ def plot(run: str | Path, options: PlotOptions, report: Callable[[str], None] = 
     if to_file and kind in ("curves", "all"):
         raise KitError(f"--output {output} is one file, but --kind {kind} has several figures: name a folder")
     is_run = (Path(run) / "recipe.yaml").is_file()
+    saved_as = options.format or FORMATS[0]
     if kind == "curves":
         reject_unsupported(options, {"kind", "output", "format"}, "--kind curves")
-        return _plot_curves(RunFolder.open(Path(run)), options)
+        figures = _curves(RunFolder.open(Path(run)))
+        if not figures:
+            raise RunError(f"{run} has no curves to plot: nothing has been logged yet")
+        return save_figures(figures, output or RunFolder(Path(run)).plots, saved_as)
     default = RunFolder.open(Path(run)).plots if is_run else Path()
     folder = output if output is not None and not to_file else default
-    if not is_run or to_file or options != PlotOptions(output=output, format=options.format):
-        return _plot_attention(run, options, folder, output if to_file else None)
-    curves = _draw_curves(RunFolder(Path(run)), folder, options)
+    if is_run and not to_file and options == PlotOptions(output=output, format=options.format):
+        return save_figures(_all_figures(RunFolder(Path(run)), report), folder, saved_as)
+    figures = _attention_figures(run, options)
+    if not to_file:
+        return save_figures(figures, folder, saved_as)
+    if len(figures) > 1:
+        raise KitError(f"--output {output} is one file, but there are {len(figures)} figures: name a folder")
+    assert output is not None
+    return [save_figure(next(iter(figures.values())), output)]
+
+
+def _all_figures(run: RunFolder, report: Callable[[str], None]) -> dict[str, Figure]:
+    """Every figure of a run, which may be unfinished. Raises KitError if there is nothing to draw."""
+    figures = run_figures(run, report=report) if run.is_finished else _curves(run)
+    if any(name.startswith("attention") for name in figures):
+        return figures
     try:
-        return curves + _plot_attention(run, options, folder, None)
+        return figures | _attention_figures(run.path, PlotOptions())
     except KitError as problem:
-        if not curves:
+        if not figures:
             raise
         report(f"no plot of attention: {problem}")
-        return curves
+        return figures
 
 
-def _draw_curves(run: RunFolder, folder: Path, options: PlotOptions) -> list[Path]:
-    try:
-        config = ModelFolder.open(run.path).config
-    except RunError:  # the run is unfinished
-        config = None
-    notes = create_task(run.recipe()).curve_notes(config)
-    return draw_curves(run.metrics_file, folder, notes, options.format or FORMATS[0])
+def _curves(run: RunFolder) -> dict[str, Figure]:
+    return curves_of(run, create_task(run.recipe()))
 
 
-def _plot_curves(run: RunFolder, options: PlotOptions) -> list[Path]:
-    curves = _draw_curves(run, options.output or run.plots, options)
-    if not curves:
-        raise RunError(f"{run.path} has no curves to plot: nothing has been logged yet")
-    return curves
-
-
-def _plot_attention(run: str | Path, options: PlotOptions, folder: Path, file: Path | None) -> list[Path]:
-    """The attention as files in a folder, or as one file."""
+def _attention_figures(run: str | Path, options: PlotOptions) -> dict[str, Figure]:
+    """The attention of a model by name. Raises KitError for a model without any."""
     opened = ModelFolder.open(run)
     if find_task(opened.config).command == "generate" and not is_causal_lm(opened.config):
         figures = _predictor_figures(run, opened, options)
@@ -85,25 +96,20 @@ def _plot_attention(run: str | Path, options: PlotOptions, folder: Path, file: P
         figures = self_attention_figures(opened, texts, options)
     if not figures:
         raise RunError(f"the model of {run} has no attention that `kit plot` could show")
-    if file is not None:
-        if len(figures) > 1:
-            raise KitError(f"--output {file} is one file, but there are {len(figures)} figures: name a folder")
-        return [save_figure(next(iter(figures.values())), file)]
-    format = options.format or FORMATS[0]
-    return [save_figure(figure, folder / f"{Path(name).stem}.{format}") for name, figure in figures.items()]
+    return figures
 
 
-def _predictor_figures(run: str | Path, opened: ModelFolder, options: PlotOptions) -> dict[str, Any]:
-    """The figures of a model that writes text for an input; all are made before the first is written, so that a failure
-    leaves no files."""
+def _predictor_figures(run: str | Path, opened: ModelFolder, options: PlotOptions) -> dict[str, Figure]:
+    """The attention of a model that writes text for an input."""
     predictor = text_predictor(opened, GenerateOptions())
     if predictor.plot_options:
         reject_unsupported(options, predictor.plot_options | {"format"}, f"{run}, {predictor.description}")
 
-    def examples() -> list[Any]:
-        folder = RunFolder(Path(run))
-        is_run = folder.recipe_file.is_file()
-        plotted = create_task(folder.recipe()).run_examples(folder.predictions, predictor) if is_run else []
+    def examples() -> list[object]:
+        folder, plotted = RunFolder(Path(run)), []
+        if folder.recipe_file.is_file():
+            task = create_task(folder.recipe())
+            plotted = task.plot_examples(evaluated_split(folder, task), predictor)
         if not plotted:
             option = "--sentence" if "sentence" in predictor.plot_options else "--image"
             raise RunError(f"{run} has no predictions or data to take an example from: give one with {option}")
@@ -117,13 +123,11 @@ def _example_texts(run: str | Path, opened: ModelFolder) -> tuple[str, ...]:
     folder = RunFolder(Path(run))
     if folder.recipe_file.is_file():
         task = create_task(folder.recipe())
-        for split in ("test", "validation"):
-            file = folder.predictions / f"{split}.jsonl"
-            for _, row in read_json_lines(file, "predictions") if file.is_file() else ():
-                if texts := task.example_texts(row):
-                    tokenizer = opened.tokenizer
-                    added = {*tokenizer.all_special_tokens} - {tokenizer.mask_token, tokenizer.unk_token}
-                    return tuple("".join(re.split("|".join(map(re.escape, added)) or "$", text)) for text in texts)
+        texts = next(filter(None, map(task.example_texts, evaluated_split(folder, task).predictions)), ())
+        if texts:
+            tokenizer = opened.tokenizer
+            added = {*tokenizer.all_special_tokens} - {tokenizer.mask_token, tokenizer.unk_token}
+            return tuple(re.sub("|".join(map(re.escape, added)) or "$", "", text) for text in texts)
     raise RunError(f"{run} has no predictions to take an example from: give one with --sentence")
 
 

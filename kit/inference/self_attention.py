@@ -31,7 +31,7 @@ def check_options(folder: ModelFolder, options: PlotOptions) -> None:
 
 @torch.inference_mode()
 def self_attention_figures(folder: ModelFolder, texts: Sequence[str], options: PlotOptions) -> dict[str, Figure]:
-    """The chosen attention maps while the model reads a text or a pair of texts, by file name; empty without attention.
+    """The chosen attention maps while the model reads a text or a pair of texts, by name; empty without attention.
 
     Long texts are truncated to the positions of the model, and to MAX_TOKENS.
     """
@@ -60,4 +60,4 @@ def self_attention_figures(folder: ModelFolder, texts: Sequence[str], options: P
         title += f" · truncated after {len(tokens)} tokens"
     names = ("attends to", "token")
     figure = attention_figure(chosen, tokens, tokens, title, names=names, captions=captions, causal=causal)
-    return {maps.file_name(kind): figure}
+    return {maps.name(kind): figure}

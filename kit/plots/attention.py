@@ -8,14 +8,13 @@ import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from kit.errors import DataError
-from kit.plots.curves import save_figure
 from kit.plots.fonts import MAX_LABEL, MISSING_NOTE, SPECIAL_NAMES, Script, label_of, script_of
+from kit.plots.style import DPI
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,21 +22,13 @@ if TYPE_CHECKING:
 
 _CELL, _MIN_CELL, _GAP, _BAR = 0.3, 0.16, 0.35, 0.15  # inches
 _COMFORTABLE_SIDE = 7.0  # inches; larger maps get smaller cells
-_MAX_SIDE, _MIN_MAP = 45.0, 0.5  # inches
+_MAX_SIDE, _MIN_MAP = 45.0, 0.5  # inches; a map of the smallest size has 60 pixels in a PNG file
 _FONT_SIZE, _MIN_FONT_SIZE, _LINE = 9.0, 4.0, 1.2  # points, and line height as a multiple of the font size
 _NAME_SIZE, _TITLE_SIZE, _MAX_TITLE_SIZE = 8.0, 11.0, 30.0  # points
-_DPI = 120  # dots per inch: a square of _MIN_MAP inches has 60 pixels
 MAX_TEXT = 48
 """Characters of a label that stands for a whole text."""
 _TITLE_LENGTH = 200  # characters
 _MASKED_COLOR = "#ececec"  # not in the color map, so that it cannot be mistaken for a weight
-
-
-def draw_attention(
-    weights: Any, source_tokens: Sequence[str], output_tokens: Sequence[str], path: Path, title: str | None = None
-) -> Path:
-    """Write the heat map of `attention_figure` as PNG, atomically; returns the path."""
-    return save_figure(attention_figure(weights, source_tokens, output_tokens, title), Path(path))
 
 
 def attention_figure(
@@ -49,7 +40,7 @@ def attention_figure(
     names: tuple[str, str] = ("source", "output"),
     captions: Sequence[str] | None = None,
     causal: bool = False,
-    of_texts: bool = False,
+    rows_are_texts: bool = False,
 ) -> Figure:
     """A heat map of attention weights: a column per source token (key), a row per output token (query), dark for high
     weights.
@@ -57,8 +48,8 @@ def attention_figure(
     `weights` is an array or tensor (output, source), or (maps, output, source) for several maps, by default one per
     head, with a caption below each; or (layers, heads, output, source) for a grid with a row per layer and a column per
     head. All maps share one color scale. `names` label the two axes. With `causal`, positions after the token itself
-    are left empty; with `of_texts`, the columns are whole texts, not tokens. Raises DataError if the shape does not fit
-    the tokens, or if a weight is not finite.
+    are left empty; with `rows_are_texts`, the rows are whole texts, not tokens. Raises DataError if the shape does not
+    fit the tokens, or if a weight is not finite.
 
     Spaces show as ␣ and special tokens as names. Characters are drawn with any installed font that has them; without
     one, the label shows the code point, such as U+65E5, and a note explains it. Tokens of a byte-level tokenizer must
@@ -70,9 +61,9 @@ def attention_figure(
 
     maps, rows_are_layers = _maps(weights, len(source_tokens), len(output_tokens))
     script = script_of([*source_tokens, *output_tokens, title or ""])
-    longest = MAX_TEXT if of_texts else MAX_LABEL
-    sources = [label_of(token, script, longest, spaces=of_texts) for token in source_tokens]
-    outputs = [label_of(token, script) for token in output_tokens]
+    longest = MAX_TEXT if rows_are_texts else MAX_LABEL
+    sources = [label_of(token, script) for token in source_tokens]
+    outputs = [label_of(token, script, longest, spaces=rows_are_texts) for token in output_tokens]
     layout = _Layout.of(maps.shape, rows_are_layers, sources, outputs)
     flat = maps.reshape(-1, *maps.shape[2:])
     if captions is None and not rows_are_layers and len(flat) > 1:
@@ -81,7 +72,7 @@ def attention_figure(
     high = max(float(maps.max()), low + 1e-9)
     after = np.triu(np.ones(maps.shape[2:], dtype=bool), 1) if causal else np.False_
 
-    figure = Figure(figsize=(layout.width, layout.height), dpi=_DPI)
+    figure = Figure(figsize=(layout.width, layout.height), dpi=DPI)
     colors = colormaps["Blues"].with_extremes(bad=_MASKED_COLOR)
     for number, values in enumerate(flat):
         row, column = divmod(number, layout.columns)

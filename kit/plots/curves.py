@@ -9,22 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kit.errors import KitError, RunError
+from kit.errors import RunError
 from kit.evaluation.metrics import METRICS, greater_is_better
+from kit.plots.style import BLUE, DPI, ORANGE, set_style
 from kit.system.files import read_json_lines
-from kit.system.outputs import atomic_write
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Series = dict[int, float]
 """Value by step."""
-
-BLUE, ORANGE = "#4477aa", "#cc6633"  # distinguishable with every kind of color vision deficiency
-
-
-FORMATS = ("png", "svg", "pdf")
-"""File formats of figures."""
 
 
 @dataclass(frozen=True)
@@ -40,39 +34,25 @@ class CurveNotes:
 NO_NOTES = CurveNotes()
 
 
-def draw_curves(metrics_jsonl: Path, folder: Path, notes: CurveNotes = NO_NOTES, format: str = "png") -> list[Path]:
-    """Draw the metrics log of a run into `folder`: loss, learning_rate and one file per validation metric.
+def curve_figures(metrics_jsonl: Path, notes: CurveNotes = NO_NOTES) -> dict[str, Figure]:
+    """The metrics log of a run as figures by name: loss, learning_rate, and validation_NAME for each metric.
 
-    Returns the paths, an empty list if there is nothing to draw. A partial last line is ignored. Raises RunError for
-    any other line that is not a step's metrics.
+    Empty if nothing has been logged. A partial last line is ignored. Raises RunError for any other line that is not a
+    step's metrics.
     """
     train, validation = _read_series(metrics_jsonl)
-    paths = []
+    figures = {}
     training = f"training, {notes.training_loss}" if notes.training_loss else "training"
     losses = {training: train.pop("train_loss", {}), "validation": validation.pop("loss", {})}
     if any(losses.values()):
-        paths.append(save_figure(_plot("loss", losses, best_of="validation"), folder / f"loss.{format}"))
+        figures["loss"] = _plot("loss", losses, best_of="validation")
     if rates := train.get("learning_rate"):
-        paths.append(save_figure(_plot("learning rate", {"training": rates}), folder / f"learning_rate.{format}"))
+        figures["learning_rate"] = _plot("learning rate", {"training": rates})
     for name in ("perplexity", *METRICS):
         if values := validation.get(name):
             note = notes.metrics if name in METRICS else ""
-            figure = _plot(name, {"validation": values}, best_of="validation", note=note)
-            paths.append(save_figure(figure, folder / f"validation_{name}.{format}"))
-    return paths
-
-
-def save_figure(figure: Figure, path: Path) -> Path:
-    """Write a figure atomically, as PNG, SVG or PDF by the ending of its name; returns `path`."""
-    ending = path.suffix.lower().removeprefix(".") or "png"
-    if ending not in FORMATS:
-        raise KitError(f"{path}: figures are written as {', '.join(FORMATS)}. Name a file with one of these endings")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # the date would make every SVG and PDF another file
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)
-    with atomic_write(path) as temporary:
-        figure.savefig(temporary, format=ending, bbox_inches="tight", pad_inches=0.1, metadata=metadata)
-    return path
+            figures[f"validation_{name}"] = _plot(name, {"validation": values}, best_of="validation", note=note)
+    return figures
 
 
 def _read_series(file: Path) -> tuple[dict[str, Series], dict[str, Series]]:
@@ -101,7 +81,7 @@ def _plot(name: str, series: dict[str, Series], best_of: str | None = None, note
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    figure = Figure(figsize=(7, 4), dpi=120)
+    figure = Figure(figsize=(7, 4), dpi=DPI)
     axes = figure.add_subplot()
     for label, values in series.items():
         if not values:
@@ -118,8 +98,7 @@ def _plot(name: str, series: dict[str, Series], best_of: str | None = None, note
     title = METRICS[name].title if name in METRICS else name
     axes.set_ylabel(f"{title}, {note}" if note else title, parse_math=False)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
+    set_style(axes)
     if len(axes.lines) > 1:
         axes.legend(frameon=False)
     return figure

@@ -5,15 +5,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kit.evaluation.errors import confused_pairs, label_table, number_of_errors
-from kit.plots.curves import BLUE, ORANGE, save_figure
-from kit.plots.fonts import label_of, script_of
-from kit.system.outputs import write_text
+from kit.plots.fonts import MISSING_NOTE, label_of, script_of
+from kit.plots.style import BLUE, DPI, ORANGE, set_style
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,30 +23,39 @@ _BINS = 10  # of the confidence, each 0.1 wide
 _MAX_TICK_LABEL = 36  # characters
 
 
-def draw_predicted_labels(true: Sequence[str], predicted: Sequence[str], folder: Path) -> None:
-    """Draw the confusions of one label per example, as confusion.png, and precision and recall of each label, as
-    labels.png; confusions.csv and labels.csv have all numbers."""
-    scores = draw_labels([[label] for label in true], [[label] for label in predicted], folder)
-    pairs = confused_pairs(true, predicted)
-    _write_csv(folder / "confusions.csv", ("true", "predicted", "count"), pairs)
-    if len(scores) <= MAX_LABELS:
-        save_figure(confusion_matrix_figure(true, predicted, list(scores)), folder / "confusion.png")
+def predicted_label_figures(true: Sequence[str], predicted: Sequence[str]) -> dict[str, Figure]:
+    """Of one label per example: `confusion`, which labels are taken for which, and `labels`, precision and recall of
+    each."""
+    figures = label_figures([[label] for label in true], [[label] for label in predicted])
+    names, pairs = sorted({*true, *predicted}), confused_pairs(true, predicted)
+    if len(names) <= MAX_LABELS:
+        figures["confusion"] = confusion_matrix_figure(true, predicted, names)
     elif pairs:
-        save_figure(confusions_figure(pairs), folder / "confusion.png")
+        figures["confusion"] = confusions_figure(pairs)
+    return figures
 
 
-def draw_labels(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], folder: Path) -> Mapping[str, Any]:
-    """Draw precision and recall of each label, any number of them per example, as labels.png; labels.csv has all
-    numbers. Returns them."""
+def predicted_label_tables(true: Sequence[str], predicted: Sequence[str]) -> dict[str, str]:
+    """All numbers behind `predicted_label_figures`, as csv by file name."""
+    pairs = _as_csv(("true", "predicted", "count"), confused_pairs(true, predicted))
+    return {"confusions.csv": pairs, **label_tables([[label] for label in true], [[label] for label in predicted])}
+
+
+def label_figures(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, Figure]:
+    """Of any number of labels per example: `labels`, precision and recall of each."""
     scores = label_table(true, predicted)
-    columns = ("precision", "recall", "f1", "examples", "predictions")
-    rows = ((label, *(each[name] for name in columns)) for label, each in scores.items())
-    _write_csv(folder / "labels.csv", ("label", *columns), rows)
     figure = scores_figure({label: (s["precision"], s["recall"], s["examples"]) for label, s in shown(scores).items()})
     if len(scores) > MAX_LABELS:
         figure.axes[0].set_xlabel(f"the {MAX_LABELS} labels with the most errors, of {len(scores):,}")
-    save_figure(figure, folder / "labels.png")
-    return scores
+    return {"labels": figure}
+
+
+def label_tables(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, str]:
+    """All numbers behind `label_figures`, as csv by file name."""
+    columns = ("precision", "recall", "f1", "examples", "predictions")
+    scores = label_table(true, predicted)
+    rows = ((label, *(each[name] for name in columns)) for label, each in scores.items())
+    return {"labels.csv": _as_csv(("label", *columns), rows)}
 
 
 def shown(scores: Mapping[str, Any]) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def confusion_matrix_figure(true: Sequence[str], predicted: Sequence[str], names
     counts = confusion_matrix(true, predicted, labels=names)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     size = 3 + 0.35 * len(names)
-    figure = Figure(figsize=(size + 1.6, size), dpi=120)
+    figure = Figure(figsize=(size + 1.6, size), dpi=DPI)
     axes = figure.add_subplot()
     # Not ConfusionMatrixDisplay: it colors a cell by the number that it prints. Here the color is the share of the row,
     # so that rare labels are visible, and the number is the count. It also needs pyplot, and with it a global figure.
@@ -81,7 +88,7 @@ def confusion_matrix_figure(true: Sequence[str], predicted: Sequence[str], names
     _set_tick_labels(axes, names, "y")
     axes.set_xlabel("predicted label")
     axes.set_ylabel("true label")
-    return figure
+    return _with_font_note(figure, names)
 
 
 def confusions_figure(pairs: Sequence[tuple[str, str, int]]) -> Figure:
@@ -90,7 +97,7 @@ def confusions_figure(pairs: Sequence[tuple[str, str, int]]) -> Figure:
     from matplotlib.ticker import MaxNLocator
 
     listed = pairs[:MAX_LABELS]
-    figure = Figure(figsize=(7, 1.2 + 0.25 * len(listed)), dpi=120)
+    figure = Figure(figsize=(7, 1.2 + 0.25 * len(listed)), dpi=DPI)
     axes = figure.add_subplot()
     bars = axes.barh(range(len(listed)), [count for _, _, count in listed], 0.7, color=ORANGE)
     axes.bar_label(bars, fontsize=7, padding=2)
@@ -100,43 +107,45 @@ def confusions_figure(pairs: Sequence[tuple[str, str, int]]) -> Figure:
     axes.set_title(f"true → predicted label: {covered:,} of {errors:,} errors", fontsize=10)
     axes.set_xlabel(f"errors; the {len(listed)} most frequent of {len(pairs):,} confusions")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _style(axes, "x")
-    return figure
+    set_style(axes, "x")
+    return _with_font_note(figure, [name for true, predicted, _ in listed for name in (true, predicted)])
 
 
-def draw_types(by_type: Mapping[str, Mapping[str, float]], path: Path) -> Path:
-    """Draw precision and recall of each type of span as bars; returns `path`.
+def types_figure(by_type: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Bars of precision and recall of each type of span, the most frequent first.
 
     `by_type` is like `{"PER": {"precision": 0.5, "recall": 1.0, "number": 2}}`.
     """
     scores = {name: (type_["precision"], type_["recall"], int(type_["number"])) for name, type_ in by_type.items()}
     frequent = sorted(scores, key=lambda name: (-scores[name][2], name))[:MAX_LABELS]
     figure = scores_figure({name: scores[name] for name in frequent})
+    figure.axes[0].set_ylabel("type (true spans)")
     if len(frequent) < len(scores):
         figure.axes[0].set_xlabel(f"the {len(frequent)} most frequent of {len(scores):,} types")
-    return save_figure(figure, path)
+    return figure
 
 
 def scores_figure(scores: Mapping[str, tuple[float, float, int]]) -> Figure:
     """Bars of (precision, recall, number of true examples) by label."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(7, 1.2 + 0.4 * max(len(scores), 1)), dpi=120)
+    figure = Figure(figsize=(7, 1.2 + 0.4 * max(len(scores), 1)), dpi=DPI)
     axes = figure.add_subplot()
     rows = np.arange(len(scores))
     for index, (name, color, offset) in enumerate((("precision", BLUE, -0.18), ("recall", ORANGE, 0.18))):
         axes.barh(rows + offset, [each[index] for each in scores.values()], 0.34, color=color, label=name)
     _set_tick_labels(axes, [f"{name} ({each[2]:,})" for name, each in scores.items()], "y")
+    axes.set_ylabel("label (true examples)")
     axes.set_ylim(len(scores) - 0.4, -0.6)
     axes.set_xlim(0, 1)
-    _style(axes, "x")
+    set_style(axes, "x")
     axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
-    return figure
+    return _with_font_note(figure, scores)
 
 
-def draw_reliability(predictions: Sequence[tuple[float, bool]], path: Path) -> Path:
-    """Draw a reliability diagram with the expected calibration error (Guo et al., 2017, arXiv:1706.04599), above the
-    number of predictions in each bin; returns `path`.
+def reliability_figure(predictions: Sequence[tuple[float, bool]]) -> Figure:
+    """A reliability diagram with the expected calibration error (Guo et al., 2017, arXiv:1706.04599), above the number
+    of predictions in each bin.
 
     `predictions` has the probability of each prediction, and whether it is correct.
     """
@@ -148,7 +157,7 @@ def draw_reliability(predictions: Sequence[tuple[float, bool]], path: Path) -> P
     masks = [bins == number for number in range(_BINS) if (bins == number).any()]
     points = [(confidence[mask].mean(), correct[mask].mean(), int(mask.sum())) for mask in masks]
     error = sum(size * abs(x - y) for x, y, size in points) / max(len(predictions), 1)
-    figure = Figure(figsize=(5, 6), dpi=120)
+    figure = Figure(figsize=(5, 6), dpi=DPI)
     axes, counts = figure.subplots(2, sharex=True, height_ratios=(4, 1))
     axes.plot([0, 1], [0, 1], color="gray", linestyle=":", linewidth=1, label="calibrated")
     axes.plot([x for x, _, _ in points], [y for _, y, _ in points], "o-", color=BLUE, label="model")
@@ -157,22 +166,22 @@ def draw_reliability(predictions: Sequence[tuple[float, bool]], path: Path) -> P
     axes.set_ylabel("accuracy")
     axes.set_title(f"expected calibration error {error:.3f}", fontsize=10)
     axes.legend(frameon=False, loc="upper left")
-    axes.grid(alpha=0.3)
+    set_style(axes)
     sizes = np.bincount(bins, minlength=_BINS)
     bars = counts.bar((np.arange(_BINS) + 0.5) / _BINS, sizes, 0.9 / _BINS, color=BLUE)
     counts.bar_label(bars, [f"{size:,}" if size else "" for size in sizes], fontsize=7, padding=1)
     counts.margins(y=0.25)
     counts.set_xlabel("confidence")
     counts.set_ylabel("predictions")
-    _style(counts, "y")
-    return save_figure(figure, path)
+    set_style(counts, "y")
+    return figure
 
 
-def draw_numbers(true: Sequence[float], predicted: Sequence[float], path: Path) -> Path:
-    """Draw predicted over true numbers as a scatter plot, with the line of exact predictions; returns `path`."""
+def numbers_figure(true: Sequence[float], predicted: Sequence[float]) -> Figure:
+    """A scatter plot of predicted over true numbers, with the line of exact predictions."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(5, 5), dpi=120)
+    figure = Figure(figsize=(5, 5), dpi=DPI)
     axes = figure.add_subplot()
     values = np.concatenate([np.asarray(true, np.float64), np.asarray(predicted, np.float64)])
     values = values[np.isfinite(values)]
@@ -187,16 +196,18 @@ def draw_numbers(true: Sequence[float], predicted: Sequence[float], path: Path) 
     axes.set_aspect("equal")
     axes.set_xlabel("true number")
     axes.set_ylabel("predicted number")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
-    return save_figure(figure, path)
+    set_style(axes)
+    legend = axes.legend(frameon=False, loc="lower center", bbox_to_anchor=(0.5, 1), ncols=2)
+    for handle in filter(None, legend.legend_handles):
+        handle.set_alpha(1)  # a single point would be too pale
+    return figure
 
 
-def _style(axes: Axes, grid: str) -> None:
-    axes.grid(axis=grid, alpha=0.3)  # type: ignore[arg-type]  # "x" or "y"
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right"]].set_visible(False)
+def _with_font_note(figure: Figure, names: Iterable[str]) -> Figure:
+    """The figure with a note above it if no font has some of the characters of its labels."""
+    if script_of(names).incomplete:
+        figure.text(0, 1, MISSING_NOTE, va="bottom", fontsize=8, color="dimgray")
+    return figure
 
 
 def _set_tick_labels(axes: Axes, names: Sequence[str], axis: str, limit: int = _MAX_TICK_LABEL) -> None:
@@ -206,9 +217,9 @@ def _set_tick_labels(axes: Axes, names: Sequence[str], axis: str, limit: int = _
     set_ticks(range(len(names)), labels, rotation=rotation, fontsize=8, family=script.fonts, parse_math=False)
 
 
-def _write_csv(path: Path, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def _as_csv(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
     writer.writerows([f"{cell:.6g}" if isinstance(cell, float) else cell for cell in row] for row in rows)
-    write_text(path, text.getvalue())
+    return text.getvalue()

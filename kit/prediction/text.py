@@ -127,7 +127,7 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
         raise NotImplementedError
 
     def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
-        """The figures of `kit plot` by file name: of the example that the user gives, or of those of the run.
+        """The figures of `kit plot` by name: of the example that the user gives, or of those of the run.
 
         Empty for a model without attention. Raises KitError for what the model cannot show.
         """

@@ -1,6 +1,8 @@
 """The meaning and accepted values of recipe keys, as `kit explain` prints them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 
 from pydantic.fields import FieldInfo
 
@@ -11,65 +13,95 @@ from kit.recipe.messages import describe, show
 from kit.recipe.model_settings import SET_BY_KIT, model_fields
 
 
+@dataclass(frozen=True)
+class Explanation:
+    """A recipe key, in a form that some tasks or models share."""
+
+    key: str
+    description: str
+    expects: str | None = None
+    """The accepted values, in words; None for a section, and for a key that no recipe can set."""
+    default: str | None = None
+    tasks: tuple[str, ...] | None = None
+    """The tasks that have the key in this form; None if all have it."""
+    model_type: str | None = None
+    """The value of model.type that the key belongs to, if only one has it."""
+
+
 def explain(key: str, recipes: Recipes) -> str:
-    """The meaning and accepted values of a recipe key; for a section, its keys; for an empty key, the sections.
+    """The meaning and accepted values of a recipe key as text; of a section, its keys; of an empty key, the sections.
 
     Raises RecipeError for an unknown key.
     """
+    explained = explanations(key, recipes)
     if not key:
-        return "\n".join(["A recipe has these sections:", *_listing("", recipe_fields(recipes))])
+        return "\n".join(["A recipe has these sections:", *_listing(explained)])
     if key == "task":
         lines = [f"  {task}  {_one_line(kind.model_fields['task'].description)}" for task, kind in recipes.items()]
         return "\n".join(["task", f"  expects: one of {', '.join(recipes)}", *lines])
     if key in key_variants(recipes):
-        return _explain_section(key, recipes)
+        return _section_text(key, explained, recipes)
+    return "\n\n".join(_key_text(entry, recipes) for entry in explained)
+
+
+def explanations(key: str, recipes: Recipes) -> list[Explanation]:
+    """What `explain` prints, for programs: each form of a key; the keys of a section; the sections for an empty key.
+
+    Raises RecipeError for an unknown key.
+    """
+    if not key:
+        return [Explanation(name, _one_line(field.description)) for name, field in recipe_fields(recipes).items()]
+    if key in key_variants(recipes):
+        return list(_keys_of_section(key, recipes))
     if key in recipe_fields(recipes):
-        return _explanation(key, recipe_fields(recipes)[key])
+        return [_of_field(key, recipe_fields(recipes)[key])]
     section, _, name = key.partition(".")
-    explanations = [
-        _explanation(
-            key if set(variant.tasks) == set(recipes) else f"{key} ({name_tasks(variant.tasks, recipes)})",
-            variant.field,
-        )
-        for variant in key_variants(recipes).get(section, {}).get(name, [])
-    ]
-    if section == "model" and not explanations:
-        by_type = {model_type: model_fields(model_type) for model_type in MODELS}
-        explanations = [
-            _explanation(f"{key} (model.type: {model_type})", fields[name])
-            for model_type, fields in by_type.items()
-            if name in fields
-        ]
-        if name in SET_BY_KIT and not explanations:
-            explanations = [f"{key}\n  Cannot be set in a recipe: {SET_BY_KIT[name]}."]
-    if not explanations:
+    found = [entry for entry in _keys_of_section(section, recipes) if entry.key == key]
+    if section == "model" and name in SET_BY_KIT and not found:
+        found = [Explanation(key, f"Cannot be set in a recipe: {SET_BY_KIT[name]}.")]
+    if not found:
         raise RecipeError(f"{show(key)} is not a recipe key.{_nearest_key(key, recipes)}")
-    return "\n\n".join(explanations)
+    return found
 
 
-def _explain_section(section: str, recipes: Recipes) -> str:
+def _keys_of_section(section: str, recipes: Recipes) -> Iterator[Explanation]:
     """The keys of a section: those of all tasks, those of fewer tasks, and in `model` those of each model type."""
-    groups: dict[tuple[str, ...], dict[str, FieldInfo]] = {tuple(recipes): {}}
-    for name, variants in key_variants(recipes)[section].items():
-        for variant in variants:
-            groups.setdefault(tuple(variant.tasks), {})[name] = variant.field
-    lines = [f"{section}: {_one_line(recipe_fields(recipes)[section].description)}"]
-    for tasks, fields in groups.items():
-        heading = [] if len(tasks) == len(recipes) else ["", f"for {name_tasks(tasks, recipes)}:"]
-        lines += [*heading, *_listing(f"{section}.", fields)]
-    for model_type in MODELS if section == "model" else ():
-        lines += ["", f"with model.type: {model_type}", *_listing("model.", model_fields(model_type))]
-    return "\n".join(lines)
-
-
-def _explanation(key: str, field: FieldInfo) -> str:
-    lines = [
-        key,
-        f"  expects: {describe(field.annotation, field.metadata)}",
-        f"  default: {default_of(field)}",
-        f"  {_one_line(field.description)}",
+    entries = [
+        _of_field(f"{section}.{name}", variant.field, None if len(variant.tasks) == len(recipes) else variant.tasks)
+        for name, variants in key_variants(recipes).get(section, {}).items()
+        for variant in variants
     ]
+    groups = dict.fromkeys([None, *(entry.tasks for entry in entries)])
+    yield from (entry for tasks in groups for entry in entries if entry.tasks == tasks)
+    for model_type in MODELS if section == "model" else ():
+        for name, field in model_fields(model_type).items():
+            yield _of_field(f"model.{name}", field, None, model_type)
+
+
+def _of_field(
+    key: str, field: FieldInfo, tasks: Sequence[str] | None = None, model_type: str | None = None
+) -> Explanation:
+    expects = describe(field.annotation, field.metadata)
+    some = None if tasks is None else tuple(tasks)
+    return Explanation(key, _one_line(field.description), expects, default_of(field), some, model_type)
+
+
+def _section_text(section: str, explained: Sequence[Explanation], recipes: Recipes) -> str:
+    lines = [f"{section}: {_one_line(recipe_fields(recipes)[section].description)}"]
+    for (tasks, model_type), entries in groupby(explained, lambda entry: (entry.tasks, entry.model_type)):
+        if tasks is not None:
+            lines += ["", f"for {name_tasks(tasks, recipes)}:"]
+        elif model_type is not None:
+            lines += ["", f"with model.type: {model_type}"]
+        lines += _listing(list(entries))
     return "\n".join(lines)
+
+
+def _key_text(entry: Explanation, recipes: Recipes) -> str:
+    belongs_to = f" ({name_tasks(entry.tasks, recipes)})" if entry.tasks else ""
+    belongs_to += f" (model.type: {entry.model_type})" if entry.model_type else ""
+    values = [] if entry.expects is None else [f"  expects: {entry.expects}", f"  default: {entry.default}"]
+    return "\n".join([entry.key + belongs_to, *values, f"  {entry.description}"])
 
 
 def default_of(field: FieldInfo) -> str:
@@ -80,9 +112,9 @@ def default_of(field: FieldInfo) -> str:
     return default if isinstance(default, str) else show(default)
 
 
-def _listing(prefix: str, fields: Mapping[str, FieldInfo]) -> list[str]:
-    width = max((len(prefix) + len(name) for name in fields), default=0)
-    return [f"  {prefix + name:<{width}}  {_one_line(field.description)}" for name, field in fields.items()]
+def _listing(entries: Sequence[Explanation]) -> list[str]:
+    width = max((len(entry.key) for entry in entries), default=0)
+    return [f"  {entry.key:<{width}}  {entry.description}" for entry in entries]
 
 
 def _one_line(text: str | None) -> str:

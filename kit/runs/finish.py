@@ -4,23 +4,26 @@ import copy
 import math
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, cast
 
-from kit.errors import KitError, RunError
+from kit.errors import RunError
 from kit.evaluation.evaluation import UNKNOWN_TOKENS, Evaluation
 from kit.evaluation.metrics import greater_is_better
-from kit.plots.curves import draw_curves
+from kit.plots.curves import curve_figures
+from kit.plots.saving import save_figures
 from kit.pretrained.adapters import parameter_counts
 from kit.runs.folder import RunFolder
+from kit.runs.plots import task_figures
 from kit.runs.prepare import Prepared
 from kit.system.console import Reporter
 from kit.system.json_files import json_value, to_json
 from kit.system.machine import describe_hardware, package_versions, peak_memory_mb
 from kit.system.outputs import write_text
-from kit.tasks.base import Task
+from kit.tasks.base import EvaluatedSplit, Task
 from kit.training.compilation import without_compilation
 from kit.training.loop import Loop
 from kit.training.processes import wait_for_everyone
@@ -216,9 +219,10 @@ def write_artifacts(
 ) -> None:
     """Write predictions, plots and card; results.json comes last, because it marks the run as finished."""
     with named_failure("writing the predictions", hint, reporter):
-        folder.predictions.mkdir(exist_ok=True)
         for split, evaluation in evaluations.items():
-            write_text(folder.predictions / f"{split}.jsonl", "".join(f"{to_json(row)}\n" for row in evaluation.rows))
+            write_rows(folder.predictions / f"{split}.jsonl", evaluation.rows)
+            if evaluation.losses:
+                write_rows(folder.losses / f"{split}.jsonl", evaluation.losses)
     with named_failure("plotting", hint, reporter):
         draw_plots(prepared, folder, evaluations, reporter)
     with named_failure("writing the model card", hint, reporter):
@@ -230,12 +234,21 @@ def write_artifacts(
         folder.write_results(results)
 
 
+def write_rows(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as JSON lines, and the folder of the file if it is missing."""
+    file.parent.mkdir(exist_ok=True)
+    write_text(file, "".join(f"{to_json(row)}\n" for row in rows))
+
+
 def draw_plots(prepared: Prepared, folder: RunFolder, evaluations: dict[str, Evaluation], reporter: Reporter) -> None:
-    """Draw the training curves, and the task's plots of its model and predictions."""
-    folder.plots.mkdir(exist_ok=True)
-    draw_curves(folder.metrics_file, folder.plots, prepared.task.curve_notes(prepared.state.config))
+    """Draw the training curves, and what the task shows of its model, with the tables of all numbers."""
     split, evaluation = list(evaluations.items())[-1]
-    try:
-        prepared.task.plots(folder.model, prepared.splits, split, evaluation, folder.plots)
-    except KitError as error:  # a model that learned nothing may have nothing to plot, which does not fail the run
-        reporter.print(f"no plots of the model: {error}")
+    evaluated = EvaluatedSplit(
+        folder.model, split, evaluation.figures, evaluation.rows, lambda: prepared.splits.datasets[split]
+    )
+    figures = curve_figures(folder.metrics_file, prepared.task.curve_notes(prepared.state.config))
+    figures |= task_figures(prepared.task, evaluated, reporter.print)
+    folder.plots.mkdir(exist_ok=True)
+    save_figures(figures, folder.plots)
+    for name, text in prepared.task.tables(evaluated).items():
+        write_text(folder.plots / name, text)

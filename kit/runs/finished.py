@@ -1,21 +1,22 @@
 """A finished run, as `kit.train` returns it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from datasets import Dataset
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from kit.pretrained.folder import ModelFolder
 from kit.runs.folder import RunFolder
+from kit.runs.plots import run_figures
+from kit.system.console import Reporter
 from kit.tasks.registry import create_task
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-DPI = 100
-"""Pixels per inch of the figures: one for each pixel of the saved image."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class FinishedRun:
     """All figures of the run, as results.json has them: `run.results["test"]["accuracy"]`."""
     already_finished: bool = False
     """Whether the run was finished already, so that nothing was trained."""
+    rows: Mapping[str, Dataset] | None = field(default=None, repr=False)
+    """The rows of each split if the data came from Python; the run folder does not contain them."""
 
     @cached_property
     def model(self) -> PreTrainedModel:
@@ -40,18 +43,9 @@ class FinishedRun:
         return self._model_folder.tokenizer
 
     def plots(self) -> dict[str, "Figure"]:
-        """The plots of the run folder by name, as matplotlib figures that show the saved images: training curves,
-        attention, errors, and whatever else the task draws."""
-        from matplotlib.figure import Figure
-        from matplotlib.image import imread
-
-        figures = {}
-        for path in sorted(RunFolder(self.folder).plots.glob("*.png")):
-            image = imread(path)
-            height, width = image.shape[:2]
-            figures[path.stem] = Figure(figsize=(width / DPI, height / DPI), dpi=DPI)
-            figures[path.stem].figimage(image)
-        return figures
+        """The plots of the run by name, drawn again as matplotlib figures: training curves, attention, errors, and
+        whatever else the task shows. A plot that needs data which is absent is reported and left out."""
+        return run_figures(RunFolder(self.folder), self.rows, Reporter().print)
 
     @cached_property
     def _model_folder(self) -> ModelFolder:

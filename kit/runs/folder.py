@@ -43,6 +43,7 @@ class RunFolder:
         self.tokenizer = path / "tokenizer"
         self.model = path / "model"
         self.predictions = path / "predictions"
+        self.losses = path / "losses"
         self.plots = path / "plots"
         self.card = path / "README.md"
 

@@ -79,7 +79,7 @@ def train(
         if resolved.data.rows is not None:
             create_task(resolved).load_training_splits()  # raises DataError if these are not the rows of the run
         reporter.print(f"{folder.path} holds the finished run; nothing was changed (use --output for a new one)")
-        return FinishedRun(folder.path, results, already_finished=True)
+        return FinishedRun(folder.path, results, already_finished=True, rows=resolved.data.rows)
     with preserved_random_state(), folder.locked(accelerator.is_main_process):
         folder.check_shared()
         prepared = prepare(resolved, on_main(folder.tokenizers), accelerator)
@@ -99,7 +99,7 @@ def train(
                 results = finish(prepared, loop, folder, reporter)
         finally:
             loop.release()
-    return FinishedRun(folder.path, results)
+    return FinishedRun(folder.path, results, rows=resolved.data.rows)
 
 
 def resolve_recipe(
@@ -141,9 +141,10 @@ def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerato
     # checked without kit's launcher too: misconfigured, each of several processes would train as if it were alone
     expected = int(os.environ.get(EXPECTED_PROCESSES) or os.environ.get("WORLD_SIZE") or accelerator.num_processes)
     if accelerator.num_processes != expected:
+        no_gpu = "" if torch.accelerator.is_available() else " This machine has no GPU, which its configuration needs."
         raise RunError(
-            f"{expected} processes were requested, but Accelerate runs {accelerator.num_processes}: start them with "
-            f"`kit train … --processes {expected}`"
+            f"{expected} processes were requested, but Accelerate runs {accelerator.num_processes}.{no_gpu} Start them "
+            f"with `kit train … --processes {expected}`"
         )
     if expected > 1:
         # DDP compares the strides of gradients even along dimensions of size 1, where they mean nothing
@@ -192,7 +193,10 @@ def describe_processes(accelerator: Accelerator) -> str:
     """A line on the processes that really run: their number, their device and how they communicate."""
     number = accelerator.num_processes
     if number == 1:
-        return f"processes: 1, on {accelerator.device.type}"
+        # `accelerate launch` sets the precision in all its processes; without GPUs it starts several by mpirun only
+        alone = accelerator.device.type == "cpu" and "ACCELERATE_MIXED_PRECISION" in os.environ
+        advice = "; `accelerate launch` starts no more on a CPU: use `kit train … --processes N`" if alone else ""
+        return f"processes: 1, on {accelerator.device.type}{advice}"
     weights = "weights sharded (FSDP2)" if sharding.is_requested() else "weights replicated (DDP)"
     return f"processes: {number}, on {accelerator.device.type} by {torch.distributed.get_backend()}, {weights}"
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 TIMED_STEPS = 10
-"""Number of steps after which the duration of a run is estimated."""
+"""Number of steps after which the duration of a run is estimated, unless it was before."""
 MAX_SILENCE = 60.0
 """In seconds. Where no bar is drawn, a line appears after so long even if `train.logging_steps` have not passed: nobody
 knows otherwise whether a slow machine is still at work."""
@@ -42,10 +42,22 @@ class StepWindow(Protocol):
 class TrainingProgress:
     """Progress of training: a bar on a terminal, a line for each log entry anywhere else."""
 
-    def __init__(self, reporter: "Reporter", progress: Progress, task: TaskID, total: int, done: int, unit: str):
+    def __init__(
+        self,
+        reporter: "Reporter",
+        progress: Progress,
+        task: TaskID,
+        total: int,
+        done: int,
+        unit: str,
+        expected: float | None,
+    ):
         self._reporter, self._progress, self._task, self._unit = reporter, progress, task, unit
         self._total, self._done, self._first = total, done, done
         self._began = self._printed = time.perf_counter()
+        self._is_estimated = expected is not None
+        if expected is not None:
+            reporter.print(f"expected duration: {duration(expected)}, and the evaluations")
 
     def advance(self, window: StepWindow) -> None:
         """A step is done."""
@@ -53,7 +65,7 @@ class TrainingProgress:
         loss = window.loss_sum / max(1, window.steps)
         speed = window.tokens / max(window.seconds, 1e-9)
         self._progress.update(self._task, advance=1, figures=f"loss {loss:.3f} · {speed:,.0f} {self._unit}/s")
-        if self._done - self._first == TIMED_STEPS < self._total - self._first:
+        if not self._is_estimated and self._done - self._first == TIMED_STEPS < self._total - self._first:
             left = duration(self._seconds_left())
             self._reporter.print(f"expected duration, by the first {TIMED_STEPS} steps: {left}, and the evaluations")
         if time.perf_counter() - self._printed > MAX_SILENCE:
@@ -93,9 +105,14 @@ class Reporter:
         return Progress(*columns, console=self.console, transient=True, disable=not self.shows_progress)
 
     @contextmanager
-    def training_progress(self, total: int, done: int, unit: str = "tokens") -> Iterator[TrainingProgress]:
+    def training_progress(
+        self, total: int, done: int, unit: str = "tokens", expected: float | None = None
+    ) -> Iterator[TrainingProgress]:
         """Context manager: progress over `total` training steps, of which a resumed run has completed `done`; speed is
-        measured in `unit`."""
+        measured in `unit`.
+
+        The `expected` seconds of the remaining steps are printed first; if they are not known, after TIMED_STEPS.
+        """
         columns = (
             TextColumn("training"),
             BarColumn(),
@@ -105,7 +122,7 @@ class Reporter:
         )
         with self._progress(*columns) as progress:
             task = progress.add_task("training", total=total, completed=done, figures="")
-            yield TrainingProgress(self, progress, task, total, done, unit)
+            yield TrainingProgress(self, progress, task, total, done, unit, expected)
 
     @contextmanager
     def status(self, what: str) -> Iterator[None]:

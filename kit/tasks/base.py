@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, cast
 
 import numpy as np
 from datasets import Dataset
@@ -30,11 +30,14 @@ from kit.prediction.engine import Predictor
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import BuiltModel, load_model, new_or_pretrained
 from kit.recipe.base import Recipe
-from kit.tasks.stages import E, Encoded, S, TextTokens, TokenView
+from kit.tasks.stages import E, Encoded, EvaluatedSplit, S, TextTokens, TokenView
 from kit.training.objective import Batch, Objective
 from kit.training.processes import gather
 from kit.verify.proof import Proof
 from kit.verify.subject import Subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Task(ABC, Generic[E, S]):
@@ -252,9 +255,13 @@ class Task(ABC, Generic[E, S]):
     def export(self, folder: Path, model: PreTrainedModel, state: S) -> None:
         """Write a self-contained model folder."""
 
-    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Draw figures of a finished model into `folder`, beside its training curves."""
-        return None
+    def figures(self, evaluated: EvaluatedSplit) -> "dict[str, Figure]":
+        """Figures of a finished model by name, beside its training curves."""
+        return {}
+
+    def tables(self, evaluated: EvaluatedSplit) -> dict[str, str]:
+        """The numbers behind `figures` where these cannot show all of them, as csv by file name."""
+        return {}
 
     @property
     def training_only(self) -> Mapping[str, bool]:
@@ -272,8 +279,8 @@ class Task(ABC, Generic[E, S]):
         notes += [] if self.recipe.train.ema_decay is None else ["without averaged weights"]
         return CurveNotes(", ".join(notes))
 
-    def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
-        """The examples for which `kit plot` shows the attention of a run, unless the user gives one."""
+    def plot_examples(self, evaluated: EvaluatedSplit, predictor: Any) -> list[Any]:
+        """The examples of a split for which the attention is plotted, unless the user gives one."""
         return []
 
     def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:

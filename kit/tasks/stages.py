@@ -1,10 +1,12 @@
 """What the stages of a task hand to one another, as immutable values: the state of a model, and encoded examples."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from pathlib import Path
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
+from datasets import Dataset
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
@@ -34,6 +36,19 @@ class Examples(Protocol):
         """Number of examples that were truncated to what the model can read."""
 
     def __len__(self) -> int: ...
+
+
+@dataclass(frozen=True)
+class EvaluatedSplit:
+    """A finished model and its evaluation on a split, from which figures are drawn."""
+
+    model_folder: Path
+    split: str
+    results: Mapping[str, Any]
+    """The figures of the split, as results.json has them."""
+    predictions: Sequence[Mapping[str, Any]]
+    rows: Callable[[], Dataset]
+    """Returns the rows of the split, which a finished run must load. Raises DataError if they are not available."""
 
 
 S = TypeVar("S", bound=TaskState)

@@ -25,10 +25,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, labels: Tensor, chunk: int, learning: bool
     ) -> Tensor:
         device = hidden.device.type
-        # autocast does not apply inside a custom autograd function, so the casts are explicit
-        mixed = torch.is_autocast_enabled(device)
-        dtype = torch.get_autocast_dtype(device) if mixed else torch.promote_types(hidden.dtype, weight.dtype)
-        loss_dtype = torch.promote_types(dtype, torch.float32)
+        dtype, loss_dtype = _dtypes(hidden, weight)
         total = torch.zeros((), dtype=loss_dtype, device=hidden.device)
         needs_grad = [learning and needed for needed in ctx.needs_input_grad]
         hidden_grad = torch.empty_like(hidden) if needs_grad[0] else None
@@ -40,7 +37,7 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
                 rows = slice(start, start + chunk)
                 seen = hidden[rows].detach().to(dtype)  # (chunk, width)
                 logits = nn.functional.linear(seen, layer, offset).to(loss_dtype)  # (chunk, vocabulary)
-                total += _loss_overwriting_logits(logits, labels[rows], any(needs_grad))
+                total += _losses_overwriting_logits(logits, labels[rows], any(needs_grad)).sum()
                 if not any(needs_grad):
                     continue
                 gradient = logits.to(dtype)
@@ -66,8 +63,17 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         return (*scaled, None, None, None)
 
 
-def _loss_overwriting_logits(logits: Tensor, labels: Tensor, learning: bool) -> Tensor:
-    """The summed cross-entropy of labels (positions,) under logits (positions, vocabulary).
+def _dtypes(hidden: Tensor, weight: Tensor) -> tuple[torch.dtype, torch.dtype]:
+    """The types that logits and losses are computed in; explicit, because autocast does not reach into a custom
+    autograd function."""
+    device = hidden.device.type
+    mixed = torch.is_autocast_enabled(device)
+    dtype = torch.get_autocast_dtype(device) if mixed else torch.promote_types(hidden.dtype, weight.dtype)
+    return dtype, torch.promote_types(dtype, torch.float32)
+
+
+def _losses_overwriting_logits(logits: Tensor, labels: Tensor, learning: bool) -> Tensor:
+    """The cross-entropy of each label (positions,) under logits (positions, vocabulary).
 
     Overwrites the logits; with `learning`, by their gradient.
     """
@@ -79,7 +85,7 @@ def _loss_overwriting_logits(logits: Tensor, labels: Tensor, learning: bool) -> 
     if learning:
         logits /= total.unsqueeze(1)
         logits.scatter_add_(1, index, torch.full_like(index, -1, dtype=logits.dtype))
-    return loss.sum()
+    return loss
 
 
 def chunked_cross_entropy(hidden: Tensor, head: nn.Linear, labels: Tensor, chunk: int | None = None) -> Tensor:
@@ -90,7 +96,25 @@ def chunked_cross_entropy(hidden: Tensor, head: nn.Linear, labels: Tensor, chunk
     labeled = labels != IGNORE_INDEX
     if not bool(labeled.all()):
         hidden, labels = hidden[labeled], labels[labeled]
-    if chunk is None:
-        chunk = max(1, LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cuda"]) // head.weight.shape[0])
+    chunk = chunk or _default_chunk(hidden, head)
     learning = torch.is_grad_enabled()  # always False inside the autograd function
     return _ChunkedCrossEntropy.apply(hidden, head.weight, head.bias, labels, chunk, learning)
+
+
+@torch.no_grad()
+def label_losses(hidden: Tensor, head: nn.Linear, labels: Tensor, chunk: int | None = None) -> Tensor:
+    """The cross-entropy of each label (positions,) under `head(hidden)`, without gradients; 0 for labels of −100."""
+    dtype, loss_dtype = _dtypes(hidden, head.weight)
+    losses = torch.zeros(labels.shape, dtype=loss_dtype, device=hidden.device)
+    labeled = torch.nonzero(labels != IGNORE_INDEX).squeeze(1)
+    with torch.autocast(hidden.device.type, enabled=False):
+        layer, offset = head.weight.to(dtype), None if head.bias is None else head.bias.to(dtype)
+        for rows in labeled.split(chunk or _default_chunk(hidden, head)):
+            logits = nn.functional.linear(hidden[rows].to(dtype), layer, offset).to(loss_dtype)  # (chunk, vocabulary)
+            losses[rows] = _losses_overwriting_logits(logits, labels[rows], learning=False)
+    return losses
+
+
+def _default_chunk(hidden: Tensor, head: nn.Linear) -> int:
+    logits = LOGITS_PER_CHUNK.get(hidden.device.type, LOGITS_PER_CHUNK["cuda"])
+    return max(1, logits // head.weight.shape[0])

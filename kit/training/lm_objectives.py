@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 
 from kit.data.batching.ragged import IGNORE_INDEX
 from kit.models.recurrent import RecurrentCache
-from kit.training.chunked_loss import chunked_cross_entropy
+from kit.training.chunked_loss import chunked_cross_entropy, label_losses
 from kit.training.objective import Batch, Objective, label_count
 
 
@@ -101,15 +101,31 @@ class CausalLMObjective(Objective):
 
     def summed_loss(self, batch: Batch) -> Tensor:
         """Cross-entropy summed over the labels of the batch."""
-        inputs: dict[str, Any] = {name: tensor for name, tensor in batch.items() if name != "labels"}
-        inputs["use_cache"] = False
         labels = batch["labels"].flatten()
         if self.needs_logits:
-            logits = upcast(self.model(**inputs).logits.flatten(0, 1))
-            return nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="sum")
-        return chunked_cross_entropy(
-            hidden_states(self.model, inputs).flatten(0, 1), self.model.get_output_embeddings(), labels
-        )
+            return nn.functional.cross_entropy(self._logits(batch), labels, ignore_index=IGNORE_INDEX, reduction="sum")
+        return chunked_cross_entropy(self._hidden(batch), self.model.get_output_embeddings(), labels)
+
+    def label_losses(self, batch: Batch) -> Tensor:
+        """Cross-entropy of each label (batch, time), without gradients; 0 where there is no label."""
+        labels = batch["labels"].flatten()
+        if self.needs_logits:
+            logits = self._logits(batch)
+            losses = nn.functional.cross_entropy(logits, labels, ignore_index=IGNORE_INDEX, reduction="none")
+        else:
+            losses = label_losses(self._hidden(batch), self.model.get_output_embeddings(), labels)
+        return losses.view_as(batch["labels"])
+
+    def _inputs(self, batch: Batch) -> dict[str, Any]:
+        return {name: tensor for name, tensor in batch.items() if name != "labels"} | {"use_cache": False}
+
+    def _logits(self, batch: Batch) -> Tensor:
+        """(batch · time, vocabulary)"""
+        return upcast(self.model(**self._inputs(batch)).logits.flatten(0, 1))
+
+    def _hidden(self, batch: Batch) -> Tensor:
+        """The input of the output layer, (batch · time, width)."""
+        return hidden_states(self.model, self._inputs(batch)).flatten(0, 1)
 
 
 class AnswerObjective(CausalLMObjective):
@@ -127,11 +143,12 @@ class TruncatedBPTTObjective(CausalLMObjective):
 
     def __init__(self, model: PreTrainedModel, streams: int):
         super().__init__(model)
+        self.needs_logits = False  # kit's recurrent models apply the output layer to hidden states, and nothing else
         self.streams = streams
         self._state: dict[str, Tensor] = {}  # (streams, width) each
         self._local = torch.zeros(streams, dtype=torch.bool)
 
-    def summed_loss(self, batch: Batch) -> Tensor:
+    def _hidden(self, batch: Batch) -> Tensor:
         rows, fresh, cache = batch["stream"], batch["fresh"].unsqueeze(1), RecurrentCache()
         if self._state:
             cache.store({name: table[rows].masked_fill(fresh, 0) for name, table in self._state.items()}, 0)
@@ -143,8 +160,7 @@ class TruncatedBPTTObjective(CausalLMObjective):
                 self._state[name] = new.new_zeros(self.streams, new.shape[1], dtype=precise)
             self._state[name][rows] = new.detach().to(self._state[name].dtype)
         self._local[rows.cpu()] = True
-        head = self.model.get_output_embeddings()
-        return chunked_cross_entropy(hidden.flatten(0, 1), head, batch["labels"].flatten())
+        return hidden.flatten(0, 1)
 
     def carried_state(self) -> dict[str, Tensor]:
         return self._state

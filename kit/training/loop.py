@@ -34,6 +34,7 @@ from kit.training.processes import add_columns, add_over_processes, gather, wait
 from kit.training.progress import Progress
 from kit.training.sharding import free_weights, full_tensor, is_sharded, load_full_weights, no_gradient_sync
 from kit.training.signals import StopSignals
+from kit.training.trial import expected_seconds
 
 
 class TrainingInterrupted(Exception):
@@ -112,8 +113,10 @@ class Loop:
         Raises `TrainingInterrupted`, after saving, on a signal, and `TrainingFailed` if training cannot go on.
         """
         progress, train = self.progress, self.recipe.train
+        expected = expected_seconds(self)
         self._began, self._seconds_before = time.perf_counter(), progress.seconds
-        with self.stop, self.reporter.training_progress(self.total_steps, progress.step, self.objective.unit) as bar:
+        unit = self.objective.unit
+        with self.stop, self.reporter.training_progress(self.total_steps, progress.step, unit, expected) as bar:
             window = LogWindow()
             while not self._done():
                 began = time.perf_counter()
@@ -166,15 +169,15 @@ class Loop:
         If a stream fails, which it does in all processes alike, a checkpoint is saved before DataError is raised.
         """
         try:
-            return self._local_micro_batches()
+            return self.local_micro_batches(self.progress.step)
         except DataError:
             if self.progress.step:
                 self._save()
             raise
 
-    def _local_micro_batches(self) -> list[tuple[int, Batch]]:
-        """The micro-batches of the next step that this process computes, with their numbers."""
-        rank, processes, step = self.accelerator.process_index, self.accelerator.num_processes, self.progress.step
+    def local_micro_batches(self, step: int) -> list[tuple[int, Batch]]:
+        """The micro-batches of a step that this process computes, with their numbers."""
+        rank, processes = self.accelerator.process_index, self.accelerator.num_processes
         batches = []
         for j, indices in enumerate(self.plan.step(step)):
             if j % processes == rank:

@@ -4,12 +4,14 @@ python recipes/scripts/decode_and_look.py runs/dates_rnn "16. November 2019"
 """
 
 import sys
+from pathlib import Path
 
 import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 
 import kit
-from kit.plots.attention import draw_attention
+from kit.plots.attention import attention_figure
+from kit.plots.saving import save_figure
 
 run, text = sys.argv[1:3]
 kit.register()
@@ -29,5 +31,6 @@ weights = torch.cat([step[0] for step in output.cross_attentions], dim=2)[0]  # 
 for token, row in zip(tokens, weights.mean(0), strict=True):
     where = source.convert_ids_to_tokens(inputs.input_ids[0, row.argmax()].item())
     print(f"{token!r} attends most to {where!r} ({row.max():.2f})")
-draw_attention(weights.numpy(), source.convert_ids_to_tokens(inputs.input_ids[0]), tokens, "attention.png")
+figure = attention_figure(weights, source.convert_ids_to_tokens(inputs.input_ids[0]), tokens)
+save_figure(figure, Path("attention.png"))
 print("attention.png")

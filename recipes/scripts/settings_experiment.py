@@ -20,9 +20,11 @@ import numpy as np
 from kit import KitError, load_recipe, train
 from kit.cards.markdown import table
 from kit.evaluation.metrics import METRICS
+from kit.plots.saving import save_figure
+from kit.plots.style import BLUE, GRAY, GREEN, ORANGE, PURPLE
 from kit.system.console import Reporter
 from kit.system.outputs import write_text
-from kit.tasks.forecasting.plots import draw_lines
+from kit.tasks.forecasting.plots import lines_figure
 
 NO_SCHEDULE = ["train.sampling_start=0", "train.sampling_steps=0"]
 WITH_ATTENTION = ["model.attention=additive", "model.context_to=[input, readout]"]
@@ -46,7 +48,7 @@ EXPERIMENTS = {
         "reversed, attention": WITH_ATTENTION,
     },
 }
-COLORS = ("#cc6633", "#4477aa", "#999933", "#882255", "#999999")
+COLORS = (ORANGE, BLUE, GREEN, PURPLE)
 
 Tests = dict[str, list[dict[str, Any]]]
 """Figures of the test split by setting, for each seed."""
@@ -88,12 +90,13 @@ def as_table(tests: Tests) -> str:
 
 def draw(tests: Tests, path: Path) -> None:
     """The mean squared error by the number of steps ahead, and that of the linear autoregression."""
-    lines = {
+    lines: dict[str, Any] = {
         setting: (np.mean([run["by_horizon"]["mse"] for run in runs], axis=0).tolist(), color, "-")
         for (setting, runs), color in zip(tests.items(), COLORS, strict=False)
     }
     linear = next(iter(tests.values()))[0]["by_horizon"]["linear_mse"]
-    draw_lines({**lines, "linear autoregression": (linear, "#999999", "--")}, METRICS["mse"].title, path)
+    lines["linear autoregression"] = (linear, GRAY, "--")
+    save_figure(lines_figure(lines, METRICS["mse"].title), path)
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def test_an_average_that_fails_leaves_nothing(
     def fails(*arguments: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("kit.runs.finish.draw_curves", fails)
+    monkeypatch.setattr("kit.runs.finish.curve_figures", fails)
     failed = kit_here("average", trained, "--last", 2, "--output", "mean")
     assert failed.returncode == 2
     assert "No space left on device" in failed.stderr

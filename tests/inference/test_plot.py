@@ -138,7 +138,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[Path, Figure]:
         figures[path] = figure
         return path
 
-    monkeypatch.setattr("kit.inference.plot.save_figure", keep)
+    for module in ("kit.inference.plot", "kit.plots.saving"):
+        monkeypatch.setattr(f"{module}.save_figure", keep)
     return figures
 
 
@@ -276,7 +277,7 @@ def test_sequence_beyond_the_positions_is_truncated_with_a_note(
     short = run_of("transformer", max_position_embeddings=6)
     (path,) = plot(short, PlotOptions(sentence=SENTENCE))
     assert tokens_along(drawn[path])[1] == [*"3.␣Ap", "END"]
-    assert "truncated after 6 tokens" in title_of(drawn[path])
+    assert "truncated after 6 tokens" in title_of(drawn[path]).replace("\n", " ")
     attention = attention_by(short, "3", "2021-04-03")
     assert (len(attention.output), attention.truncated_at) == (6, 6)
     assert attention_by(short, "3", "20").truncated_at is None

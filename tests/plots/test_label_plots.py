@@ -1,6 +1,7 @@
 """Plots of label errors: confused pairs and worst labels, with all numbers in files."""
 
 import csv
+import io
 import json
 import random
 from pathlib import Path
@@ -13,8 +14,15 @@ from support.labeling_runs import recipe, write_rows
 
 from kit import train
 from kit.evaluation.errors import confused_pairs, label_table, number_of_errors
-from kit.plots import labels as plots
-from kit.plots.labels import MAX_LABELS, confusion_matrix_figure, confusions_figure, draw_predicted_labels, shown
+from kit.plots.fonts import MISSING_NOTE
+from kit.plots.labels import (
+    MAX_LABELS,
+    confusion_matrix_figure,
+    confusions_figure,
+    predicted_label_figures,
+    predicted_label_tables,
+    shown,
+)
 
 pytestmark = pytest.mark.figures
 
@@ -63,14 +71,18 @@ def test_many_labels_show_the_most_confused_pairs_and_the_worst_labels() -> None
     )
 
 
-def test_few_labels_are_the_same_in_every_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures = {}
-    monkeypatch.setattr(plots, "save_figure", lambda figure, path: figures.setdefault(path.name, figure))
-    draw_predicted_labels(list("bbca"), list("bcca"), tmp_path)
-    assert [label.get_text() for label in figures["confusion.png"].axes[0].get_yticklabels()] == ["a", "b", "c"]
-    assert [label.get_text()[0] for label in figures["labels.png"].axes[0].get_yticklabels()] == ["a", "b", "c"]
-    with (tmp_path / "confusions.csv").open() as file:
-        assert list(csv.reader(file)) == [["true", "predicted", "count"], ["b", "c", "1"]]
+def test_labels_without_a_font_are_explained() -> None:
+    names = ["ok", "\U000e0e0f\U00012345"]
+    for figure in predicted_label_figures(names, names[::-1]).values():
+        assert MISSING_NOTE in [text.get_text() for text in figure.texts]
+
+
+def test_few_labels_are_the_same_in_every_figure() -> None:
+    figures = predicted_label_figures(list("bbca"), list("bcca"))
+    assert [label.get_text() for label in figures["confusion"].axes[0].get_yticklabels()] == ["a", "b", "c"]
+    assert [label.get_text()[0] for label in figures["labels"].axes[0].get_yticklabels()] == ["a", "b", "c"]
+    confusions = predicted_label_tables(list("bbca"), list("bcca"))["confusions.csv"]
+    assert list(csv.reader(io.StringIO(confusions))) == [["true", "predicted", "count"], ["b", "c", "1"]]
     matrix = confusion_matrix_figure(list("bbca"), list("bcca"), list("abc"))
     assert [axes.get_ylabel() for axes in matrix.axes] == ["true label", "share of the true label"]
 

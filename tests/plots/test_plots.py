@@ -18,10 +18,11 @@ from PIL import Image
 from kit import load_recipe
 from kit.errors import DataError, RunError
 from kit.models.configuration_rnn_seq2seq import RNNSeq2SeqConfig
-from kit.plots.attention import attention_figure, draw_attention
-from kit.plots.curves import CurveNotes, draw_curves
+from kit.plots.attention import attention_figure
+from kit.plots.curves import CurveNotes, curve_figures
 from kit.plots.fonts import MISSING_NOTE
-from kit.tasks.forecasting import plots as forecasts
+from kit.plots.saving import save_figure, save_figures
+from kit.tasks.forecasting.plots import forecast_figure
 from kit.tasks.registry import create_task
 
 pytestmark = pytest.mark.figures
@@ -222,7 +223,8 @@ def test_size_grows_with_the_tokens_up_to_a_limit(tmp_path: Path) -> None:
         figure = attention_figure(weights(count, count), tokens, tokens)
         sizes.append(tuple(figure.get_size_inches() * figure.dpi))
         if count == 20:
-            with Image.open(draw_attention(weights(count, count), tokens, tokens, tmp_path / "a.png")) as image:
+            figure = attention_figure(weights(count, count), tokens, tokens)
+            with Image.open(save_figure(figure, tmp_path / "a.png")) as image:
                 image.load()
                 assert image.size == pytest.approx(sizes[-1], rel=0.1)
     assert sizes[0] < sizes[1] < sizes[2]
@@ -233,7 +235,7 @@ def test_size_grows_with_the_tokens_up_to_a_limit(tmp_path: Path) -> None:
 
 def test_the_picture_replaces_an_older_one_as_a_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "new" / "map.png"
-    draw_attention(weights(1, 1), ["a"], ["b"], path)
+    save_figure(attention_figure(weights(1, 1), ["a"], ["b"]), path)
     before = path.read_bytes()
 
     def fail(self: Figure, *arguments: object, **named: object) -> None:
@@ -241,7 +243,7 @@ def test_the_picture_replaces_an_older_one_as_a_whole(tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(Figure, "savefig", fail)
     with pytest.raises(OSError, match="no space"):
-        draw_attention(weights(1, 1), ["a"], ["b"], path)
+        save_figure(attention_figure(weights(1, 1), ["a"], ["b"]), path)
     assert path.read_bytes() == before
     assert list(path.parent.iterdir()) == [path]
 
@@ -277,7 +279,7 @@ LOG: list[object] = [
 
 
 def test_one_picture_for_each_kind_of_figure(tmp_path: Path) -> None:
-    pictures = draw_curves(write_log(tmp_path / "metrics.jsonl", LOG), tmp_path / "plots")
+    pictures = save_figures(curve_figures(write_log(tmp_path / "metrics.jsonl", LOG)), tmp_path / "plots")
     assert [path.name for path in pictures] == [
         "loss.png",
         "learning_rate.png",
@@ -291,32 +293,25 @@ def test_one_picture_for_each_kind_of_figure(tmp_path: Path) -> None:
             assert image.width > 500
 
 
-def test_the_curves_hold_the_logged_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[dict[str, tuple[list[float], list[float]]]] = []
-
-    def keep(figure: Figure, path: Path) -> Path:
-        lines = figure.axes[0].lines
-        drawn.append({line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in lines})
-        return path
-
-    monkeypatch.setattr("kit.plots.curves.save_figure", keep)
-    draw_curves(write_log(tmp_path / "m.jsonl", [*LOG, {"step": 30, "train_loss": 1.5}]), tmp_path)
-    assert drawn[0] == {
+def test_the_curves_hold_the_logged_values(tmp_path: Path) -> None:
+    figures = curve_figures(write_log(tmp_path / "m.jsonl", [*LOG, {"step": 30, "train_loss": 1.5}]))
+    drawn = {
+        name: {line.get_label(): (list(line.get_xdata()), list(line.get_ydata())) for line in figure.axes[0].lines}
+        for name, figure in figures.items()
+    }
+    assert drawn["loss"] == {
         "training": ([10, 30], [3.0, 1.5]),
         "validation": ([20, 40], [2.5, 2.6]),
         "best 2.5 at step 20": ([20], [2.5]),
     }
-    assert drawn[3]["best 5.5 at step 40"] == ([40], [5.5])
+    assert drawn["validation_bleu"]["best 5.5 at step 40"] == ([40], [5.5])
 
 
-def test_curves_state_what_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figures: dict[str, Figure] = {}
-    monkeypatch.setattr("kit.plots.curves.save_figure", lambda figure, path: figures.setdefault(path.name, figure))
-    notes = CurveNotes("with dropout", "greedy search")
-    draw_curves(write_log(tmp_path / "m.jsonl", LOG), tmp_path, notes, "svg")
-    assert figures["loss.svg"].axes[0].lines[0].get_label() == "training, with dropout"
-    assert figures["validation_bleu.svg"].axes[0].get_ylabel() == "BLEU, greedy search"
-    assert figures["validation_perplexity.svg"].axes[0].get_ylabel() == "perplexity"
+def test_curves_state_what_differs(tmp_path: Path) -> None:
+    figures = curve_figures(write_log(tmp_path / "m.jsonl", LOG), CurveNotes("with dropout", "greedy search"))
+    assert figures["loss"].axes[0].lines[0].get_label() == "training, with dropout"
+    assert figures["validation_bleu"].axes[0].get_ylabel() == "BLEU, greedy search"
+    assert figures["validation_perplexity"].axes[0].get_ylabel() == "perplexity"
 
 
 def test_curve_notes_come_from_recipe_and_model() -> None:
@@ -334,36 +329,34 @@ def test_curve_notes_come_from_recipe_and_model() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 4, 7])
-def test_every_target_of_a_forecast_is_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    figures: list[Figure] = []
-    monkeypatch.setattr(forecasts, "save_figure", lambda figure, path: figures.append(figure))
+def test_every_target_of_a_forecast_is_drawn(count: int) -> None:
     names = [f"value {number}" for number in range(count)]
-    forecasts.draw_forecast(np.ones((9, count)), np.ones((3, count)), None, names, None, tmp_path / "forecast.png")
-    assert sorted(axes.get_ylabel() for axes in figures[0].axes if axes.lines) == names
+    figure = forecast_figure(np.ones((9, count)), np.ones((3, count)), None, names, None)
+    assert sorted(axes.get_ylabel() for axes in figure.axes if axes.lines) == names
 
 
 def test_truncated_last_line_is_skipped(tmp_path: Path) -> None:
-    assert draw_curves(write_log(tmp_path / "m.jsonl", [*LOG, '{"step": 50, "tr'], end=""), tmp_path)
+    assert curve_figures(write_log(tmp_path / "m.jsonl", [*LOG, '{"step": 50, "tr'], end=""))
     with pytest.raises(RunError, match=r"m\.jsonl, line 1"):
-        draw_curves(write_log(tmp_path / "m.jsonl", ['{"step": 5', *LOG]), tmp_path)
+        curve_figures(write_log(tmp_path / "m.jsonl", ['{"step": 5', *LOG]))
 
 
 @pytest.mark.parametrize(
     "lines", [[], [""], ['{"ste'], [{"step": 1, "grad_norm": 2.0}], [{"step": 1, "validation": None}]]
 )
 def test_nothing_to_draw(tmp_path: Path, lines: list[object]) -> None:
-    assert draw_curves(write_log(tmp_path / "m.jsonl", lines), tmp_path / "plots") == []
-    assert draw_curves(tmp_path / "missing.jsonl", tmp_path / "plots") == []
-    assert not (tmp_path / "plots").exists()
+    assert curve_figures(write_log(tmp_path / "m.jsonl", lines)) == {}
+    assert curve_figures(tmp_path / "missing.jsonl") == {}
 
 
 def test_drawing_is_silent_and_leaves_pyplot_alone(tmp_path: Path) -> None:
     code = """
 import logging, sys, pathlib, numpy
 logging.basicConfig(level=logging.WARNING)
-from kit.plots.attention import draw_attention
-folder = pathlib.Path(sys.argv[1])
-draw_attention(numpy.eye(3), ["日本", "यह", "ไทย"], ["a", "한국", "😀"], folder / "a.png", title="日本")
+from kit.plots.attention import attention_figure
+from kit.plots.saving import save_figure
+figure = attention_figure(numpy.eye(3), ["日本", "यह", "ไทย"], ["a", "한국", "😀"], title="日本")
+save_figure(figure, pathlib.Path(sys.argv[1]) / "a.png")
 assert "matplotlib.pyplot" not in sys.modules and "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True)

@@ -45,7 +45,7 @@ def test_failure_after_training_keeps_the_model(
 
     stages: list[tuple[str, Callable[..., Any], str, int]] = [
         ("run_final_evaluation", no_test, "the evaluation on test failed", 2),
-        ("draw_curves", failing(ZeroDivisionError("a mistake")), "plotting failed", 1),
+        ("curve_figures", failing(ZeroDivisionError("a mistake")), "plotting failed", 1),
         ("to_json", failing(KitError("a row is odd")), "writing the predictions failed", 2),
         ("copytree", failing(OSError(30, "Read-only file system")), "writing the model card failed", 2),
     ]

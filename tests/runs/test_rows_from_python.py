@@ -1,5 +1,6 @@
 """Rows that a Python program passes to `kit.train`: the same run as from files, tied to their content."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -191,3 +192,19 @@ def test_overrides_change_a_loaded_recipe_and_can_be_a_mapping() -> None:
     changed = load_recipe(recipe, {"train.max_steps": 7, "data.languages": ("de", "fr"), "model.attention": "dot"})
     assert changed.differences(recipe) == ["model.attention", "data.languages", "train.max_steps"]
     assert changed == load_recipe(recipe, ["train.max_steps=7", "data.languages=[de, fr]", "model.attention=dot"])
+
+
+def test_a_plot_that_needs_the_rows_has_them(tmp_path: Path) -> None:
+    """The run folder does not contain the history of a forecast."""
+    rows = [{"y": math.sin(step / 3)} for step in range(200)]
+    recipe = {
+        "task": "forecasting",
+        "model": RECIPES["forecasting"]["model"],
+        "data": {"targets": ["y"], "history": 10, "horizon": 5},
+        "train": {"max_steps": 2, "batch_size": 4},
+        "eval": {"steps": 0, "examples": 0},
+    }
+    run = kit.train(recipe, tmp_path / "run", data={"train": rows, "validation": rows[:60]}, quiet=True)
+    assert {"error_by_horizon", "forecast"} <= run.plots().keys()
+    measured = run.plots()["forecast"].axes[0].lines[0].get_ydata()
+    assert measured == pytest.approx([row["y"] for row in rows[:15]])

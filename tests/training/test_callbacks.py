@@ -1,9 +1,9 @@
 """Callbacks, custom metrics, and several runs in one Python program."""
 
-import io
 import json
 import logging
 import random
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,10 @@ from support.runs import losses, results, weight_bytes
 import kit
 from kit import Callback, KitError, TrainingState, register_metric, train
 from kit.evaluation.metrics import METRICS
+from kit.plots.saving import save_figure
 from kit.pretrained.folder import ModelFolder
 from kit.recipe.base import Recipe
+from kit.runs.finished import FinishedRun
 
 
 class Recorder(Callback):
@@ -179,13 +181,16 @@ def test_a_finished_run_has_its_model_and_tokenizer(trained: Path) -> None:
     assert target.batch_decode(outputs, skip_special_tokens=True) == [expected[0]["translation_text"]]
 
 
-def test_a_finished_run_has_its_plots_as_figures(trained: Path) -> None:
-    figures = train(trained, quiet=True).plots()
+@pytest.mark.figures
+def test_a_finished_run_draws_its_plots_again(trained: Path, tmp_path: Path) -> None:
+    """Figures with their data, which look as the saved images do, whether or not these still exist."""
+    run = Path(shutil.copytree(trained, tmp_path / "run"))
+    shutil.rmtree(run / "plots")
+    figures = FinishedRun(run, results(run)).plots()
     assert figures.keys() == {path.stem for path in (trained / "plots").glob("*.png")}
-    assert {"loss", "learning_rate"} < figures.keys()
+    logged = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    losses = [entry["train_loss"] for entry in logged if "train_loss" in entry]
+    assert list(figures["loss"].axes[0].lines[0].get_ydata()) == losses
     for name, figure in figures.items():
-        drawn = io.BytesIO()
-        figure.savefig(drawn, format="png")
-        drawn.seek(0)
-        saved = imread(trained / "plots" / f"{name}.png")
-        assert np.allclose(imread(drawn)[..., :3], saved[..., :3], atol=2 / 255)
+        drawn = imread(save_figure(figure, tmp_path / f"{name}.png"))
+        assert np.allclose(drawn, imread(trained / "plots" / f"{name}.png"), atol=2 / 255), name

@@ -86,9 +86,9 @@ class Captioner(TextPredictor[np.ndarray]):
         options.require("image", "target")
         head = "mean" if options.head is None else parse_number("--head", options.head, ("mean",))
         if options.image is not None:
-            images: dict[str, Any] = {f"attention_{options.image.stem}.png": options.image}
+            images: dict[str, Any] = {f"attention_{options.image.stem}": options.image}
         else:
-            images = {f"attention_{number}.png": image for number, image in enumerate(examples(), start=1)}
+            images = {f"attention_{number}": image for number, image in enumerate(examples(), start=1)}
         figures = {name: self.image_figure(image, options.target, head) for name, image in images.items()}
         return {name: figure for name, figure in figures.items() if figure is not None}
 

@@ -31,7 +31,7 @@ from kit.tasks.captioning.rows import FILE, ImageSteps, root_of
 from kit.tasks.families.seq2seq.card import results_note
 from kit.tasks.families.seq2seq.evaluation import Sources, best_hypotheses, evaluate_generation, search_settings
 from kit.tasks.families.seq2seq.task import Seq2SeqTask
-from kit.tasks.stages import Encoded, TaskState, TextTokens, TokenView
+from kit.tasks.stages import Encoded, EvaluatedSplit, TaskState, TextTokens, TokenView
 from kit.training.objective import Batch, Objective, Seq2SeqObjective
 
 PLOTTED_IMAGES = 3  # images of the test split whose attention is plotted after training
@@ -153,18 +153,13 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
     def image_processor(self, model: PreTrainedModel) -> Any:
         return image_processor_of(model.config)
 
-    def plot_examples(self, rows: Dataset, predictor: Any) -> list[Any]:
-        """A few evenly spaced images of a split."""
+    def plot_examples(self, evaluated: EvaluatedSplit, predictor: Any) -> list[Any]:
+        """A few evenly spaced images of a split: predictions hold names of images only."""
+        rows = evaluated.rows()
         number = min(PLOTTED_IMAGES, len(rows))
         few = rows.select([index * len(rows) // number for index in range(number)])
         images = Images(few, root_of(self.recipe.data), predictor.reader)
         return [images[index] for index in range(number)]
-
-    def run_examples(self, predictions: Path, predictor: Any) -> list[Any]:
-        """A few images of the data: predictions hold names of images only."""
-        splits = self.load_splits().datasets
-        split = next((name for name in ("test", "validation") if name in splits), None)
-        return [] if split is None else self.plot_examples(splits[split], predictor)
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         split, rows = predicted_rows(run_folder, self.recipe.eval.examples)

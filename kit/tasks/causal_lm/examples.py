@@ -15,10 +15,9 @@ class TextBlocks:
     """The blocks of a split, with the size of their text."""
 
     blocks: CausalBlocks
-    bytes: int
-    """Length of the text in UTF-8, by which models with different tokenizers are compared."""
-    words: int
-    """Number of words, separated by white space."""
+    sizes: np.ndarray
+    """Of each document (documents, 3): the number of tokens, of words separated by white space, and of bytes in UTF-8.
+    Words and bytes compare models with different tokenizers."""
     separate: bool
     """Whether attention stays within a document."""
     truncated: int = 0

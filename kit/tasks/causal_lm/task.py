@@ -1,14 +1,13 @@
 """Causal language modeling: predict the next token of documents that are packed into full blocks."""
 
 from collections.abc import Callable, Mapping, Sequence
-from math import log
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
 from datasets import Dataset
-from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
     PreTrainedConfig,
@@ -27,21 +26,19 @@ from kit.data.rows import ColumnView
 from kit.data.splits import Splits
 from kit.data.text.tokenizer import Tokenizers
 from kit.errors import RecipeError
-from kit.evaluation.evaluation import Evaluation, perplexity
+from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
+from kit.evaluation.losses import MIN_DOCUMENTS, loss_figures, total_sums
 from kit.prediction.options import GenerateOptions
 from kit.pretrained.architecture import is_causal_lm
 from kit.pretrained.folder import ModelFolder
 from kit.tasks.causal_lm.examples import TextBlocks, in_streams
+from kit.tasks.causal_lm.losses import losses_of_blocks, losses_of_documents, losses_of_text_blocks
 from kit.tasks.causal_lm.recipe import CausalLMRecipe
 from kit.tasks.causal_lm.samples import sample_continuations
 from kit.tasks.families.language_modeling.inference import INSTRUCTIONS, Completer
 from kit.tasks.families.language_modeling.proofs import causal_batch
-from kit.tasks.families.language_modeling.task import (
-    LanguageModelingTask,
-    LanguageModelState,
-    PlainTokens,
-)
+from kit.tasks.families.language_modeling.task import LanguageModelingTask, LanguageModelState, PlainTokens
 from kit.tasks.stages import Encoded, TextTokens, TokenView
 from kit.training.lm_objectives import CausalLMObjective, TruncatedBPTTObjective
 from kit.training.objective import Batch, Objective
@@ -100,31 +97,32 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         tokens = RaggedTokens.concat(
             list(map_in_chunks(ColumnView(rows, "text"), PlainTokens(tokenizer), workers, advance))
         )
-        size = sum(len(text.encode("utf-8", "replace")) for text in ColumnView(rows, "text"))
-        words = sum(len(text.split()) for text in ColumnView(rows, "text"))
+        words_and_bytes = [
+            (len(text.split()), len(text.encode("utf-8", "replace"))) for text in ColumnView(rows, "text")
+        ]
+        sizes = np.column_stack([tokens.lengths, np.array(words_and_bytes, dtype=np.int64).reshape(-1, 2)])
         blocks = CausalBlocks.pack(tokens, tokenizer.eos_token_id, data.block_size)
-        return TextBlocks(blocks, size, words, data.separate_documents)
+        return TextBlocks(blocks, sizes, data.separate_documents)
 
     def cache_key(self, split: str) -> dict[str, Any]:
         # the cache holds the text as one sequence, which is divided into blocks afterwards
-        return {"sizes": "bytes and words"}
+        return {"sizes": "tokens, words and bytes of each document"}
 
     def arrays(self, examples: TextBlocks) -> Arrays:
-        return {"stream": examples.blocks.stream, "sizes": np.array([examples.bytes, examples.words])}
+        return {"stream": examples.blocks.stream, "sizes": examples.sizes}
 
     def from_arrays(self, arrays: Arrays, tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
         data = self.recipe.data
         blocks = CausalBlocks(arrays["stream"], tokenizer.eos_token_id, data.block_size)
-        size, words = arrays["sizes"].tolist()
-        return TextBlocks(blocks, size, words, data.separate_documents)
+        return TextBlocks(blocks, arrays["sizes"], data.separate_documents)
 
     def concat(self, parts: Sequence[TextBlocks], tokenizer: PreTrainedTokenizerBase) -> TextBlocks:
         data, separator = self.recipe.data, tokenizer.eos_token_id
         first = np.array([separator], dtype=np.int32)
         stream = np.concatenate([first, *(part.blocks.stream[1:] for part in parts)])
         blocks = CausalBlocks(stream, separator, data.block_size)
-        size, words = sum(part.bytes for part in parts), sum(part.words for part in parts)
-        return TextBlocks(blocks, size, words, data.separate_documents)
+        sizes = np.concatenate([np.zeros((0, 3), dtype=np.int64), *(part.sizes for part in parts)])
+        return TextBlocks(blocks, sizes, data.separate_documents)
 
     # ---- batches -----------------------------------------------------------------------------------------------------
 
@@ -173,45 +171,41 @@ class CausalLM(LanguageModelingTask[TextBlocks]):
         model predicts too, counts in the loss but is neither a word nor a byte.
         """
         assert isinstance(objective, CausalLMObjective)
-        examples = encoded.examples
-
-        def sums(batch: Batch) -> list[Tensor | float]:
-            return [objective.summed_loss(batch), *objective.normalizers(batch)]
-
+        examples, tokenizer = encoded.examples, state.tokenizers.source
         if self.recipe.data.carry_state:
-            nats, tokens = self.read_through(objective.model, examples, evaluator)
+            of_blocks, sums = self.read_through(objective.model, examples, evaluator)
         else:
             objective.eval()
-            nats, tokens = evaluator.sums(examples.lengths, examples.batch, sums)
-        loss = nats / tokens
-        figures = {
-            "loss": loss,
-            "perplexity": perplexity(loss),
-            "word_perplexity": perplexity(nats / max(1, examples.words)),
-            "byte_perplexity": perplexity(nats / max(1, examples.bytes)),
-            "bits_per_byte": nats / log(2) / max(1, examples.bytes),
-            "examples": len(examples),
-            "tokens": int(tokens),
-        }
+            compute = partial(losses_of_blocks, objective)
+            of_blocks, sums = evaluator.outputs_and_sums(examples.lengths, examples.batch, compute)
+        losses = losses_of_documents(examples, rows, of_blocks)
+        figures: dict[str, Any] = dict(loss_figures({**total_sums(losses), "loss": sums[0]}))
+        figures |= {"examples": len(examples), "tokens": len(examples.blocks.stream) - 1}
+        if len(losses) < MIN_DOCUMENTS:
+            losses = losses_of_text_blocks(examples, of_blocks, tokenizer)
         section, seed = self.recipe.eval, self.recipe.train.seed
-        samples = sample_continuations(objective.model, examples, state.tokenizers.source, section, seed)
-        return Evaluation(figures, samples)
+        samples = sample_continuations(objective.model, examples, tokenizer, section, seed)
+        return Evaluation(figures, samples, losses=losses)
 
     @torch.inference_mode()
-    def read_through(self, model: PreTrainedModel, examples: TextBlocks, evaluator: Evaluator) -> list[float]:
-        """Sum the loss and count the labels while one state is carried through the whole text.
+    def read_through(
+        self, model: PreTrainedModel, examples: TextBlocks, evaluator: Evaluator
+    ) -> tuple[list[np.ndarray], list[float]]:
+        """The losses of the labels of each block, and their sum, with one state carried through the whole text.
 
         A single process reads the text, because each block depends on the blocks before it.
         """
         plan = ContiguousPlan(examples.lengths, 1, 1)
         objective = TruncatedBPTTObjective(model.eval(), 1)
-        sums = []
+        of_blocks, sums = list[np.ndarray](), list[list[float]]()
         if evaluator.is_main:
             for step in range(plan.steps_per_epoch):
                 batch = in_streams(examples, 1, plan.step(step)[0])
                 batch = {name: tensor.to(evaluator.device) for name, tensor in batch.items()}
-                sums.append([float(objective.summed_loss(batch)), *objective.normalizers(batch)])
-        return evaluator.total(sums)
+                of_batch, (total,) = losses_of_blocks(objective, batch)
+                of_blocks += of_batch
+                sums.append([float(total)])
+        return evaluator.gather(of_blocks), evaluator.total(sums)
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         return f"{row['prompt']}│{row['prediction']}"

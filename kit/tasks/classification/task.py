@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from datasets import Dataset
@@ -31,7 +31,14 @@ from kit.evaluation.errors import CONFUSIONS, LABELS, MAX_CONFUSIONS, confused_p
 from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import by_kind, compute_metrics
-from kit.plots.labels import draw_labels, draw_numbers, draw_predicted_labels, draw_reliability
+from kit.plots.labels import (
+    label_figures,
+    label_tables,
+    numbers_figure,
+    predicted_label_figures,
+    predicted_label_tables,
+    reliability_figure,
+)
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.padding import padding_problem
 from kit.tasks.classification.decision import Decision
@@ -53,8 +60,11 @@ from kit.tasks.families.labeling.labels import THRESHOLDS, label_names, with_lab
 from kit.tasks.families.labeling.objectives import ClassificationObjective, LabelObjective
 from kit.tasks.families.labeling.task import LabelingState, LabelingTask
 from kit.tasks.families.language_modeling.task import PLAIN
-from kit.tasks.stages import Encoded
+from kit.tasks.stages import Encoded, EvaluatedSplit
 from kit.training.objective import Batch, Objective
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Classification(LabelingTask[LabeledTexts]):
@@ -241,19 +251,24 @@ class Classification(LabelingTask[LabeledTexts]):
         names = [", ".join(as_list(value)) for value in (prediction, label)]
         return f"{text} → {names[0]} {'=' if prediction == label else '≠'} {names[1]}"
 
-    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Plot predicted over true numbers, or the errors by label. With one label per example, also plot confusions
-        and the reliability of scores."""
-        rows = evaluation.rows
+    def figures(self, evaluated: EvaluatedSplit) -> "dict[str, Figure]":
+        """Predicted over true numbers, or the errors by label; with one label per example, also the confusions and the
+        reliability of scores."""
+        rows = evaluated.predictions
         true, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
         if self.is_regression:
-            draw_numbers(true, predicted, folder / "predictions.png")
-        elif self.is_multi_label:
-            draw_labels(true, predicted, folder)
-        else:
-            draw_predicted_labels(true, predicted, folder)
-            scores = [(row["score"], row["label"] == row["prediction"]) for row in rows]
-            draw_reliability(scores, folder / "reliability.png")
+            return {"predictions": numbers_figure(true, predicted)}
+        if self.is_multi_label:
+            return label_figures(true, predicted)
+        scores = [(row["score"], row["label"] == row["prediction"]) for row in rows]
+        return {**predicted_label_figures(true, predicted), "reliability": reliability_figure(scores)}
+
+    def tables(self, evaluated: EvaluatedSplit) -> dict[str, str]:
+        rows = evaluated.predictions
+        true, predicted = [row["label"] for row in rows], [row["prediction"] for row in rows]
+        if self.is_regression:
+            return {}
+        return label_tables(true, predicted) if self.is_multi_label else predicted_label_tables(true, predicted)
 
     @property
     def training_only(self) -> Mapping[str, bool]:

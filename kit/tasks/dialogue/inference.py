@@ -72,7 +72,7 @@ class Responder(Seq2SeqPredictor):
             raise KitError(f"--kind {options.kind}: `kit plot` shows the cross-attention of dialogue models only")
         line = options.sentence if options.sentence is not None else examples()[0].sentence
         figure = self.line_figure(line)
-        return {} if figure is None else {"attention.png": figure}
+        return {} if figure is None else {"attention": figure}
 
     def turns_figure(self, turns: list[str]) -> "Figure | None":
         """Plot the attention over turns, or over tokens if the model reads all turns as one text; None if it has no
@@ -87,8 +87,10 @@ class Responder(Seq2SeqPredictor):
         source_tokens = [source.decode([token]) for turn in tokens for token in turn]
         labels = turns[-len(tokens) :] if self.separate_turns else source_tokens
         written = [self.tokenizers.target.decode([token]) for token in best.tokens]
-        names = ("turns" if self.separate_turns else "tokens of all turns", "reply")
-        return attention_figure(best.attention.cpu(), labels, written, names=names, of_texts=self.separate_turns)
+        weights = best.attention.cpu()  # (heads, reply, tokens or turns)
+        if self.separate_turns:  # turns are rows, where long texts can be read
+            return attention_figure(weights.mT, written, labels, names=("reply", "turns"), rows_are_texts=True)
+        return attention_figure(weights, labels, written, names=("tokens of all turns", "reply"))
 
 
 def turns_in(line: str) -> list[str]:

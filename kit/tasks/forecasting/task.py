@@ -9,7 +9,7 @@ import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,18 +39,21 @@ from kit.tasks.forecasting.evaluation import (
 from kit.tasks.forecasting.examples import Windows, windows_of
 from kit.tasks.forecasting.inference import SETTINGS, Forecaster, value_names
 from kit.tasks.forecasting.objective import ForecastObjective, past_inputs
-from kit.tasks.forecasting.plots import draw_errors, draw_forecast
+from kit.tasks.forecasting.plots import errors_figure, forecast_figure
 from kit.tasks.forecasting.proofs import PROOFS
 from kit.tasks.forecasting.recipe import ForecastingRecipe
 from kit.tasks.forecasting.season import find_season, stride_across
 from kit.tasks.forecasting.series import Series, from_rows
 from kit.tasks.forecasting.splits import load_series
 from kit.tasks.forecasting.state import ForecastingState, fit_normalization, forecaster_config, season_notes
-from kit.tasks.stages import Encoded, TokenView
+from kit.tasks.stages import Encoded, EvaluatedSplit, TokenView
 from kit.training.objective import Batch, Objective, SamplingSchedule
 from kit.verify.learning import MICRO_BATCHES
 from kit.verify.proof import Proof
 from kit.verify.subject import MAX_EXAMPLES, Subject
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Forecasting(Task[Windows, ForecastingState]):
@@ -219,21 +222,23 @@ class Forecasting(Task[Windows, ForecastingState]):
     def export(self, folder: Path, model: PreTrainedModel, state: ForecastingState) -> None:
         export_model(folder, model, state.tokenizers)
 
-    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Plot errors by the step of the horizon, and a forecast of the exported model, which tests that it can be
+    def figures(self, evaluated: EvaluatedSplit) -> "dict[str, Figure]":
+        """Errors by the step of the horizon, and a forecast of the exported model, which tests that it can be
         loaded."""
         data = self.recipe.data
-        model: Any = self.load_model(model_folder).eval()
-        state = self.restore(ModelFolder.open(model_folder))
-        windows = self.windows(self.series(splits.datasets[split], state), split, state.season)
-        draw_errors(evaluation.figures["by_horizon"], self.recipe.eval.metrics[0], folder / "error_by_horizon.png")
+        model: Any = self.load_model(evaluated.model_folder).eval()
+        state = self.restore(ModelFolder.open(evaluated.model_folder))
+        windows = self.windows(self.series(evaluated.rows(), state), evaluated.split, state.season)
         first = np.arange(1)
         output = model.predict(**past_inputs(windows.batch(first)), horizon=data.horizon)
         scales = None if output.scales is None else output.scales[0].numpy()
         names, values = value_names(data.targets, windows.value_size), windows.arrays(first)[0][0]
         number, start = windows.positions[0].tolist()
         dates = windows.series[number].part(start, start + len(values)).dates
-        draw_forecast(values, output.predictions[0].numpy(), scales, names, dates, folder / "forecast.png")
+        return {
+            "error_by_horizon": errors_figure(evaluated.results["by_horizon"], self.recipe.eval.metrics[0]),
+            "forecast": forecast_figure(values, output.predictions[0].numpy(), scales, names, dates),
+        }
 
     def card_sections(self, results: Mapping[str, Any], run_folder: Path) -> dict[str, Any]:
         return card_sections(self.recipe, results, run_folder, self.predicts_variance)

@@ -246,8 +246,9 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
         """Loss and accuracy at masked positions and of pairs, and a few samples."""
         assert isinstance(objective, MaskedLMObjective)
         examples, count, tokenizer = encoded.examples, self.recipe.eval.examples, state.tokenizers.source
-        figures = masked_figures(objective, examples, evaluator)
-        return Evaluation(figures, sample_predictions(objective, examples, tokenizer, count, evaluator.device))
+        figures, losses = masked_figures(objective, examples, tokenizer, evaluator)
+        samples = sample_predictions(objective, examples, tokenizer, count, evaluator.device)
+        return Evaluation(figures, samples, losses=losses)
 
     def format_prediction(self, row: dict[str, Any]) -> str:
         words = [

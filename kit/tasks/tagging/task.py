@@ -1,10 +1,10 @@
 """Tagging: a tag for each word, learned on its tokens and evaluated on whole words."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -35,18 +35,21 @@ from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.evaluator import Evaluator
 from kit.evaluation.metrics import compute_metrics
 from kit.evaluation.metrics.tags import entity_measure
-from kit.plots.labels import draw_predicted_labels, draw_types
+from kit.plots.labels import predicted_label_figures, predicted_label_tables, types_figure
 from kit.pretrained.folder import ModelFolder
 from kit.tasks.families.labeling.evaluation import Predictions, predict_rows, predict_with_loss
 from kit.tasks.families.labeling.labels import label_names, with_labels
 from kit.tasks.families.labeling.objectives import LabelObjective, TaggingObjective
 from kit.tasks.families.labeling.task import LabelingState, LabelingTask
-from kit.tasks.stages import Encoded
+from kit.tasks.stages import Encoded, EvaluatedSplit
 from kit.tasks.tagging.examples import TaggedSentences, WordTokens, token_labels, tokenize_words
 from kit.tasks.tagging.recipe import TaggingRecipe
 from kit.tasks.tagging.rows import Sentences, find_labels, tags_of_rows, words_of_rows
 from kit.training.objective import Batch, Objective
 from kit.verify.learning import cross_entropy_by_hand
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Tagging(LabelingTask[TaggedSentences]):
@@ -220,16 +223,20 @@ class Tagging(LabelingTask[TaggedSentences]):
                 words.append(f"{word}/{predicted or '-'}≠{tag}")
         return " ".join(words)[:300]
 
-    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Plot the confusions of tags, and the figures of each type of span."""
-        rows = evaluation.rows
-        true, predicted = ([tag for row in rows for tag in row[name]] for name in ("tags", "prediction"))
-        if true:
-            draw_predicted_labels(true, predicted, folder)
+    def figures(self, evaluated: EvaluatedSplit) -> "dict[str, Figure]":
+        """The confusion of tags, and the figures of each tag and of each type of span."""
+        rows = evaluated.predictions
+        true, predicted = tags_of(rows)
+        figures = predicted_label_figures(true, predicted) if true else {}
         if self.recipe.data.scheme != "none":
             scores = entity_measure([row["prediction"] for row in rows], [row["tags"] for row in rows], "f1")
             if scores["by_type"]:
-                draw_types(scores["by_type"], folder / "types.png")
+                figures["types"] = types_figure(scores["by_type"])
+        return figures
+
+    def tables(self, evaluated: EvaluatedSplit) -> dict[str, str]:
+        true, predicted = tags_of(evaluated.predictions)
+        return predicted_label_tables(true, predicted) if true else {}
 
     def example_texts(self, row: Mapping[str, Any]) -> tuple[str, ...]:
         return (" ".join(row["tokens"]),)
@@ -277,3 +284,9 @@ def best_tags_and_scores(output: dict[str, Tensor], batch: Batch) -> list[tuple[
     indices = logits.argmax(-1)
     scores = logits.softmax(-1).gather(-1, indices[..., None])[..., 0]
     return list(zip(indices.cpu().numpy(), scores.cpu().numpy(), strict=True))
+
+
+def tags_of(predictions: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+    """The true and the predicted tag of every word."""
+    true, predicted = ([tag for row in predictions for tag in row[name]] for name in ("tags", "prediction"))
+    return true, predicted

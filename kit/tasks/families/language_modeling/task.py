@@ -42,6 +42,8 @@ PLAIN: dict[str, Any] = {"add_special_tokens": False, "split_special_tokens": Tr
 
 STREAM = "stream"
 """The split name of a part of a stream."""
+FIRST_CHARACTERS, FIRST_TOKENS = 80, 32
+"""How much of a text identifies it in a table of losses; the tokens are enough for the characters."""
 SPECIAL = ("bos", "eos", "pad", "sep", "cls", "mask")
 
 
@@ -235,3 +237,8 @@ class PlainTokens:
 
     def __call__(self, texts: list[str]) -> RaggedTokens:
         return RaggedTokens(self.tokenizer(texts, **PLAIN)["input_ids"])
+
+
+def beginning_of(text: str) -> str:
+    """What identifies a text in a table of losses."""
+    return text[:FIRST_CHARACTERS]

@@ -156,7 +156,7 @@ class Translator(Seq2SeqPredictor):
 
     def line_figure(self, line: str) -> "Figure | None":
         question = Question(line, None, *self.languages)
-        return figures_of_kinds(self.model, self.tokenizers, question, settings=self.settings).get("attention.png")
+        return figures_of_kinds(self.model, self.tokenizers, question, settings=self.settings).get("attention")
 
     def attention_figures(self, options: PlotOptions, examples: Callable[[], list[Any]]) -> "dict[str, Figure]":
         """Plot the attention for the sentence in `options`, or else for the first example; figures by file name."""

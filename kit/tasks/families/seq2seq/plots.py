@@ -39,14 +39,14 @@ class Maps:
             "all" if head is None else parse_number("--head", head, ("all", "mean")),
         )
 
-    def file_name(self, kind: Kind) -> str:
-        """A different file name for each choice of maps, so that no plot overwrites another."""
+    def name(self, kind: Kind) -> str:
+        """A different name for each choice of maps, so that no plot overwrites another."""
         parts = ["attention" if kind == "cross" else f"{kind}_attention"]
         if self.layer is not None:
             parts.append("all_layers" if self.layer == "all" else f"layer_{self.layer}")
         if self.head != "all":
             parts.append("mean" if self.head == "mean" else f"head_{self.head}")
-        return "_".join(parts) + ".png"
+        return "_".join(parts)
 
 
 def first_question(rows: Iterable[Mapping[str, Any]]) -> Question | None:
@@ -73,7 +73,7 @@ def figures_of_kinds(
     maps: Maps = Maps(),  # noqa: B008  # immutable
     settings: GenerationSettings | None = None,
 ) -> "dict[str, Figure]":
-    """Plot the chosen maps of one kind of attention, or of all kinds that the model has; figures by file name.
+    """Plot the chosen maps of one kind of attention, or of all kinds that the model has; figures by name.
 
     Empty for a model without attention. Raises RunError for a kind that the model does not have.
     """
@@ -82,7 +82,7 @@ def figures_of_kinds(
     if attention.weights and not kinds:
         existing = " and ".join(KINDS[known] for known in attention.weights)
         raise RunError(f"--kind {kind}: the model ({model.config.model_type}) has no such attention, only {existing}")
-    return {maps.file_name(known): draw_maps(attention, known, maps, question) for known in kinds}
+    return {maps.name(known): draw_maps(attention, known, maps, question) for known in kinds}
 
 
 def draw_maps(attention: Attention, kind: Kind, maps: Maps, question: Question) -> "Figure":

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from kit.data.text.languages import TAGS_KEY
 from kit.data.text.tokenizer import Tokenizers, build_tokenizer, end_id
 from kit.decoding.settings import GenerationSettings
 from kit.errors import KitError, RecipeError
-from kit.evaluation.evaluation import Evaluation
 from kit.evaluation.groups import check_groups
-from kit.evaluation.predictions import read_predictions
-from kit.plots.curves import CurveNotes, save_figure
+from kit.plots.curves import CurveNotes
 from kit.prediction.options import GenerateOptions, PlotOptions
 from kit.prediction.text import TextPredictor
 from kit.pretrained.export import export_model
@@ -35,11 +33,14 @@ from kit.tasks.families.seq2seq.card import search_name
 from kit.tasks.families.seq2seq.evaluation import search_settings
 from kit.tasks.families.seq2seq.plots import first_question
 from kit.tasks.families.seq2seq.recipe import Seq2SeqRecipe
-from kit.tasks.stages import E, TaskState
+from kit.tasks.stages import E, EvaluatedSplit, TaskState
 from kit.training.objective import Batch, SamplingSchedule, Seq2SeqObjective
 from kit.verify.proof import Proof
 from kit.verify.seq2seq import PROOFS
 from kit.verify.subject import MAX_EXAMPLES, Subject, random_batch, small_batch
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 class Seq2SeqTask(Task[E, TaskState]):
@@ -134,12 +135,11 @@ class Seq2SeqTask(Task[E, TaskState]):
         generation = search_settings(self.recipe.eval, self.recipe.eval.num_beams).seq2seq_config(model)
         export_model(folder, model, state.tokenizers, generation, self.pipelines, self.image_processor(model))
 
-    def plots(self, model_folder: Path, splits: Splits, split: str, evaluation: Evaluation, folder: Path) -> None:
-        """Plot the attention of the exported model, which also proves that it can be loaded."""
-        predictor = self.predictor(ModelFolder.open(model_folder), GenerateOptions())
-        if examples := self.plot_examples(splits.datasets[split], predictor):
-            for name, figure in predictor.attention_figures(PlotOptions(), lambda: examples).items():
-                save_figure(figure, folder / name)
+    def figures(self, evaluated: EvaluatedSplit) -> "dict[str, Figure]":
+        """The attention of the exported model for examples, which also proves that it can be loaded."""
+        predictor = self.predictor(ModelFolder.open(evaluated.model_folder), GenerateOptions())
+        examples = self.plot_examples(evaluated, predictor)
+        return predictor.attention_figures(PlotOptions(), lambda: examples) if examples else {}
 
     @property
     def training_only(self) -> Mapping[str, bool]:
@@ -152,16 +152,10 @@ class Seq2SeqTask(Task[E, TaskState]):
         """The image processor to save with the model; None for a model that reads text."""
         return None
 
-    def plot_examples(self, rows: Iterable[Mapping[str, Any]], predictor: TextPredictor[Any]) -> list[Any]:
+    def plot_examples(self, evaluated: EvaluatedSplit, predictor: TextPredictor[Any]) -> list[Any]:
         """The examples of a split whose attention is plotted: the first row whose source is not blank."""
-        question = first_question(rows)
+        question = first_question(evaluated.predictions or evaluated.rows())
         return [] if question is None else [question]
-
-    def run_examples(self, predictions: Path, predictor: TextPredictor[Any]) -> list[Any]:
-        """The examples of a run whose attention is plotted, from its predictions of test or validation."""
-        files = [predictions / f"{split}.jsonl" for split in ("test", "validation")]
-        examples = (self.plot_examples(read_predictions(file), predictor) for file in files if is_filled(file))
-        return next((of_split for of_split in examples if of_split), [])
 
     # ---- proofs ------------------------------------------------------------------------------------------------------
 
@@ -227,8 +221,3 @@ def fit_to_tokenizer(model: PreTrainedModel, tokenizers: Tokenizers, recipe: Rec
             "config.json"
         )
     return notes
-
-
-def is_filled(file: Path) -> bool:
-    """Whether a file exists and is not empty."""
-    return file.is_file() and file.stat().st_size > 0
