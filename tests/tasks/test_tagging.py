@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from datasets import ClassLabel, Dataset, Features, List, Value
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -23,6 +24,7 @@ from kit.runs.finished import FinishedRun
 from kit.runs.prepare import Prepared, prepare
 from kit.tasks.families.labeling.objectives import TaggingObjective
 from kit.tasks.registry import create_task, load_recipe
+from kit.tasks.tagging.task import best_tags_and_scores
 
 ROWS = [
     {"tokens": ["Anna", "Li", "lives", "in", "Oslo"], "tags": ["B-PER", "I-PER", "O", "O", "B-LOC"]},
@@ -223,6 +225,14 @@ def test_tags_that_are_no_spans(tmp_path: Path) -> None:
     ready = prepared(tmp_path, rows, scheme="none", label_names=["DET", "NOUN"])
     assert list(ready.state.labels) == ["DET", "NOUN"]
     assert evaluated(ready).rows[0]["prediction"] == ["DET", "NOUN"]
+
+
+def test_the_best_tag_is_that_of_the_logits_where_probabilities_are_equal() -> None:
+    logits = torch.tensor([[[0.0, 1e-9]]])
+    assert logits.softmax(-1).unique().numel() == 1
+    ((indices, scores),) = best_tags_and_scores({"logits": logits}, {})
+    assert indices.tolist() == [1]
+    assert scores.tolist() == [0.5]
 
 
 @pytest.mark.parametrize(
