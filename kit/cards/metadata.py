@@ -24,7 +24,7 @@ def metadata(name: str, recipe: Recipe, results: Mapping[str, Any], adapter: boo
 
     names = metric_names(recipe.eval.metrics)
     measured = [name for name in names if any(name in figures_of(results, split) for split in SPLITS)]
-    data = hub_id(recipe.data.path)
+    data = dataset_id(recipe)
     return ModelCardData(
         language=recipe.hub.language or None,
         license=recipe.hub.license,
@@ -59,7 +59,7 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
             eval_results.append(
                 EvalResult(
                     task_type=recipe.hub_task,
-                    dataset_type=hub_id(recipe.data.path) or path,
+                    dataset_type=dataset_id(recipe) or path,
                     dataset_name=path,
                     dataset_config=recipe.data.name,
                     dataset_revision=recipe.data.revision,
@@ -73,7 +73,11 @@ def _eval_results(recipe: Recipe, results: Mapping[str, Any]) -> list[EvalResult
     return eval_results
 
 
-def hub_id(path: str | None) -> str | None:
-    """The `OWNER/NAME` on the Hub that a path refers to, without its revision; None for anything else."""
-    ref = parse_repo_id(path) if path else None
+def dataset_id(recipe: Recipe) -> str | None:
+    """The `OWNER/NAME` of the dataset on the Hub that a run was trained on; None for other data.
+
+    The recipe of such a run has the revision of the dataset. The path of a file that is no longer there, or is relative
+    to another folder, can look like an id, too.
+    """
+    ref = parse_repo_id(recipe.data.path) if recipe.data.revision is not None else None
     return ref.repo if ref is not None and "/" in ref.repo else None

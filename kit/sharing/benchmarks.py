@@ -13,11 +13,11 @@ from typing import Any
 
 import yaml
 
-from kit.cards.metadata import hub_id
+from kit.cards.metadata import dataset_id
 from kit.cards.tables import SPLITS, figures_of
 from kit.errors import HubError, KitError, RecipeError
 from kit.hub.download import read_repo_file
-from kit.hub.names import COMMIT, one_line
+from kit.hub.names import one_line
 from kit.hub.upload import BENCHMARK_RESULTS
 from kit.recipe.base import Recipe
 from kit.recipe.document import read_yaml
@@ -30,11 +30,11 @@ _DEFAULT_CONFIG = "default"
 def write_benchmark_results(recipe: Recipe, results: Mapping[str, Any], target: Path, repo: str) -> list[str]:
     """Write the results of a run that are on tasks of a benchmark into the folder to publish; returns notes.
 
-    Asks the Hub only if the data of the run is a dataset there, which its recipe then pins to a commit. If the Hub does
-    not answer, or the benchmark is malformed, a note replaces the file: the card has the same results.
+    Asks the Hub only if the data of the run is a dataset there. If the Hub does not answer, or the benchmark is
+    malformed, a note replaces the file: the card has the same results.
     """
-    dataset = hub_id(recipe.data.path)
-    if dataset is None or not COMMIT.fullmatch(recipe.data.revision or ""):
+    dataset = dataset_id(recipe)
+    if dataset is None:
         return []
     try:
         tasks = read_tasks(dataset)

@@ -74,6 +74,14 @@ def test_names_of_splits_and_data_on_the_hub(run: Path) -> None:
     assert "configuration de-en, revision abc" in card
 
 
+def test_a_missing_file_is_no_dataset_on_the_hub(run: Path) -> None:
+    """Its path looks like one: `kit push` may run in another folder than `kit train` did."""
+    card = write_card(run, recipe(data={"path": "data/mine"}, hub={"datasets": []}), RESULTS)
+    metadata = ModelCard(card).data
+    assert metadata.datasets is None
+    assert {result.dataset_type for result in metadata.eval_results} == {"data/mine"}
+
+
 def test_a_pretrained_model_is_named_as_the_base(run: Path) -> None:
     changed = recipe().model_copy(
         update={"model": recipe().model.model_copy(update={"type": None, "pretrained": "Helsinki-NLP/opus-mt-de-en"})}
