@@ -2,13 +2,13 @@
 
     python benchmarks/against_trainer.py RECIPE [key=value ...] [--learning-rate 5e-5] [--seeds 1] [--bf16]
 
-RECIPE is one of classification, tagging or question answering, and the same `key=value`s as for `kit train` say where
-its model and data are. The data is read and encoded by kit; then the Trainer trains the model with its usual settings
-(AdamW at 5e-5, linearly down to zero, random batches, 32 bits, the weights of the last step), and kit's evaluation, the
-same that `kit train` ends with, judges what it has made. What kit itself reaches is in the recipe's `measured:`.
+RECIPE is for classification, tagging or question answering; `key=value` arguments name its model and data, as for
+`kit train`. kit reads and encodes the data, the Trainer trains the model with its defaults (AdamW at 5e-5, linear decay
+to zero, random batches, float32, the weights of the last step), and kit evaluates the result as at the end of
+`kit train`. What kit reaches is in the section `measured` of the recipe.
 
-With --bf16 it computes in 16 bits, and with those parts of kit that compute the same in less time: for long runs, of
-which only what is learned counts. Its seconds are then not those of the stock Trainer.
+--bf16 trains in bf16, with kit's faster layers: for long runs where only the figures matter. The seconds are then not
+those of the stock Trainer.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
             per_device_train_batch_size=recipe.train.batch_size,
             learning_rate=learning_rate,
             bf16=bf16,
-            use_cpu=not torch.accelerator.is_available(),  # without it a CPU is refused 16 bits
+            use_cpu=not torch.accelerator.is_available(),  # otherwise bf16 is refused on a CPU
             seed=recipe.train.seed,
             remove_unused_columns=False,
             save_strategy="no",
@@ -54,12 +54,12 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
         trainer = Trainer(
             model=prepared.model,
             args=settings,
-            train_dataset=range(len(examples)),  # their numbers, of which the collator makes batches
-            data_collator=lambda numbers: examples.batch(np.array(numbers)),
+            train_dataset=range(len(examples)),  # the collator makes batches of their indices
+            data_collator=lambda indices: examples.batch(np.array(indices)),
         )
         seconds = trainer.train().metrics["train_runtime"]
-    found = {"train": {"seconds": float(seconds)}}
-    model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # judged in 32 bits, as kit's
+    figures = {"train": {"seconds": float(seconds)}}
+    model = trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)  # evaluated in float32, as kit's
     prepared = replace(prepared, built=replace(prepared.built, model=model.eval()))
     objective = prepared.task.objective(model, prepared.state)
     for split in ("validation", "test"):
@@ -69,8 +69,8 @@ def trained_by_trainer(recipe: Recipe, learning_rate: float, bf16: bool) -> dict
                 prepared.evaluator(Accelerator()), objective, rows, encoded, prepared.state
             )
             prepared = with_config_updates(prepared, evaluation.config_updates)
-            found[split] = evaluation.figures
-    return found
+            figures[split] = evaluation.figures
+    return figures
 
 
 def main() -> None:
@@ -80,17 +80,19 @@ def main() -> None:
     parser.add_argument("--learning-rate", type=float, default=5e-5)
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--bf16", action="store_true")
-    given = parser.parse_args()
-    recipes = [load_recipe(given.recipe, [*given.changes, f"train.seed={seed}"]) for seed in range(given.seeds)]
-    runs = [trained_by_trainer(recipe, given.learning_rate, given.bf16) for recipe in recipes]
+    arguments = parser.parse_args()
+    seeds = [f"train.seed={seed}" for seed in range(arguments.seeds)]
+    recipes = [load_recipe(arguments.recipe, [*arguments.changes, seed]) for seed in seeds]
+    runs = [trained_by_trainer(recipe, arguments.learning_rate, arguments.bf16) for recipe in recipes]
     rows = [
         [f"{split} {name}", with_error([float(run[split][name]) for run in runs])]
         for split, figures in runs[0].items()
         for name, value in figures.items()
         if isinstance(value, int | float)
     ]
-    bits, cores = 16 if given.bf16 else 32, torch.get_num_threads()
-    print(f"Trainer, {given.recipe}, {given.seeds} seeds, rate {given.learning_rate:g}, {bits} bits, {cores} threads\n")
+    bits, cores = 16 if arguments.bf16 else 32, torch.get_num_threads()
+    setting = f"{len(seeds)} seeds, rate {arguments.learning_rate:g}, {bits} bits, {cores} threads"
+    print(f"Trainer, {arguments.recipe}, {setting}\n")
     print(table(["figure", "mean ± standard error"], rows))
 
 

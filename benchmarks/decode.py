@@ -50,8 +50,9 @@ def kit_side(
     def translate() -> list[str]:
         texts = {}
         for indices in batches:
-            found = search(translator.model, pairs.batch(indices, translator.tokenizers.source.pad_token_id), settings)
-            decoded = translator.tokenizers.decode([hypotheses[0].tokens for hypotheses in found])
+            batch = pairs.batch(indices, translator.tokenizers.source.pad_token_id)
+            hypotheses = search(translator.model, batch, settings)
+            decoded = translator.tokenizers.decode([ranked[0].tokens for ranked in hypotheses])
             texts.update(zip(indices.tolist(), decoded, strict=True))
         return in_order(texts)
 
@@ -96,11 +97,11 @@ def ctranslate2_side(
             return list(vocabulary)
 
         def set_decoder(self, spec: object, decoder: object) -> None:
-            """Ours starts from a token of its own, where Marian's starts from zeros."""
+            """kit's decoder starts from a token, Marian's from zeros."""
             BartLoader.set_decoder(self, spec, decoder)
 
         def _remove_pad_weights(self, spec: object) -> None:
-            """Ours keeps its padding token."""
+            """kit's model keeps its padding token."""
 
     spec = Loader().get_model_spec(marian)
     spec.register_source_vocabulary(vocabulary)
@@ -136,17 +137,17 @@ def main() -> None:
     parser.add_argument("--beams", type=int, default=5)
     parser.add_argument("--batch", type=int, default=32, help="sentences in a batch")
     parser.add_argument("--rounds", type=int, default=3)
-    given = parser.parse_args()
-    sources, references = lines_of(given.source), lines_of(given.reference)
-    translator = Translator(given.run)
-    settings = translator.with_options(num_beams=given.beams).settings
+    arguments = parser.parse_args()
+    sources, references = lines_of(arguments.source), lines_of(arguments.reference)
+    translator = Translator(arguments.run)
+    settings = translator.with_options(num_beams=arguments.beams).settings
     pairs = TokenPairs(RaggedTokens(translator.tokenizers.encode_source(sources)), RaggedTokens([] for _ in sources))
     in_file_order = [
-        np.arange(start, min(start + given.batch, len(pairs))) for start in range(0, len(pairs), given.batch)
+        np.arange(start, min(start + arguments.batch, len(pairs))) for start in range(0, len(pairs), arguments.batch)
     ]
     by_length = np.argsort(-pairs.source.lengths, kind="stable")
     in_sorted_order = [by_length[batch] for batch in in_file_order]
-    by_tokens = length_sorted_batches(pairs.source.lengths, 8192 // given.beams)
+    by_tokens = length_sorted_batches(pairs.source.lengths, 8192 // arguments.beams)
     sides: dict[str, Side | None] = {
         "kit": kit_side(translator, pairs, settings, in_sorted_order),
         "kit, as it ships": kit_side(translator, pairs, settings, by_tokens),
@@ -154,21 +155,21 @@ def main() -> None:
         "Marian, sorted": marian_side(translator, pairs, settings, in_sorted_order),
     }
     with tempfile.TemporaryDirectory() as folder:
-        sides["CTranslate2"] = ctranslate2_side(translator, pairs, settings, given.batch, folder)
-        there = {name: side for name, side in sides.items() if side is not None}
-        speeds: dict[str, list[float]] = {name: [] for name in there}
+        sides["CTranslate2"] = ctranslate2_side(translator, pairs, settings, arguments.batch, folder)
+        available = {name: side for name, side in sides.items() if side is not None}
+        speeds: dict[str, list[float]] = {name: [] for name in available}
         outputs: dict[str, list[str]] = {}
-        for _ in range(given.rounds):
-            for name, side in there.items():
+        for _ in range(arguments.rounds):
+            for name, side in available.items():
                 began = time.perf_counter()
                 outputs[name] = side()
                 speeds[name].append(len(sources) / (time.perf_counter() - began))
-    for name, found in speeds.items():
-        ratios = [mine / theirs for mine, theirs in zip(speeds["kit"], found, strict=True)]
-        same = sum(mine == theirs for mine, theirs in zip(outputs["kit"], outputs[name], strict=True))
+    for name, measured in speeds.items():
+        ratios = [ours / other for ours, other in zip(speeds["kit"], measured, strict=True)]
+        same = sum(ours == other for ours, other in zip(outputs["kit"], outputs[name], strict=True))
         bleu = compute_metrics(["bleu"], outputs[name], references)["bleu"]
         print(
-            f"{name:20s} {statistics.median(found):7.1f} sentences/s   kit / this: {statistics.median(ratios):.2f} "
+            f"{name:20s} {statistics.median(measured):7.1f} sentences/s   kit / this: {statistics.median(ratios):.2f} "
             f"({min(ratios):.2f}–{max(ratios):.2f})   BLEU {bleu:.2f}   {same} of {len(sources)} outputs as kit's"
         )
 

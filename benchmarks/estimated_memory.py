@@ -1,4 +1,4 @@
-"""Is the memory that `kit data` and `kit train --dry-run` estimate the memory that the training takes?
+"""Is the memory that `kit data` and `kit train --dry-run` estimate what training uses?
 
     python benchmarks/estimated_memory.py [RECIPE ...] [--steps 20] [--set key=value ...]
 
@@ -42,7 +42,7 @@ class Compared:
 
     @property
     def ratio_of_steps(self) -> float:
-        """The same of what steps and evaluations add."""
+        """The same ratio for what steps and evaluations add."""
         return (self.estimated - self.prepared) / max(1.0, self.measured - self.prepared)
 
     @property
@@ -75,7 +75,7 @@ def send_estimate(sender: Connection, recipe: str, overrides: list[str]) -> None
 
 
 def measure(recipe: str, overrides: list[str], folder: Path) -> float:
-    """The most memory that a training ever held, which the system knows."""
+    """The peak memory of a training, as the system counted it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "kit", "train", recipe, *overrides, "--output", str(folder)], env={**os.environ}
     )
@@ -108,11 +108,11 @@ def main() -> None:
     print("|---|---|---|---|---|---|")
     all_close = True
     for recipe in arguments.recipes or RECIPES:
-        found = compare(recipe, arguments.steps, arguments.set)
-        all_close &= found.is_close
-        cells = [f"{found.prepared:,.0f} MB", f"{found.estimated:,.0f} MB", f"{found.measured:,.0f} MB"]
+        compared = compare(recipe, arguments.steps, arguments.set)
+        all_close &= compared.is_close
+        cells = [f"{compared.prepared:,.0f} MB", f"{compared.estimated:,.0f} MB", f"{compared.measured:,.0f} MB"]
         print(
-            f"| {Path(recipe).stem} | {' | '.join(cells)} | {found.ratio:.2f} | {found.ratio_of_steps:.2f} |",
+            f"| {Path(recipe).stem} | {' | '.join(cells)} | {compared.ratio:.2f} | {compared.ratio_of_steps:.2f} |",
             flush=True,
         )
     sys.exit(not all_close)

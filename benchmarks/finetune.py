@@ -54,7 +54,7 @@ def with_kit(recipe: Recipe, folder: Path) -> Outcome:
 
 
 def with_trainer(sampling: str) -> Side:
-    """The same training by transformers' own loop, with its ways of making batches."""
+    """The same training by the `Trainer` of transformers, with its batches."""
 
     def run(recipe: Recipe, folder: Path) -> Outcome:
         set_seed(recipe.train.seed)
@@ -88,7 +88,7 @@ def with_trainer(sampling: str) -> Side:
             train_dataset=encoded["train"],
             eval_dataset=encoded["validation"],
             data_collator=DataCollatorWithPadding(tokenizer),
-            compute_metrics=lambda found: {"accuracy": float(np.mean(found[0].argmax(-1) == found[1]))},
+            compute_metrics=lambda output: {"accuracy": float(np.mean(output[0].argmax(-1) == output[1]))},
         )
         speed = trainer.train().metrics["train_samples_per_second"]
         return Outcome(speed, trainer.evaluate()["eval_accuracy"])
@@ -123,19 +123,19 @@ def main() -> None:
     }
     outcomes: dict[str, list[Outcome]] = {name: [] for name in sides}
     for seed in range(arguments.rounds):
-        for name, (side, own) in sides.items():
-            recipe = load_recipe("classification_sst2", [*shared, f"train.seed={seed}", *own])
+        for name, (side, changes) in sides.items():
+            recipe = load_recipe("classification_sst2", [*shared, f"train.seed={seed}", *changes])
             with tempfile.TemporaryDirectory() as folder:
                 outcomes[name].append(side(recipe, Path(folder) / "run"))
             last = outcomes[name][-1]
             print(f"round {seed + 1}, {name}: {last.examples_per_second:.1f} examples/s, accuracy {last.accuracy:.4f}")
 
     rows = []
-    for name, found in outcomes.items():
-        speeds = [one.examples_per_second for one in found]
-        reference = [one.examples_per_second for one in outcomes["Trainer"]]
+    for name, runs in outcomes.items():
+        speeds = [run.examples_per_second for run in runs]
+        reference = [run.examples_per_second for run in outcomes["Trainer"]]
         ratio = statistics.median(speed / stock for speed, stock in zip(speeds, reference, strict=True))
-        accuracy = statistics.mean(one.accuracy for one in found)
+        accuracy = statistics.mean(run.accuracy for run in runs)
         rows.append([name, f"{statistics.median(speeds):.1f}", f"{ratio:.2f}", f"{accuracy:.4f}"])
     print(table(["side", "examples/s", "times Trainer", "accuracy, mean"], rows))
     print(f"{torch.get_num_threads()} threads, torch {torch.__version__}")

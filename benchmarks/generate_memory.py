@@ -60,7 +60,7 @@ def make_lines(path: Path, count: int) -> None:
 
 
 def measure(model: Path, source: Path, output: Path) -> Measured:
-    """Translate a file in a process of its own, and ask the system for the most memory that it ever held."""
+    """Translate a file in a process of its own; its peak memory is what the system counted."""
     began = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "kit", "generate", model, source, "--output", output, "--num-beams", "1"],
@@ -89,14 +89,14 @@ def main() -> None:
             sys.exit("the model could not be made")
         make_lines(folder / "one.txt", 1)
         make_lines(folder / "many.txt", arguments.lines)
-        one = measure(folder / "model", folder / "one.txt", folder / "one.out")
+        reference = measure(folder / "model", folder / "one.txt", folder / "one.out")
         many = measure(folder / "model", folder / "many.txt", folder / "many.out")
         with (folder / "many.out").open("rb") as file:
             written = sum(1 for _ in file)
     if written != arguments.lines:
         sys.exit(f"{written:,} lines were written for {arguments.lines:,}")
-    above = many.peak_mb - one.peak_mb
-    print(f"one line: peak {one.peak_mb:,.0f} MB, {one.seconds:,.0f} s")
+    above = many.peak_mb - reference.peak_mb
+    print(f"one line: peak {reference.peak_mb:,.0f} MB, {reference.seconds:,.0f} s")
     print(f"{arguments.lines:,} lines: peak {many.peak_mb:,.0f} MB, {many.seconds:,.0f} s")
     print(f"above the model: {above:,.0f} MB (limit {arguments.limit:,.0f})")
     sys.exit(above > arguments.limit)

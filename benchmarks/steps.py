@@ -1,5 +1,5 @@
-"""What the benchmarks of training steps share: two sides in turn in one process, so that only their ratio means
-something, and the peak memory of each side in a process of its own."""
+"""What the benchmarks of training steps share: both sides take turns in one process, so that only the ratio of their
+times means something; the peak memory of each side is measured in a process of its own."""
 
 import argparse
 import multiprocessing
@@ -55,7 +55,7 @@ def compare(make_side: MakeSide, description: str | None) -> None:
         f"peak memory of the steps: kit {ours_peak:,.0f} MB, stock {stock_peak:,.0f} MB: "
         f"{stock_peak / ours_peak:.2f} times less"
     )
-    keep_freed_memory()  # as `kit train` does; the other side has the benefit, too
+    keep_freed_memory()  # as `kit train` does; the other side benefits, too
     sides = [make_side(True), make_side(False)]
     for side in sides:  # warm up
         side.step()
@@ -68,4 +68,4 @@ def compare(make_side: MakeSide, description: str | None) -> None:
 
 
 if __name__ == "__main__":
-    raise SystemExit("this is no benchmark of its own: see mlm_step.py and clm_step.py")
+    raise SystemExit("steps.py is not a benchmark: run mlm_step.py or clm_step.py")

@@ -141,7 +141,7 @@ def main() -> None:
         speeds = measure(prepared, folder, options.steps, options.rounds)
     kit_speed = speeds["kit"]
     for contender, values in speeds.items():
-        ratios = [mine / other for mine, other in zip(kit_speed, values, strict=True)]
+        ratios = [ours / other for ours, other in zip(kit_speed, values, strict=True)]
         print(
             f"{contender:28s} {statistics.median(values):8,.0f} target tokens/s   "
             f"kit / this: {statistics.median(ratios):.3f} ({min(ratios):.3f}–{max(ratios):.3f})"

@@ -1,5 +1,6 @@
 """The documentation as data: its code blocks, commands, links and inline code, each with file and line."""
 
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -65,6 +66,20 @@ def header(path: Path) -> Block:
     # what a command does stands behind it, after some space
     described = [re.sub(r"(?<=\S) {2,}(?=[^\s\\'\"-])(?!\S+=)", "  # ", line) for line in lines]
     return Block(path, 1, "bash", "\n".join(described) + "\n")
+
+
+def docstring(path: Path) -> Block:
+    """The commands in the docstring of a script, as a block of shell; what is in brackets is there to be typed."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    lines = [line.strip() for line in text.splitlines() if re.match(r" *python \S+\.py", line)]
+    return Block(path, 1, "bash", "\n".join(lines) + "\n")
+
+
+def shell_lines(block: Block) -> list[str]:
+    """The lines of a block of shell that run something, without comments; a continued line is one."""
+    text = block.text.replace("\\\n", " ")
+    plain = (re.sub(r"(^|\s)#\s.*$", "", line).strip() for line in text.splitlines())
+    return [re.sub(r"  +", " ", line) for line in plain if line]
 
 
 def commands(block: Block) -> Iterator[Command]:
