@@ -149,9 +149,9 @@ def test_every_malicious_folder_by_every_command(kind: str, command: str, check:
 
 
 @pytest.mark.parametrize("file", ["{secrets}/train.tsv", "../secrets/train.tsv", "{host}/train.csv", "train.csv"])
-@pytest.mark.parametrize("place", ["README.md", ".huggingface.yaml"])
+@pytest.mark.parametrize("card", ["README.md", ".huggingface.yaml"])
 def test_a_dataset_on_the_hub_names_no_file_elsewhere(
-    file: str, place: str, hub: HubServer, foreign: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    file: str, card: str, hub: HubServer, foreign: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The card of a dataset lists its data files, and `datasets` follows every path and address."""
     for name, value in {"HF_ENDPOINT": hub.address, "HF_HUB_OFFLINE": False, "HF_DATASETS_CACHE": tmp_path}.items():
@@ -163,8 +163,8 @@ def test_a_dataset_on_the_hub_names_no_file_elsewhere(
     configs = yaml.safe_dump(
         {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": named}]}]}
     )
-    content = f"---\n{configs}---\n" if place == "README.md" else configs
-    hub.put("mallory/data", {place: content.encode(), "train.csv": b"source,target\na,b\n"}, kind="dataset")
+    content = f"---\n{configs}---\n" if card == "README.md" else configs
+    hub.put("mallory/data", {card: content.encode(), "train.csv": b"source,target\na,b\n"}, kind="dataset")
     data = TranslationData(path="mallory/data")
     with observed() as touched:
         if file == "train.csv":

@@ -174,8 +174,8 @@ def commit_once(
                     "same command again"
                 ) from None
             if attempt == ATTEMPTS or not is_transient(error):
-                kept = "; files that have arrived are kept for the next attempt"
-                raise to_kit_error(error, f"{to.action}, and nothing was changed there{kept}") from None
+                action = f"{to.action}, and nothing was changed there; files that have arrived need not be sent again"
+                raise to_kit_error(error, action) from None
             wait_before_retry(error, attempt, report)
     raise AssertionError("the last attempt returns or raises")
 

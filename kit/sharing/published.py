@@ -21,6 +21,7 @@ PUBLISHED = (
     "vocab*.json", "vocab*.txt", "merges*.txt", "bpe.codes", "*.model", "*.spm", "chat_template.jinja",
     "README.md", "LICENSE*", "NOTICE*",
 )  # fmt: skip
+"""Files that kit, transformers and PEFT write. A list of what to leave out would publish every unforeseen file."""
 ALLOWED = {
     "": PUBLISHED,
     "additional_chat_templates": ("*.jinja",),
@@ -38,8 +39,8 @@ def own_code() -> dict[str, Path]:
 def collect_files(folder: Path, target: Path, allowed: Mapping[str, Sequence[str]] = ALLOWED) -> list[str]:
     """Copy the files of a folder that are published; returns a note for each file that is left out.
 
-    Code is taken from kit, whatever the folder has under its name: the push runs it. Weights are hard-linked if the
-    file system supports it. Raises HubError for a symbolic link to a place outside the folder.
+    Code is copied from kit, whatever the folder has under that name, because testing the folder runs it. Weights are
+    hard-linked if the file system supports it. Raises HubError for a symbolic link that leads out of the folder.
     """
     if (link := outside_link(folder)) is not None:
         raise HubError(f"{link} is a link to a place outside {folder}: replace it with its content, or remove it")
@@ -81,11 +82,11 @@ def remove_foreign_code(target: Path) -> list[str]:
     for file in sorted(target.rglob("*.json")):
         if file.name.endswith("_config.json") or file.name == "config.json":
             content = read_json(file, "a configuration")
-            kept = {key: value for key, value in content.items() if key not in CODE_KEYS or _is_own(value)}
-            if kept != content:
-                write_json(file, kept)
-                what = ", ".join(sorted(content.keys() - kept.keys()))
-                notes.append(f"left out: {what} of {file.relative_to(target).as_posix()}, which names code of others")
+            safe = {key: value for key, value in content.items() if key not in CODE_KEYS or _is_own(value)}
+            if safe != content:
+                write_json(file, safe)
+                keys = ", ".join(sorted(content.keys() - safe.keys()))
+                notes.append(f"left out: {keys} of {file.relative_to(target).as_posix()}, which names code of others")
     return notes
 
 
