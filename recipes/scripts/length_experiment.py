@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 
 from kit import DataError, KitError, load_recipe, train
 from kit.cards.markdown import table
-from kit.plots.curves import save_figure
+from kit.plots.saving import save_figure
 from kit.system.console import Reporter
 from kit.system.outputs import write_text
 
