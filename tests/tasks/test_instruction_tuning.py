@@ -19,10 +19,14 @@ from kit.data.batching.ragged import IGNORE_INDEX
 from kit.data.builtin import load_builtin
 from kit.data.builtin.date_instructions import KINDS
 from kit.data.builtin.dates import days_of_splits
+from kit.prediction.issues import LineIssues
+from kit.prediction.options import GenerateOptions
+from kit.pretrained.folder import ModelFolder
 from kit.recipe.base import Recipe
 from kit.runs.merge import merge
 from kit.runs.prepare import prepare
 from kit.runs.verify import verify
+from kit.tasks.instruction_tuning.inference import Answerer
 
 ROWS = [
     {"prompt": "say a", "answer": "a"},
@@ -148,6 +152,19 @@ def test_truncated_prompts_are_counted_in_the_figures(tmp_path: Path) -> None:
     run = train(tiny_recipe_of(tmp_path, rows, train={"max_steps": 1}), tmp_path / "run")
     saved = json.loads((run.folder / "results.json").read_text(encoding="utf-8"))
     assert [saved[split]["truncated"] for split in ("validation", "test")] == [1, 1]
+
+
+def test_long_prompts_get_the_same_answers_in_evaluation_and_from_generate(tmp_path: Path) -> None:
+    """Whatever the length of the reference, and with more new tokens than half of the positions."""
+    long = "say a dot or the end " * 4
+    rows = [*ROWS, {"prompt": long, "answer": "."}, {"prompt": long[::-1], "answer": "end " * 11}]
+    settings = {"max_new_tokens": 30, "metrics": ["exact_match"]}
+    run = train(tiny_recipe_of(tmp_path, rows, eval=settings), tmp_path / "run")
+    predicted = [row["prediction"] for row in predictions_of(run.folder)]
+    answerer = Answerer(ModelFolder.open(run.folder), GenerateOptions())
+    outputs = answerer.stream([row["prompt"] for row in rows], LineIssues())
+    assert [best.text for best, *_ in outputs] == predicted
+    assert max(map(len, predicted)) > 24
 
 
 def test_mistakes_are_reported(tmp_path: Path) -> None:

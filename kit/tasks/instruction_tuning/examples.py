@@ -25,6 +25,8 @@ class PromptExamples:
     pad: int
     truncated: int = 0
     """Number of examples that were truncated to the positions of the model."""
+    generation_prompts: RaggedTokens | None = None
+    """The prompts from which answers are generated, if they differ: a long answer leaves less room for its prompt."""
 
     def __len__(self) -> int:
         return len(self.prompts)
@@ -33,6 +35,11 @@ class PromptExamples:
     def lengths(self) -> np.ndarray:
         """The number of tokens that the model reads of each example: the last token is only predicted."""
         return self.prompts.lengths + self.answers.lengths - 1
+
+    @property
+    def alone(self) -> RaggedTokens:
+        """The prompts from which answers are generated."""
+        return self.prompts if self.generation_prompts is None else self.generation_prompts
 
     def select(self, indices: np.ndarray) -> "PromptExamples":
         return PromptExamples(self.prompts.select(indices), self.answers.select(indices), self.pad, self.truncated)
@@ -56,7 +63,7 @@ class PromptExamples:
 
     def prompt_batch(self, indices: np.ndarray) -> Batch:
         """The prompts alone, padded on the left, so that generation continues from the end of each."""
-        prompts = [self.prompts[i] for i in indices]
+        prompts = [self.alone[i] for i in indices]
         longest = max(map(len, prompts))
         missing = torch.tensor([[longest - len(ids)] for ids in prompts])  # (batch, 1)
         rows = [np.concatenate([np.full(longest - len(ids), self.pad), ids]) for ids in prompts]
@@ -86,7 +93,8 @@ def truncate_to_positions(examples: PromptExamples, limit: int | None, max_new_t
     """Truncate examples to `limit` positions, None for no limit; `truncated` of the result is their number.
 
     A prompt loses its beginning, so that its answer, or `max_new_tokens` of output, fits after it. An answer loses its
-    end only if it fills the positions alone. Raises RecipeError if there is no room for a prompt.
+    end only if it fills the positions alone. Answers are generated from prompts that leave room for `max_new_tokens`
+    only, as in `kit generate`. Raises RecipeError if there is no room for a prompt.
     """
     if limit is None:
         return examples
@@ -105,4 +113,5 @@ def truncate_to_positions(examples: PromptExamples, limit: int | None, max_new_t
     ]
     # the lengths are NumPy's, and so would be their sum, which JSON does not have
     count = int(np.count_nonzero(truncated))
-    return PromptExamples(RaggedTokens(prompts), RaggedTokens(answers), examples.pad, count)
+    alone = RaggedTokens(examples.prompts[i][-(limit - max_new_tokens) :] for i in range(len(examples)))
+    return PromptExamples(RaggedTokens(prompts), RaggedTokens(answers), examples.pad, count, alone)

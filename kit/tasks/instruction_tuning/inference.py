@@ -17,6 +17,10 @@ class Answerer(Completer):
     description: ClassVar[str] = "an instruction-tuned model"
     action: ClassVar[str] = "answered"
 
+    def default_new_tokens(self, saved: int | None) -> int:
+        # training has checked that it leaves room for a prompt, and evaluated with it
+        return super().default_new_tokens(saved) if saved is None else saved
+
     def encode(self, items: list[str]) -> list[Encoded[Prompt]]:
         encoded = super().encode(items)
         return [encode_blank(line) if BLANK.fullmatch(line) else e for line, e in zip(items, encoded, strict=True)]

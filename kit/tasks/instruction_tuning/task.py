@@ -182,7 +182,7 @@ class InstructionTuning(Task[PromptExamples, TaskState]):
                 for answer, ids in zip(answers, rows, strict=True)
             ]
 
-        lengths = examples.prompts.lengths[selected] + self.recipe.eval.max_new_tokens
+        lengths = examples.alone.lengths[selected] + self.recipe.eval.max_new_tokens
         return evaluator.outputs(lengths, lambda indices: examples.prompt_batch(selected[indices]), generate)
 
     def generation_config(self, tokenizer: PreTrainedTokenizerBase) -> GenerationConfig:

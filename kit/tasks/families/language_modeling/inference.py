@@ -42,8 +42,7 @@ class Completer(TextPredictor[Prompt]):
     def configure(self, options: GenerateOptions) -> None:
         super().configure(options)
         sampling = options.sampling_changes()
-        saved = self.model.generation_config.max_new_tokens or MAX_NEW_TOKENS
-        default = saved if self.positions is None else max(1, min(saved, self.positions // 2))
+        default = self.default_new_tokens(self.model.generation_config.max_new_tokens)
         chosen = {name: value for name, value in options.search_changes().items() if value is not None}
         settings = GenerationSettings(**{"max_new_tokens": default, **chosen, **sampling})
         if self.positions is not None and settings.max_new_tokens >= self.positions:
@@ -60,6 +59,11 @@ class Completer(TextPredictor[Prompt]):
         self.max_source_tokens = (
             MAX_SOURCE_TOKENS if self.positions is None else self.positions - settings.max_new_tokens
         )
+
+    def default_new_tokens(self, saved: int | None) -> int:
+        """The maximum number of new tokens that no option sets, from the one that was saved with the model."""
+        wanted = saved or MAX_NEW_TOKENS
+        return wanted if self.positions is None else max(1, min(wanted, self.positions // 2))
 
     def start(self) -> None:
         torch.manual_seed(self.settings.seed)
