@@ -26,6 +26,7 @@ from kit.data.report import SplitReport
 from kit.data.rows import to_dataset
 from kit.data.steps import RowSteps
 from kit.errors import DataError, DataMistakes, MissingDataError, NetworkError, did_you_mean
+from kit.hub.download import hide_bars_without_terminal
 from kit.hub.names import is_in_folder, looks_like_hub_id, one_line
 from kit.hub.retry import is_transient
 from kit.recipe.data import IN_MEMORY, TEXT_FILE_KEYS
@@ -162,11 +163,13 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
     has_extension = "/" not in data.path and re.fullmatch(r"\.[A-Za-z]{2,5}", path.suffix)
     if not looks_like_hub_id(data.path) or has_extension or file_extension(path) in EXTENSIONS:
         raise missing
-    from datasets import load_dataset
+    import datasets.utils
+    import huggingface_hub.utils
     from huggingface_hub.constants import is_offline_mode
 
     try:
-        return load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
+        with hide_bars_without_terminal(huggingface_hub.utils), hide_bars_without_terminal(datasets.utils):
+            return datasets.load_dataset(data.path, data.name, revision=data.revision, streaming=streaming)
     # datasets, fsspec and pyarrow raise dozens of types here; all mean that the data is unavailable
     except Exception as error:
         if is_in_folder(data.path) and (is_transient(error) or is_offline_mode()):

@@ -65,7 +65,7 @@ def download(ref: RepoRef) -> Path:
 
     Cached, so that within a process a name always means the same commit. Raises HubError or NetworkError.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import snapshot_download, utils
 
     action = f"there is no run or model folder {ref}, and it cannot be loaded from the Hub"
     commit = resolve_commit(ref, action)
@@ -82,7 +82,7 @@ def download(ref: RepoRef) -> Path:
     if unsafe := unsafe_paths(entry.path for entry in tree):
         raise HubError(f"{action}: its file name {unsafe[0]!r} leads out of its folder. Nothing was loaded")
     start = time.time()
-    with hide_bars_without_terminal():
+    with hide_bars_without_terminal(utils):
         folder = Path(with_retries(lambda: snapshot_download(ref.repo, revision=commit, **FILE_FILTERS), action))
     verify_downloads(ref.repo, tree, folder, start)
     return folder
@@ -172,18 +172,19 @@ def list_repo_files(repo: str, commit: str, action: str) -> "list[RepoFile]":
 
 
 @contextmanager
-def hide_bars_without_terminal() -> Iterator[None]:
-    """Disable huggingface_hub's progress bars unless stderr is a terminal: they would fill log files."""
-    from huggingface_hub.utils import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+def hide_bars_without_terminal(library: Any) -> Iterator[None]:
+    """Disable progress bars unless stderr is a terminal: they would fill log files.
 
-    hide = not sys.stderr.isatty() and not are_progress_bars_disabled()
+    `library` is huggingface_hub.utils or datasets.utils, which have the same switches.
+    """
+    hide = not sys.stderr.isatty() and not library.are_progress_bars_disabled()
     if hide:
-        disable_progress_bars()
+        library.disable_progress_bars()
     try:
         yield
     finally:
         if hide:
-            enable_progress_bars()
+            library.enable_progress_bars()
 
 
 def verify_downloads(repo: str, tree: "list[RepoFile]", folder: Path, since: float) -> None:

@@ -146,9 +146,11 @@ def commit_once(
     api: Any, to: Destination, operations: list[Any], parent: str, message: str, folder: Path, report: Report
 ) -> str:
     """Commit on top of `parent`, exactly once: before a second attempt, ask the Hub whether the first one arrived."""
+    from huggingface_hub import utils
+
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            with warnings.catch_warnings(record=True) as caught, hide_bars_without_terminal():
+            with warnings.catch_warnings(record=True) as caught, hide_bars_without_terminal(utils):
                 warnings.simplefilter("always")
                 commit = api.create_commit(
                     to.repo, operations, commit_message=message, repo_type=to.kind, parent_commit=parent

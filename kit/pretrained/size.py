@@ -43,5 +43,5 @@ def check_memory(skeleton: torch.nn.Module, dtype: torch.dtype) -> None:
         what = "weights and gradients" if copies == 2 else "weights"
         raise RecipeError(
             f"model: it would have {weights:,} parameters, whose {what} need {needed / GIGABYTE:,.0f} GB; this machine "
-            f"has {available / GIGABYTE:,.0f} GB. Make it smaller"
+            f"has {available / GIGABYTE:,.0f} GB. Set smaller sizes: `kit explain model` lists the keys"
         )

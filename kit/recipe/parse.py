@@ -128,7 +128,7 @@ def _open(source: RecipeSource) -> tuple[Document, bool]:
         raise RecipeError(
             f"{document.filename}: a recipe consists of sections (task:, model:, …); this is a list or text."
         )
-    return document, path in shipped_recipes().values()
+    return document, path.resolve() in shipped_recipes().values()
 
 
 def _use_rows(document: Document, recipes: Recipes, rows: Mapping[str, Any], is_shipped: bool) -> dict[Key, str]:

@@ -78,18 +78,20 @@ def train(
     if results is not None:
         if resolved.data.rows is not None:
             create_task(resolved).load_training_splits()  # raises DataError if these are not the rows of the run
-        reporter.print(f"{folder.path} holds the finished run; nothing was changed (use --output for a new one)")
+        for line in on_main(lambda: describe_finished(resolved, folder)):
+            reporter.print(line)
         return FinishedRun(folder.path, results, already_finished=True, rows=resolved.data.rows)
     with preserved_random_state(), folder.locked(accelerator.is_main_process):
         folder.check_shared()
+        for key, reason in request.recipe.dropped.items():
+            reporter.print(f"recipe: {key} is dropped: {reason}")
         prepared = prepare(resolved, on_main(folder.tokenizers), accelerator)
         if extends:
             reporter.print(on_main(lambda: check_length(resolved, folder, prepared.total_steps)))
         if accelerator.is_main_process:
             folder.start(prepared.recipe, prepared.tokenizers)
         wait_for_everyone()
-        dropped = [f"recipe: {key} is dropped: {reason}" for key, reason in request.recipe.dropped.items()]
-        for line in [*dropped, *prepared.summary(), describe_processes(accelerator)]:
+        for line in [*prepared.summary(), describe_processes(accelerator)]:
             reporter.print(line)
         loop = build_loop(prepared, folder, accelerator, reporter, check_callbacks(callbacks))
         try:
@@ -100,6 +102,14 @@ def train(
         finally:
             loop.release()
     return FinishedRun(folder.path, results, rows=resolved.data.rows)
+
+
+def describe_finished(recipe: Recipe, folder: RunFolder) -> list[str]:
+    """What is reported instead of training again."""
+    lines = [f"{folder.path} holds the finished run; nothing was changed (use --output for a new one)"]
+    if changed := [key for key in recipe.differences(folder.recipe()) if key.startswith("eval.")]:
+        lines.append(f"to evaluate it with another {', '.join(changed)}: kit eval {folder.path} {changed[0]}=…")
+    return lines
 
 
 def resolve_recipe(

@@ -113,7 +113,11 @@ def test_a_folder_of_another_recipe(kit_here: RunKit, refuses: Callable[..., str
     assert "keys that may change within a run: train.max_minutes" in message
     again = kit_here("train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine")
     assert again.returncode == 0
-    assert "holds the finished run; nothing was changed" in again.stderr
+    assert again.stderr == "mine holds the finished run; nothing was changed (use --output for a new one)\n"
+    evaluated = kit_here(
+        "train", tmp_path / "tiny.yaml", "train.max_steps=2", "--output", "mine", "--resume", "eval.num_beams=2"
+    )
+    assert evaluated.stderr.endswith("to evaluate it with another eval.num_beams: kit eval mine eval.num_beams=…\n")
 
 
 def test_a_folder_that_holds_something_else(refuses: Callable[..., str], tmp_path: Path) -> None:

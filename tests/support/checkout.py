@@ -19,7 +19,7 @@ SMALL: dict[str, dict[str, str]] = {
         "cnn_channels": "[4, 4, 8, 8]",
         "image_size": "32",
     },
-    "tokenizer": {"vocab_size": "400", "train_examples": "1000"},
+    "tokenizer": {"vocab_size": "600", "train_examples": "1000"},
     "data": {"validation_size": "16", "test_size": "16", "block_size": "64", "pair_passes": "1", "buffer_size": "64"},
     "train": {
         "max_steps": "6",

@@ -80,10 +80,10 @@ def squad(names: Iterable[str]) -> bytes:
     for name in names:
         paragraphs = []
         for row in questions([name], answerable=False):
-            answers = [{"text": row["answers"]["text"][0], "answer_start": row["answers"]["answer_start"][0]}]
-            impossible = not row["answers"]["text"]
-            asked = {"id": row["id"], "question": row["question"], "answers": [] if impossible else answers}
-            paragraphs.append({"context": row["context"], "qas": [{**asked, "is_impossible": impossible}]})
+            places = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
+            answers = [{"text": text, "answer_start": start} for text, start in places]
+            asked = {"id": row["id"], "question": row["question"], "answers": answers, "is_impossible": not answers}
+            paragraphs.append({"context": row["context"], "qas": [asked]})
         articles.append({"title": name, "paragraphs": paragraphs})
     return json.dumps({"version": "v2.0", "data": articles}).encode()
 
