@@ -8,12 +8,13 @@ that the model sees.
 """
 
 import argparse
+import sys
 from collections import Counter
 
 import numpy as np
 
-from kit import load_recipe
-from kit.errors import DataError, RecipeError
+from kit import DataError, KitError, RecipeError, load_recipe
+from kit.cards.markdown import table
 from kit.evaluation.metrics import compute_metrics
 from kit.recipe.model_settings import config_class
 from kit.tasks.captioning.images import Images, PixelReader
@@ -43,11 +44,13 @@ def nearest_indices(queries: Images, candidates: Images) -> list[int]:
     return nearest.tolist()
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("recipe")
-    parser.add_argument("overrides", nargs="*", metavar="key=value")
-    parser.add_argument("--split", default="test")
+def main(arguments: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        description="Baselines for a captioner: the most frequent and the nearest caption."
+    )
+    parser.add_argument("recipe", help="a recipe file, or the name of a shipped recipe")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes of the recipe")
+    parser.add_argument("--split", default="test", help="what to evaluate on [test]")
     options = parser.parse_args(arguments)
     recipe = load_recipe(options.recipe, options.overrides)
     if not isinstance(recipe, CaptioningRecipe) or recipe.model.type is None:
@@ -65,12 +68,15 @@ def main(arguments: list[str] | None = None) -> None:
         f'most frequent caption ("{frequent}", {count} times)': [frequent] * len(references),
         "caption of the nearest image": [captions[index][0] for index in nearest_indices(*images)],
     }
-    print(f"| {options.split}: {len(references)} images | {' | '.join(recipe.eval.metrics)} |")
-    print("|---" * (1 + len(recipe.eval.metrics)) + "|")
+    metrics, rows = recipe.eval.metrics, []
     for name, predictions in baselines.items():
-        values = compute_metrics(recipe.eval.metrics, predictions, references)
-        print(f"| {name} | {' | '.join(f'{values[metric]:.4g}' for metric in recipe.eval.metrics)} |")
+        figures = compute_metrics(metrics, predictions, references)
+        rows.append([name, *(figures[metric] for metric in metrics)])
+    print(table([f"{options.split}: {len(references)} images", *metrics], rows))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except KitError as error:
+        sys.exit(f"error: {error}")

@@ -40,9 +40,12 @@ def test_two_alternatives_on_the_command_line_are_rejected() -> None:
     ],
 )
 def test_keys_of_a_shipped_recipe_that_lose_their_meaning_are_dropped_with_a_note(
-    name: str, override: str, dropped: str, tmp_path: Path
+    name: str, override: str, dropped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = load_recipe(name, [override])
+    file = find_recipe(name)
+    monkeypatch.chdir(file.parent)
+    assert load_recipe(file.name, [override]).dropped == recipe.dropped  # as `kit train recipes/…/NAME.yaml`
     assert dropped in recipe.dropped
     assert dropped not in recipe.flat() or recipe.flat()[dropped] != load_recipe(name).flat()[dropped]
     # the same key is a mistake in a recipe of the user's own, and on the command line

@@ -269,7 +269,7 @@ def test_contradictory_recipes_are_rejected(folder: Path, override: str, message
 
 def test_baselines_share_the_images(folder: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     baselines = script("caption_baselines")
-    baselines.AT_ONCE = 7
+    baselines.BLOCK_SIZE = 7
     baselines.main([str(folder / "recipe.yaml"), "eval.metrics=[chrf]"])
     table = [line.strip("|").split("|") for line in capsys.readouterr().out.splitlines()]
 
