@@ -93,7 +93,7 @@ def read_repo_file(repo: str, name: str, repo_type: str, action: str) -> bytes |
 
     `action` is the beginning of error messages: what cannot be done. Raises HubError or NetworkError.
     """
-    from huggingface_hub import HfApi, RepoFile
+    from huggingface_hub import HfApi, RepoFile, utils
 
     api = HfApi()
     entries = with_retries(lambda: api.get_paths_info(repo, [name], repo_type=repo_type), action)
@@ -102,7 +102,7 @@ def read_repo_file(repo: str, name: str, repo_type: str, action: str) -> bytes |
         return None
     if file.size > _MAX_TEXT_SIZE:
         raise HubError(f"{action}: its {name} has {file.size:,} bytes, which is too large")
-    with hide_bars_without_terminal():
+    with hide_bars_without_terminal(utils):
         path = with_retries(lambda: api.hf_hub_download(repo, name, repo_type=repo_type), action)
     return Path(path).read_bytes()
 
