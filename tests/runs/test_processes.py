@@ -8,6 +8,7 @@ from support.recipes import NO_DROPOUT, write_recipe
 from support.runs import assert_same_weights, losses, results
 
 from kit import load_recipe, train
+from kit.runs.train import build_accelerator, describe_processes
 
 EXACT = ["train.dtype=float64", "eval.steps=0"]
 
@@ -48,10 +49,18 @@ def test_unconnected_processes_are_rejected(tmp_path: Path, tiny_recipe: Path, m
     from kit import RunError
 
     monkeypatch.setenv("WORLD_SIZE", "3")
-    with pytest.raises(RunError, match="3 processes were requested, but Accelerate runs 1"):
+    with pytest.raises(RunError, match=r"3 processes were requested, but Accelerate runs 1\. This machine has no GPU"):
         train(load_recipe(tiny_recipe), tmp_path / "run")
     monkeypatch.delenv("WORLD_SIZE")
     monkeypatch.setenv("ACCELERATE_USE_DEEPSPEED", "true")
     with pytest.raises(RunError, match="DeepSpeed is not supported"):
         train(load_recipe(tiny_recipe), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_single_process_of_accelerate_launch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`accelerate launch --cpu --num_processes 2` starts one process, without a word."""
+    accelerator = build_accelerator(load_recipe("dates_rnn"))
+    assert describe_processes(accelerator) == "processes: 1, on cpu"
+    monkeypatch.setenv("ACCELERATE_MIXED_PRECISION", "no")
+    assert "use `kit train … --processes N`" in describe_processes(accelerator)
