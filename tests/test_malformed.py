@@ -3,6 +3,7 @@
 `make soak` runs all of them, `make test` a few. A failure shows the seed and the command that repeat it.
 """
 
+import os
 import random
 import time
 from collections import Counter
@@ -42,6 +43,15 @@ def check(attempts: Iterable[Attempt], folder: Path, start: Callable[..., int] |
     return codes
 
 
+def check_all(kind: str, attempts: Iterable[Attempt], folder: Path, start: Callable[..., int] | None = None) -> None:
+    """Run all attempts, and print the exit codes and the duration on the terminal, also if there is no problem."""
+    began, cpu = time.monotonic(), os.times()
+    codes = check(attempts, folder, start)
+    spent = sum(os.times()[:4]) - sum(cpu[:4])
+    line = ", ".join(f"{count:,} with exit code {code}" for code, count in sorted(codes.items()))
+    print(f"\n{kind}: {line}; {time.monotonic() - began:,.0f} s, {spent:,.0f} s of CPU time")
+
+
 def test_some_malformed_inputs(trained: Path, tmp_path: Path) -> None:
     makers = (recipe_attempt, override_attempt, data_attempt)
     attempts = [make(seed) for make in makers for seed in range(6)]
@@ -75,17 +85,18 @@ def test_problems_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", COUNTS)
-def test_malformed_inputs(kind: str, runs: Runs, tmp_path: Path) -> None:
+def test_malformed_inputs(kind: str, runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     import_everything()
     make = {
         "recipes": recipe_attempt, "overrides": override_attempt, "data": data_attempt, "folders": runs.attempt,
         "inference": runs.inference_attempt, "odd values": odd_attempt, "verify and push": runs.slow_attempt,
     }[kind]  # fmt: skip
-    print(kind, check(map(make, range(COUNTS[kind])), tmp_path))
+    with capsys.disabled():
+        check_all(kind, map(make, range(COUNTS[kind])), tmp_path)
 
 
 @pytest.mark.soak
-def test_malformed_inputs_by_the_command_line(runs: Runs, tmp_path: Path) -> None:
+def test_malformed_inputs_by_the_command_line(runs: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Other seeds than those of the fork server, and slow commands among them."""
     makers = (
         recipe_attempt, override_attempt, data_attempt, runs.attempt, runs.inference_attempt, odd_attempt,
@@ -93,4 +104,5 @@ def test_malformed_inputs_by_the_command_line(runs: Runs, tmp_path: Path) -> Non
     )  # fmt: skip
     chance = random.Random(0)
     attempts = (chance.choice(makers)(10**6 + seed) for seed in range(BY_COMMAND_LINE))
-    print(check(attempts, tmp_path, start_kit))
+    with capsys.disabled():
+        check_all("command line", attempts, tmp_path, start_kit)
