@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -31,26 +30,27 @@ def masked_figures(
     def sums_of_examples(batch: Batch) -> tuple[list[dict[str, float]], list[Tensor | float]]:
         logits, pair_logits = objective.logits(batch)  # of the masked positions of all examples, in order
         masked = batch["labels"] != IGNORE_INDEX
-        labels, owners = batch["labels"][masked], masked.nonzero()[:, 0].cpu()
-        of_tokens = {
-            "loss": nn.functional.cross_entropy(logits, labels, reduction="none").cpu().double(),
-            "tokens": torch.ones(len(labels), dtype=torch.long),
-            "correct": (logits.argmax(-1) == labels).cpu().long(),
-            "unigram_loss": torch.from_numpy(surprise[labels.cpu().numpy()]),
-        }
-        sums = {
-            name: torch.zeros(len(masked), dtype=values.dtype).index_add_(0, owners, values)
-            for name, values in of_tokens.items()
+        labels, owners = batch["labels"][masked], masked.nonzero()[:, 0].cpu().numpy()
+        token_losses = nn.functional.cross_entropy(logits, labels, reduction="none").cpu().numpy()
+        correct, tokens = (logits.argmax(-1) == labels).cpu().numpy(), labels.cpu().numpy()
+        # added in float64 by NumPy: Apple GPUs have no tensors of that type
+        sums: dict[str, np.ndarray] = {
+            "loss": np.bincount(owners, token_losses, len(masked)),
+            "tokens": np.bincount(owners, minlength=len(masked)),
+            "correct": np.bincount(owners[correct], minlength=len(masked)),
+            "unigram_loss": np.bincount(owners, surprise[tokens], len(masked)),
         }
         if pair_logits is not None:
             order = batch["next_sentence_label"]
-            sums["pair_loss"] = nn.functional.cross_entropy(pair_logits, order, reduction="none")
-            sums["pair_correct"] = (pair_logits.argmax(-1) == order).long()
-            sums["pairs"] = torch.ones_like(order)
+            sums["pair_loss"] = nn.functional.cross_entropy(pair_logits, order, reduction="none").cpu().numpy()
+            sums["pair_correct"] = (pair_logits.argmax(-1) == order).long().cpu().numpy()
+            sums["pairs"] = np.ones(len(order), dtype=np.int64)
         rows = zip(*(values.tolist() for values in sums.values()), strict=True)
         # a sum in single precision hides last bits that depend on where the weights are in memory, so that an
         # evaluation of the saved model gives equal figures
-        return [dict(zip(sums, row, strict=True)) for row in rows], [sums[name].sum().float() for name in summed]
+        return [dict(zip(sums, row, strict=True)) for row in rows], [
+            float(np.float32(sums[name].sum())) for name in summed
+        ]
 
     objective.eval()
     rows, totals = evaluator.outputs_and_sums(examples.lengths, examples.evaluation_batch, sums_of_examples)
