@@ -118,3 +118,16 @@ def test_damaged_model_files_are_one_message(run: Path, kit_here: RunKit, name: 
         assert problem_of(done) == "", kind
         assert done.returncode == 2, kind
         assert str(run) in done.stderr
+
+
+@pytest.mark.parametrize("value", ["odd", None, [7]])
+def test_damaged_settings_of_a_forecaster_are_one_message(
+    value: object, run_of_task: Callable[[str], Path], tmp_path: Path, kit_here: RunKit
+) -> None:
+    run = Path(shutil.copytree(run_of_task("forecasting"), tmp_path / "run"))
+    file = run / "model" / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text(encoding="utf-8")), "forecasting": value}))
+    for command in (["eval", run], ["push", run, "owner/name", "--dry-run"]):
+        done = kit_here(*command)
+        assert done.returncode == 2, done.stderr
+        assert "config.json of the model has" in done.stderr

@@ -225,8 +225,6 @@ KINDS: dict[str, Callable[[Attack], None]] = {
     "YAML tags in the recipe": tags_in_recipe,
     "YAML tags in the card": tags_in_card,
     "other files of the tokenizer": other_files_of_the_tokenizer,
-    "an adapter of a local base": adapter_of("{secrets}"),
-    "an adapter of a base above": adapter_of("../secrets"),
     "an adapter of a base on another host": adapter_of("{host}/mallory/base"),
     "an adapter of a base with code": adapter_of("mallory/base"),
 }
@@ -238,8 +236,10 @@ ON_HUB: dict[str, Callable[[Attack], None]] = {
     "data on another host": in_recipe("data.path", "{host}/data.tsv"),
     "an absolute model": in_recipe("model.pretrained", "{secrets}"),
     "an absolute tokenizer": in_recipe("tokenizer.pretrained", "{secrets}"),
+    "an adapter of a local base": adapter_of("{secrets}"),
+    "an adapter of a base above": adapter_of("../secrets"),
 }
-"""Paths of this machine in a recipe: those of a local run are the user's own."""
+"""Paths of this machine: those in a local run are the user's own."""
 
 
 # ---- what is touched -------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 from kit.cards.markdown import code
 from kit.cards.tables import SPLITS, figures_of
 from kit.system.files import read_json
-from kit.tasks.forecasting.inference import SETTINGS
+from kit.tasks.forecasting.inference import SETTINGS, settings_of
 from kit.tasks.forecasting.recipe import ForecastingRecipe
 
 
@@ -19,7 +19,7 @@ def card_sections(
     figures = next((figures_of(results, split) for split in SPLITS if results.get(split)), {})
     config = run_folder / "model" / "config.json"
     sizes = read_json(config, "a model configuration") if config.is_file() else {}
-    settings = sizes.get(SETTINGS) or {}
+    settings = settings_of(sizes.get(SETTINGS, {}))
     note = (
         f"Errors are in the units of the data, over all {data.horizon} steps of the horizon; each step "
         "is predicted from the preceding predictions."

@@ -31,6 +31,16 @@ BATCH_SIZE = 256
 """Series in a batch of `kit predict`."""
 
 
+def settings_of(value: Any) -> dict[str, Any]:
+    """The `SETTINGS` of a trained forecaster. Raises RunError if they are missing or damaged."""
+    if not isinstance(value, dict):
+        raise RunError(
+            f"config.json of the model has {value!r} as {SETTINGS!r}, expected the columns and the history of its "
+            "series. Copy the folder again"
+        )
+    return value
+
+
 @dataclass(frozen=True)
 class Forecast:
     """The next values of a series."""

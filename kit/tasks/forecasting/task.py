@@ -37,7 +37,7 @@ from kit.tasks.forecasting.evaluation import (
     rounded_means,
 )
 from kit.tasks.forecasting.examples import Windows, windows_of
-from kit.tasks.forecasting.inference import SETTINGS, Forecaster, value_names
+from kit.tasks.forecasting.inference import SETTINGS, Forecaster, settings_of, value_names
 from kit.tasks.forecasting.objective import ForecastObjective, past_inputs
 from kit.tasks.forecasting.plots import errors_figure, forecast_figure
 from kit.tasks.forecasting.proofs import PROOFS
@@ -111,7 +111,7 @@ class Forecasting(Task[Windows, ForecastingState]):
         return ForecastingState(tokenizers, config, series["train"], validation, season)
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> ForecastingState:
-        data, settings = self.recipe.data, getattr(folder.config, SETTINGS)
+        data, settings = self.recipe.data, settings_of(getattr(folder.config, SETTINGS, None))
         season = settings.get("season") if data.season == "auto" else data.season
         state = ForecastingState(NoTokenizers(), folder.config, season=season)
         if data.calendar is not None and data.calendar != state.features:
