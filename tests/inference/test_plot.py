@@ -154,7 +154,8 @@ def maps_of(figure: Figure) -> np.ndarray:
 
 
 def title_of(figure: Figure) -> str:
-    return figure.texts[-1].get_text()
+    """The title, whose line breaks depend on the width of the figure."""
+    return " ".join(figure.texts[-1].get_text().split())
 
 
 def characters(text: str) -> list[str]:
@@ -277,7 +278,7 @@ def test_sequence_beyond_the_positions_is_truncated_with_a_note(
     short = run_of("transformer", max_position_embeddings=6)
     (path,) = plot(short, PlotOptions(sentence=SENTENCE))
     assert tokens_along(drawn[path])[1] == [*"3.␣Ap", "END"]
-    assert "truncated after 6 tokens" in title_of(drawn[path]).replace("\n", " ")
+    assert "truncated after 6 tokens" in title_of(drawn[path])
     attention = attention_by(short, "3", "2021-04-03")
     assert (len(attention.output), attention.truncated_at) == (6, 6)
     assert attention_by(short, "3", "20").truncated_at is None
