@@ -66,7 +66,7 @@ class Comparison:
     split: str
     examples: int
     unit: str
-    """What an example is: "example", or of language models "document", "block" or "pair"."""
+    """The name of what is resampled: "example", or for language models "document", "block" or "pair"."""
     samples: int
     seed: int
     runs: tuple[str, ...]

@@ -104,5 +104,5 @@ class Evaluator:
         return list(items) if self.processes == 1 else processes.gather(items)
 
     def on_main(self, compute: Callable[[], T]) -> T:
-        """What the main process computes, on every process."""
+        """Call a function in the main process only, and return its result in every process."""
         return compute() if self.processes == 1 else processes.on_main(compute)

@@ -34,7 +34,7 @@ documents has too few distinct samples for an interval of 95 %."""
 
 
 def loss_figures(sums: Mapping[str, float]) -> dict[str, float]:
-    """The figures of a language model from SUMS over its examples, those whose sums there are."""
+    """The figures of a language model from SUMS over its examples; a figure whose sums are missing is left out."""
     loss = sums["loss"] / sums["tokens"]
     figures = {"loss": loss, "perplexity": perplexity(loss)}
     if "bytes" in sums:
@@ -66,7 +66,7 @@ def resampled_figure(name: str, rows: Sequence[LossRow]) -> Statistics:
 
 
 def unit_of(rows: Sequence[LossRow]) -> str:
-    """What an example is: a document, a block or a pair."""
+    """The name of what each row holds the loss of: "document", "block" or "pair"."""
     return next(iter(rows[0]))
 
 

@@ -35,8 +35,8 @@ def read_predictions(file: Path) -> list[Row]:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise RunError(
-            f"{file} does not exist. Is {file.parent.parent} a run folder? "
-            f"Predictions are written at the end of `kit train` and by `kit eval`."
+            f"{file} does not exist. Is {file.parent.parent} the folder of a finished run, and {file.stem} one of its "
+            "splits? `kit train` writes predictions at its end, and `kit eval RUN --predictions FILE` writes others."
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise RunError(f"{file} cannot be read: {error}") from None
@@ -55,7 +55,10 @@ def read_predictions(file: Path) -> list[Row]:
             )
         rows.append(row)
     if not rows:
-        raise RunError(f"{file} is empty: it holds no predictions.")
+        raise RunError(
+            f"{file} is empty: the run was evaluated without predictions. Write them with `kit eval "
+            f"{file.parent.parent} --split {file.stem} 'eval.metrics=[NAME]' --predictions {file}`"
+        )
     return rows
 
 

@@ -26,13 +26,13 @@ DEFAULT_METRICS = ("bleu", "chrf", "exact_match")
 
 @dataclass(frozen=True)
 class Scorers:
-    """What the runs of a comparison are compared by."""
+    """The metrics of a comparison, each ready to be computed on any sample of its examples."""
 
     examples: int
     unit: str
-    """What an example is, in the singular."""
+    """The name of an example in the singular: "example", "document", "block" or "pair"."""
     by_metric: Mapping[str, Sequence[Scored]]
-    """Of each metric, that of every run, in the order of the runs."""
+    """By the name of each metric, one scorer per run, in the order of the runs."""
 
 
 def load_scorers(folders: Sequence[Path], split: str, metrics: Sequence[str]) -> Scorers:

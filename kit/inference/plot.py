@@ -119,7 +119,8 @@ def _predictor_figures(run: str | Path, opened: ModelFolder, options: PlotOption
 
 
 def _example_texts(run: str | Path, opened: ModelFolder) -> tuple[str, ...]:
-    """What the model of a run reads of the first prediction, without the special tokens that tokenizing adds again."""
+    """The text, or the pair of texts, that the model read for its first prediction, without special tokens, which
+    tokenizing adds again. Raises RunError if the run has no predictions."""
     folder = RunFolder(Path(run))
     if folder.recipe_file.is_file():
         task = create_task(folder.recipe())

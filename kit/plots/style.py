@@ -1,4 +1,4 @@
-"""What all figures with axes share."""
+"""Colors, resolution and the style of axes, shared by all figures."""
 
 from __future__ import annotations
 

@@ -44,9 +44,9 @@ class Predictor(ABC, Generic[I, U, O]):
     """What the engine needs to know of a model: how to encode items, and how to predict a batch of units."""
 
     noun: ClassVar[str] = "line"
-    """What messages call an item."""
+    """The name of an item in messages."""
     action: ClassVar[str] = "predicted"
-    """What is done to an item, in messages."""
+    """The verb for an item in messages, as a participle: "embedded", "captioned"."""
     empty: O
     """The output of a unit that failed, and of an item without units."""
     portion_size: int = PORTION_SIZE
@@ -92,7 +92,8 @@ class Predictor(ABC, Generic[I, U, O]):
         return self._stream(iter(items), issues, progress)
 
     def start(self) -> None:
-        """What happens before anything is read, such as setting a seed. Raises KitError for what cannot work."""
+        """Called once before the first item is read, to set a seed and check options. Raises KitError for options that
+        cannot work."""
         return None
 
     def _stream(

@@ -39,9 +39,9 @@ class RowPredictor(Predictor[I, U, O]):
         """A row with its prediction."""
 
     def csv_rows(self, item: I, output: O) -> Iterable[dict[str, Any]]:
-        """The same as rows of a csv file."""
+        """An item with its prediction as rows of a csv file: one row, unless a task writes several per item."""
         return [self.json_row(item, output)]
 
     def notes(self) -> list[str]:
-        """What is worth knowing about the file and its predictions, once all are made."""
+        """Messages about the file and its predictions, to be printed when all predictions are made."""
         return []

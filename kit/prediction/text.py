@@ -56,7 +56,7 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
     auto_class: ClassVar[Any]
     """The class of transformers that loads the model."""
     description: ClassVar[str]
-    """What messages call the model, such as "a translation model"."""
+    """The name of the model in messages, such as "a translation model"."""
     supported: ClassVar[frozenset[str]] = frozenset()
     """Fields of GenerateOptions that it supports, beside the common ones."""
     chats: ClassVar[bool] = False
@@ -115,7 +115,7 @@ class TextPredictor(Predictor[Any, U, list[Output]]):
         ]
 
     def notes(self) -> list[str]:
-        """What to report about the outputs."""
+        """Messages about the outputs, to be printed when all are written."""
         if not self.unknown_tokens:
             return []
         token = self.tokenizers.target.unk_token
