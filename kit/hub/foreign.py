@@ -31,8 +31,12 @@ def check_model_folder(folder: Path) -> None:
 def _check_shards(index: Path) -> None:
     """transformers joins the names of weight files to the folder, whatever they are."""
     names = _read(index).get("weight_map")
-    if isinstance(names, dict) and (outside := unsafe_paths(str(name) for name in names.values())):
+    files = [str(name) for name in names.values()] if isinstance(names, dict) else []
+    if outside := unsafe_paths(files):
         raise RunError(f"{index} names weights outside of its folder: {outside[0]!r}")
+    others = [name for name in files if not name.endswith(".safetensors")]
+    if others and index.name.endswith(".safetensors.index.json"):  # transformers would open them by their own format
+        raise RunError(f"{index} names weights that are not safetensors: {others[0]!r}")
 
 
 def _check_kernels(file: Path) -> None:
