@@ -23,7 +23,9 @@ def make_side(ours: bool) -> Side:
     """kit's step, or that of the stock class."""
     set_seed(0)
     model = GPT2LMHeadModel(
-        GPT2Config(vocab_size=VOCABULARY, n_embd=256, n_layer=4, n_head=4, n_positions=LENGTH)
+        GPT2Config(
+            vocab_size=VOCABULARY, n_embd=256, n_layer=4, n_head=4, n_positions=LENGTH, bos_token_id=0, eos_token_id=0
+        )
     ).train()
     random = np.random.default_rng(0)
     stream = random.integers(0, VOCABULARY, 64 * BLOCKS * LENGTH + 1)

@@ -30,9 +30,9 @@ NOISE = re.compile(
 )
 """What no command may print. Of the two remarks of transformers, one is about padding that an untrained model
 generates, and one about code of the Hub that a stock pipeline downloads."""
-LOUD = r"accelerate|(pipeline|Python block).*bert_nsp_tiny"
-"""Lines whose noise is not kit's: Accelerate prints where its processes ended, and a stock fill-mask pipeline which
-weights of a model for pairs it does not use."""
+LOUD = r"accelerate|(pipeline|Python block).*bert_nsp_tiny|(mlm_step|clm_step|finetune|against_trainer)\.py"
+"""Lines whose noise is not kit's: Accelerate prints where its processes ended, a stock fill-mask pipeline which weights
+of a model for pairs it does not use, and the stock side of a benchmark what it likes."""
 PRINTS = re.compile(r"\bkit (generate|predict|embed|chat|eval|compare|verify|data|runs|recipes|explain|doctor|copy)\b")
 """The commands whose result is on stdout unless a file is named for it."""
 
