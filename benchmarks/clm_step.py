@@ -29,7 +29,7 @@ def make_side(ours: bool) -> Side:
     ).train()
     random = np.random.default_rng(0)
     stream = random.integers(0, VOCABULARY, 64 * BLOCKS * LENGTH + 1)
-    examples = TextBlocks(CausalBlocks(stream, 0, LENGTH), words=0, bytes=0, separate=False)
+    examples = TextBlocks(CausalBlocks(stream, 0, LENGTH), np.zeros((1, 3), dtype=np.int64), separate=False)
 
     def batch() -> dict[str, torch.Tensor]:
         return examples.batch(random.choice(len(examples), BLOCKS))
