@@ -79,11 +79,8 @@ for command in (["recipes"], ["train", "dates_rnn", "train.max_steps=5", *{small
 
 
 @pytest.mark.parametrize("name", shipped_recipes())
-def test_every_shipped_recipe_loads_and_says_what_it_measured(name: str) -> None:
-    recipe = load_recipe(name)
-    assert recipe.measured
-    text = shipped_recipes()[name].read_text(encoding="utf-8")
-    assert re.match(r"# .+\n#   kit train recipes/\S+\.yaml", text), "a recipe begins with what it is and its command"
+def test_every_shipped_recipe_loads_and_has_figures(name: str) -> None:
+    assert load_recipe(name).measured
 
 
 def test_the_project_speaks_only_of_itself() -> None:

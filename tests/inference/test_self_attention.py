@@ -13,8 +13,8 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from kit import train
 from kit.errors import KitError
-from kit.inference import plot as module
 from kit.inference.plot import plot
+from kit.plots import saving
 from kit.prediction.options import PlotOptions
 
 
@@ -32,7 +32,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
     figures: dict[str, Figure] = {}
-    monkeypatch.setattr(module, "save_figure", lambda figure, path: figures.setdefault(path.name, figure) and path)
+    monkeypatch.setattr(saving, "save_figure", lambda figure, path: figures.setdefault(path.name, figure) and path)
     return figures
 
 

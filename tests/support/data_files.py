@@ -222,7 +222,8 @@ CASES |= {
         {
             "task": "instruction_tuning",
             "model": {**GPT, "n_positions": 64},
-            "data": {"path": "data", "prompt": "text", "answer": "label", "template": "{text} ->", "max_length": 32},
+            "data": {"path": "data", "prompt": "text", "answer": "label", "template": "{prompt} ->", "max_length": 32},
+            "eval": {"max_new_tokens": 8},
         },
         {f"{split}.jsonl": json_lines(*LABELED) for split in SPLITS},
     ),

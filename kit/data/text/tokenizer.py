@@ -140,7 +140,8 @@ class Tokenizers:
             yield ids[: ids.index(end)] if end in ids else ids
 
     def save(self, folder: str | Path) -> None:
-        """Write the tokenizer files into a model folder."""
+        """Write the tokenizer files into a model folder, in place of those that it has."""
+        (Path(folder) / TARGET_FILE).unlink(missing_ok=True)
         self.joined.save_pretrained(folder)
 
     @property
