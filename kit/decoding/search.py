@@ -44,6 +44,8 @@ def search(
         finally:
             model.set_attn_implementation(implementation)
     generation_config = settings.seq2seq_config(model)
+    if model.generation_config.max_length is not None:  # with two limits, transformers warns
+        generation_config.max_length, generation_config.max_new_tokens = generation_config.max_new_tokens + 1, None
     generation_config.return_dict_in_generate = True
     # kit's search returns neither: requesting them falls back to transformers
     generation_config.output_scores = generation_config.output_attentions = attention

@@ -31,8 +31,8 @@ class GenerationSettings:
     def seq2seq_config(self, model: PreTrainedModel) -> GenerationConfig:
         """The settings for an encoder-decoder, with the special, forced first and suppressed tokens of the model.
 
-        Other settings that a model was published with, such as `min_length` and `forced_eos_token_id`, are left out:
-        decoding would then be another one than the recipe describes.
+        `generate()` fills what is None here from `model.generation_config`, so a published model keeps its `min_length`
+        and penalties. A model in training has this as its `generation_config`, and searches as the recipe describes.
         """
         defaults = model.generation_config  # the model config does not always have all of these tokens
         forced = self.forced_bos_token_id
@@ -83,7 +83,9 @@ def saved_settings(model: PreTrainedModel, **changes: object) -> GenerationSetti
     Raises KitError if `max_new_tokens` exceeds the positions of the model.
     """
     saved, positions = model.generation_config, position_limit(model.config)
-    max_new_tokens = saved.max_new_tokens or GenerationSettings.max_new_tokens
+    max_new_tokens = saved.max_new_tokens or (saved.max_length or 0) - 1  # max_length counts the start token
+    if max_new_tokens < 1:
+        max_new_tokens = GenerationSettings.max_new_tokens
     defaults = {
         "num_beams": saved.num_beams or 1,
         "max_new_tokens": max_new_tokens if positions is None else min(max_new_tokens, positions),

@@ -1,9 +1,12 @@
 """Pretrained encoder-decoders are fine-tuned as their classes require: first tokens, frozen parts, prefixes, limits."""
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from accelerate import Accelerator
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,7 +17,9 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from kit import Translator, load_recipe, train
 from kit.data.text.languages import set_language_codes
 from kit.data.text.tokenizer import Tokenizers
+from kit.decoding.search import search
 from kit.errors import RecipeError
+from kit.prediction.options import GenerateOptions
 from kit.pretrained.export import export_model
 from kit.pretrained.positions import position_limit
 from kit.recipe.model import Seq2SeqTokenizerSection
@@ -22,6 +27,7 @@ from kit.runs.prepare import Prepared, prepare
 from kit.runs.verify import verify
 from kit.tasks.families.seq2seq.evaluation import evaluate_split
 from kit.training.objective import Seq2SeqObjective
+from kit.verify.generation import perturb_parameters
 
 
 @pytest.fixture(scope="module")
@@ -94,6 +100,33 @@ def test_only_required_tokens_of_published_generation_settings_remain(tmp_path: 
     assert (configs["marian"].forced_eos_token_id, configs["marian"].max_length) == (None, None)
     assert configs["bart"].forced_bos_token_id == 0
     assert (configs["bart"].forced_eos_token_id, configs["bart"].min_length) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "published",
+    [
+        {"min_length": 12, "max_length": 15, "num_beams": 3, "length_penalty": 2.0},
+        {"min_length": 9, "max_length": 20, "no_repeat_ngram_size": 2, "repetition_penalty": 1.5},
+        {"max_new_tokens": 5, "forced_eos_token_id": 2, "num_beams": 2},
+    ],
+    ids=lambda published: next(iter(published)),
+)
+def test_published_generation_settings_apply_to_the_published_model(
+    tmp_path: Path, published: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A `generation_config.json` that is not of kit: its lengths and penalties, too."""
+    family = FAMILIES["bart"]()
+    folder = replace(family, generation={**published, "forced_bos_token_id": 5}).save(tmp_path / "bart")
+    model = AutoModelForSeq2SeqLM.from_pretrained(folder)
+    with torch.no_grad():
+        perturb_parameters(model)  # random weights of the initial size repeat one token
+    inputs = family.tokenizer(["a", "the cat", "bcd efg hij klm"], padding=True, return_tensors="pt")
+    expected = model.generate(**inputs)[:, 1:].tolist()  # padded
+    outputs = search(model, dict(inputs), GenerateOptions().seq2seq_settings(model))
+    written = [hypotheses[0].tokens for hypotheses in outputs]
+    assert max(map(len, written)) == len(expected[0])
+    assert [padded[: len(tokens)] for padded, tokens in zip(expected, written, strict=True)] == written
+    assert caplog.text == ""
 
 
 def test_frozen_parameters_stay_frozen(tmp_path: Path, data: Path) -> None:
