@@ -183,7 +183,7 @@ def test_private_content_is_not_published(trained: Path, tmp_path: Path) -> None
     assert [path.name for path in (tmp_path / "target").iterdir()] == ["config.json"]
     (tmp_path / "secret.json").write_text("{}", encoding="utf-8")
     (source / "link.json").symlink_to(tmp_path / "secret.json")
-    with pytest.raises(HubError, match="is a link to a place outside"):
+    with pytest.raises(HubError, match="is a link to a path outside"):
         collect_files(source, tmp_path / "other")
     published = find_source(trained, [f"hub.tags=['see hf_{'x' * 30}']"])
     (tmp_path / "share").mkdir()

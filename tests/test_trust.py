@@ -246,7 +246,7 @@ def test_push_follows_no_link_out_of_a_run(run: Path, tmp_path: Path, kit_here: 
     (run / name).symlink_to(tmp_path / "elsewhere")
     done = kit_here("push", run, "tester/dates", "--dry-run")
     assert done.returncode == 2, done.stderr
-    assert f"{run / name} is a link to a place outside {run}" in done.stderr
+    assert f"{run / name} is a link to a path outside {run}" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -260,7 +260,7 @@ def test_resuming_follows_no_link_out_of_a_run(run: Path, tmp_path: Path, kit_he
     before = {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))}
     done = kit_here("train", run, "--resume")
     assert done.returncode == 2, done.stderr
-    assert f"{run / name} is a link to a place outside {run}" in done.stderr
+    assert f"{run / name} is a link to a path outside {run}" in done.stderr
     assert {path: path.stat().st_mtime_ns for path in (elsewhere, *elsewhere.rglob("*"))} == before
 
 

@@ -16,7 +16,7 @@ def escape(text: str) -> str:
     if len(text) > _MAX_TEXT_LENGTH:
         text = text[:_MAX_TEXT_LENGTH] + "…"
     # Character references such as &#124; are never parsed as markup (CommonMark, section 2.5). Between letters or
-    # digits, an underscore is no delimiter of emphasis (section 6.2): names such as exact_match stay as they are.
+    # digits, an underscore does not delimit emphasis (section 6.2): names such as exact_match stay as they are.
     return re.sub(r"[&<>|\\`*\[\]~$@]|(?<![^\W_])_|_(?![^\W_])", lambda match: f"&#{ord(match[0])};", text)
 
 

@@ -31,7 +31,7 @@ def recipes(
         typer.Option("--schema", help="Print the JSON schema of recipes, for validation and completion in editors."),
     ] = False,
 ) -> None:
-    """List the shipped recipes, or show all about one of them."""
+    """List the shipped recipes, or show everything about one of them."""
     from kit.recipe.catalog import list_recipes, recipe_row
     from kit.recipe.schema import recipe_schema
     from kit.system.json_files import to_json

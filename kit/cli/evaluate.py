@@ -18,9 +18,7 @@ MAX_SAMPLES = 1_000_000
 def evaluate(
     run: RunOrHub,
     overrides: Overrides = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split to evaluate on (default: test, or the only one there is).")
-    ] = None,
+    split: Annotated[str | None, typer.Option(help="Split to evaluate on (default: test, or the only split).")] = None,
     predictions: Annotated[Path | None, typer.Option(help="File to write predictions to, as JSON lines.")] = None,
     as_json: JsonOption = False,
     checkpoint: CheckpointOption = None,
@@ -61,7 +59,7 @@ def compare(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Run folders; the first is the baseline. With vs between them, the sides have several runs each.",
+            help="Run folders; the first is the baseline. With vs, each side can have several runs.",
         ),
     ],
     split: Annotated[str, typer.Option(help="Split whose predictions to compare.")] = "test",
@@ -107,7 +105,7 @@ def verify(
 ) -> None:
     """Prove the equivalences that you rely on, on your own model.
 
-    Such as: save = load, cache = no cache, beam search = exhaustive search.
+    For example: save = load, cache = no cache, beam search = exhaustive search.
     """
     from rich.console import Console
 

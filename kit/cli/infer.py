@@ -87,7 +87,7 @@ def generate(
 
     reporter = Reporter()
     if file is not None and not file.is_file():
-        raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit generate {run}`")
+        raise KitError(f"{file} does not exist: pass a text file, or pipe text into `kit generate {run}`")
     if scores and as_json:
         raise KitError("--scores has no effect with --json, which always has them. Leave it out")
     details = scores or n_best > 1
@@ -190,7 +190,7 @@ def predict(
     from kit.system.console import Reporter
 
     if not file.is_file():
-        raise KitError(f"{file} does not exist: give a file with the rows or series to predict")
+        raise KitError(f"{file} does not exist: pass a file with the rows or series to predict")
     with at_checkpoint(run, checkpoint) as source:
         predict_file(source, PredictOptions(file, tuple(overrides or ()), horizon, top_k), output, Reporter())
 
@@ -217,7 +217,7 @@ def plot(
 ) -> None:
     """Plot the curves, the errors and the attention of a run.
 
-    Options choose an input, and layers and heads of the attention of a run or of a pretrained model.
+    Options select the input, the layers and the heads of attention maps, of a run or of a pretrained model.
     """
     from kit.inference.plot import plot as plot_run
     from kit.prediction.options import PlotOptions

@@ -31,8 +31,8 @@ def push(
 ) -> None:
     """Push a run to the Hub, in one commit.
 
-    It gets the weights, the tokenizer, the code, the recipe, the card and the plots. Before the upload, a process
-    without kit loads the folder and must reproduce the outputs of the run.
+    The repository gets the weights, the tokenizer, the code, the recipe, the card and the plots. Before the upload, a
+    process without kit loads the folder and must reproduce the outputs of the run.
     """
     from kit.hub.upload import Destination
     from kit.sharing.push import preview

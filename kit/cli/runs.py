@@ -16,8 +16,8 @@ def runs(
 ) -> None:
     """List runs with their state, headline metric and age.
 
-    The last changed run is first. A run is running, finished, failed (with the reason) or unfinished: stopped, to be
-    continued with --resume.
+    The most recently changed run comes first. A run is running, finished, failed (with the reason) or unfinished:
+    stopped, and ready to continue with --resume.
     """
     from kit.runs.listing import lines, list_runs
     from kit.system.json_files import to_json

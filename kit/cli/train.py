@@ -45,7 +45,7 @@ def train(
     if dry_run:
         given = {"--output": output is not None, "--resume": resume, "--processes": processes > 1, "--shard": shard}
         for option in (option for option, is_given in given.items() if is_given):
-            raise KitError(f"{option} has no effect with --dry-run, which looks at one process. Leave it out")
+            raise KitError(f"{option} has no effect with --dry-run, which runs in one process. Leave it out")
         return _inspect(request.recipe)
     target = output_of(request, output)
     if processes > 1:
@@ -119,7 +119,7 @@ def data(
 ) -> None:
     """Inspect data, and print the command that trains on it.
 
-    Shows the format, the columns and the likely task, examples, labels, lengths, duplicates and overlaps; of a recipe,
+    Shows the format, the columns and the likely task, examples, labels, lengths, duplicates and overlaps; for a recipe,
     also the batches, and an estimate of time and memory.
     """
     from kit.recipe.catalog import recipe_exists

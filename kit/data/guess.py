@@ -104,8 +104,10 @@ def find_files(path: Path) -> DataFiles:
         if texts := texts_in(path):
             return DataFiles({"train": texts[0]}, path)
         raise DataError(
-            f"{path} has several files, and none is named as the training data: {', '.join(sorted(stems)[:8])}. "
-            "Name one train, such as train.csv; move those for training into a folder train; or give the path of one."
+            f"{path} has several files, and none of them is named as the training data: "
+            f"{', '.join(sorted(stems)[:8])}. "
+            "Name one of them train, such as train.csv; move the training files into a folder "
+            "named train; or pass the path of one file."
         )
     suffixes = parallel_suffixes(files[stems[roles["train"]]])
     used: dict[str, Any] = {}

@@ -176,7 +176,7 @@ def load_from_hub(data: "DataSection", path: Path, streaming: bool = False) -> A
             raise missing from None
         kind = NetworkError if is_transient(error) else MissingDataError
         raise kind(
-            f"data.path: there is no file or folder {path.absolute()}, and as a Hub id it could not be loaded: "
+            f"data.path: there is no file or folder {path.absolute()}, and it could not be loaded as a Hub id either: "
             f"{one_line(error)}"
         ) from error
 

@@ -100,7 +100,7 @@ def check_columns(shard: Shard, data: "DataSection", steps: RowSteps, report: Da
     rows.close()
     report.notes += [f"{count} of the first rows of train with {what}" for what, count in (+rows.flagged).items()]
     if not table.num_rows:
-        raise DataError(f"{shard.name} holds no rows.")
+        raise DataError(f"{shard.name} has no rows.")
     check_column_names(table, shard.name)
     name_columns(to_dataset(table), data, "train", report, steps.columns)
 

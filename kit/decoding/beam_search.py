@@ -140,7 +140,7 @@ class _Search:
         self.padding = self._padding_token(config)
 
     def _padding_token(self, config: GenerationConfig) -> int:
-        """The padding after the end. As in transformers, beam search replaces a PAD id of 0 by the end token."""
+        """The padding after the end. As in transformers, beam search replaces a PAD id of 0 with the end token."""
         pad = config._pad_token_tensor
         if self.ends is None or pad is None:
             return -1

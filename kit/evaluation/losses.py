@@ -77,7 +77,7 @@ def read_losses(file: Path) -> list[LossRow]:
         values = [row.get(name) for name in SUMS if name in (rows[0] if rows else row)]
         if not {"loss", "tokens"} <= row.keys() or not all(isinstance(value, int | float) for value in values):
             raise RunError(
-                f"{file}, line {number} holds no loss of an example: expected a JSON object with the numbers "
+                f"{file}, line {number} is not the loss of an example: expected a JSON object with the numbers "
                 f'"loss" and "tokens". The file is written at the end of `kit train`.'
             )
         rows.append(row)
@@ -99,7 +99,7 @@ def compared_figures(runs: Sequence[Sequence[LossRow]], names: Sequence[str] | N
             raise KitError(f"These language models cannot be compared by {name}. Choose from: {known}.")
         if name in PER_TOKEN and not same_tokens:
             raise KitError(
-                f"{name} is per token, and the tokenizers of these runs divide the text differently. Compare them by "
+                f"{name} is per token, and the tokenizers of these runs split the text differently. Compare them by "
                 "word_perplexity, byte_perplexity or bits_per_byte"
             )
     if names:

@@ -68,7 +68,9 @@ def _check_tokenizer_classes(folder: Path) -> None:
             if kind is None or isinstance(kind, DummyObject):  # unknown, or the stand-in for a missing package
                 continue
             if not (isinstance(kind, type) and issubclass(kind, PreTrainedTokenizerBase)):
-                raise RunError(f'{folder} names "{candidate}" as the class of its tokenizer, which is none')
+                raise RunError(
+                    f'{folder} names "{candidate}" as the class of its tokenizer, which is not a tokenizer class'
+                )
 
 
 def _read(file: Path) -> dict[str, Any]:

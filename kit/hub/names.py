@@ -35,7 +35,7 @@ def parse_repo_id(name: str | Path) -> RepoRef | None:
 
 
 def parse_foreign_repo_id(name: str | Path) -> RepoRef | None:
-    """Like `parse_repo_id`, for a name in a file of somebody else: files and folders of this machine do not count."""
+    """Like `parse_repo_id`, for a name in a file from someone else: files and folders of this machine do not count."""
     match = _REFERENCE.fullmatch(str(name))
     return None if match is None or ".." in str(name) else RepoRef(match["repo"], match["revision"])
 

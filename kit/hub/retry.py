@@ -88,7 +88,7 @@ def is_transient(error: BaseException) -> bool:
         return code in _TRANSIENT_STATUS
     return any(
         isinstance(cause, httpx2.TransportError | json.JSONDecodeError | ConnectionError)
-        or "Consistency check failed" in str(cause)  # of huggingface_hub, for a file of another size than announced
+        or "Consistency check failed" in str(cause)  # huggingface_hub: a file of unexpected size
         for cause in cause_chain(error)
     )
 

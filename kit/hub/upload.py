@@ -172,7 +172,7 @@ def commit_once(
                 return newest  # the commit arrived, only the answer was lost
             if newest != parent:
                 raise NetworkError(
-                    f"{to.repo} was changed by somebody else in the meantime; nothing of yours was written. Run the "
+                    f"{to.repo} was changed by someone else during the push; nothing was written. Run the "
                     "same command again"
                 ) from None
             if attempt == ATTEMPTS or not is_transient(error):

@@ -43,7 +43,7 @@ def chat_in_terminal(run: str | Path, options: GenerateOptions) -> None:
     """Chat with the model of a run through standard input and output."""
     predictor = text_predictor(run, options)
     if not predictor.chats:
-        raise RunError(f"{run} is no dialogue model: use `kit generate`")
+        raise RunError(f"{run} is not a dialogue model: use `kit generate`")
     check_standard_input()
     sys.stdout.reconfigure(encoding="utf-8", errors="replace")  # type: ignore[union-attr]
     if sys.stdin.isatty():

@@ -49,7 +49,7 @@ class Embedder(Predictor[str, TokenizedText, np.ndarray]):
         register_models()
         kind = AutoModel._model_mapping.get(type(folder.config), None)
         if kind is None or kind.main_input_name != "input_ids":
-            raise RunError(f"{name_or_path} reads no text, and has no vectors for it{other_command(folder)}")
+            raise RunError(f"{name_or_path} does not read text, so it cannot embed it{other_command(folder)}")
         self.model = load_for_inference(folder, AutoModel, device)
         if getattr(folder.config, "is_encoder_decoder", False) and hasattr(self.model, "decoder"):
             raise RunError(
@@ -111,7 +111,7 @@ def embed_file(
             f'--pooling: expected one of {", ".join(choices)}, got "{pooling}".{did_you_mean(pooling, choices)}'
         )
     if file is not None and not file.is_file():
-        raise KitError(f"{file} does not exist: give a text file, or pipe text into `kit embed {run}`")
+        raise KitError(f"{file} does not exist: pass a text file, or pipe text into `kit embed {run}`")
     if output is not None and output.suffix != ".npy":
         raise KitError(f"--output: {output} does not end in .npy, the only format of vectors")
     issues = LineIssues()

@@ -43,7 +43,7 @@ def plot(run: str | Path, options: PlotOptions, report: Callable[[str], None] = 
     if to_file and options.format is not None:
         raise KitError(f"--format has no effect with --output {output}, whose ending names the format. Leave it out")
     if to_file and kind in ("curves", "all"):
-        raise KitError(f"--output {output} is one file, but --kind {kind} has several figures: name a folder")
+        raise KitError(f"--output {output} is one file, but --kind {kind} has several plots: name a folder")
     is_run = (Path(run) / "recipe.yaml").is_file()
     saved_as = options.format or FORMATS[0]
     if kind == "curves":
@@ -60,7 +60,7 @@ def plot(run: str | Path, options: PlotOptions, report: Callable[[str], None] = 
     if not to_file:
         return save_figures(figures, folder, saved_as)
     if len(figures) > 1:
-        raise KitError(f"--output {output} is one file, but there are {len(figures)} figures: name a folder")
+        raise KitError(f"--output {output} is one file, but there are {len(figures)} plots: name a folder")
     assert output is not None
     return [save_figure(next(iter(figures.values())), output)]
 
@@ -112,7 +112,7 @@ def _predictor_figures(run: str | Path, opened: ModelFolder, options: PlotOption
             plotted = task.plot_examples(evaluated_split(folder, task), predictor)
         if not plotted:
             option = "--sentence" if "sentence" in predictor.plot_options else "--image"
-            raise RunError(f"{run} has no predictions or data to take an example from: give one with {option}")
+            raise RunError(f"{run} has no predictions or data to take an example from: pass one with {option}")
         return plotted
 
     return predictor.attention_figures(options, examples)
@@ -129,7 +129,7 @@ def _example_texts(run: str | Path, opened: ModelFolder) -> tuple[str, ...]:
             tokenizer = opened.tokenizer
             added = {*tokenizer.all_special_tokens} - {tokenizer.mask_token, tokenizer.unk_token}
             return tuple(re.sub("|".join(map(re.escape, added)) or "$", "", text) for text in texts)
-    raise RunError(f"{run} has no predictions to take an example from: give one with --sentence")
+    raise RunError(f"{run} has no predictions to take an example from: pass one with --sentence")
 
 
 def _check_output(output: Path, to_file: bool) -> None:

@@ -66,7 +66,7 @@ def question_windows(
     room = max_seq_len - length - tokenizer.num_special_tokens_to_add(pair=True)
     if room < 1:
         raise ValueError(
-            f"max_seq_len {max_seq_len} leaves no room for the text beside a question of {length} tokens: give a "
+            f"max_seq_len {max_seq_len} leaves no room for the text beside a question of {length} tokens: pass a "
             "larger max_seq_len or a smaller max_question_len"
         )
     question_first = tokenizer.padding_side == "right"
@@ -391,7 +391,7 @@ def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
 def _arguments(args: tuple[Any, ...], question: Any, context: Any) -> Any:
     """The example or examples that the arguments of a call describe. Raises ValueError if they describe none."""
     if args and (question is not None or context is not None):
-        raise ValueError(f"{TASK}: give question= and context=, or examples, not both")
+        raise ValueError(f"{TASK}: pass question= and context=, or examples, not both")
     if len(args) == 2 and all(isinstance(text, str) for text in args):
         question, context = args
     elif args:

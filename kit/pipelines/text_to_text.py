@@ -191,7 +191,7 @@ class TextToTextPipeline(Pipeline):
         """Raise ValueError if a tokenizer ends texts with a language code, from which the model starts its output."""
         if self._has_codes and ids[-1:] != [self.tokenizer.eos_token_id]:
             raise ValueError(
-                f"{self.task}: {type(self.tokenizer).__name__} puts the language code behind the text, as in "
+                f"{self.task}: {type(self.tokenizer).__name__} puts the language code after the text, as in "
                 "first-generation mBART, which this pipeline does not support. Use mBART-50, NLLB or M2M-100 (NLLB "
                 "without legacy_behaviour in tokenizer_config.json)"
             )

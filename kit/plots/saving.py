@@ -23,7 +23,7 @@ def save_figure(figure: Figure, path: Path) -> Path:
     """
     ending = path.suffix.lower().removeprefix(".") or "png"
     if ending not in FORMATS:
-        raise KitError(f"{path}: figures are written as {', '.join(FORMATS)}. Name a file with one of these endings")
+        raise KitError(f"{path}: plots are written as {', '.join(FORMATS)}. Name a file with one of these endings")
     path.parent.mkdir(parents=True, exist_ok=True)
     # the date would make every SVG and PDF another file
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(ending)

@@ -83,7 +83,7 @@ def open_bytes(path: Path | None) -> Iterator[IO[bytes]]:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
             yield stream  # type: ignore[misc]
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path} is not a whole gzip file: {error}") from None
+        raise DataError(f"{path} is not a complete gzip file: {error}") from None
 
 
 @contextmanager

@@ -205,7 +205,7 @@ def merge_adapter(model: PreTrainedModel, folder: str | Path) -> PreTrainedModel
         merged = adapted.merge_and_unload(safe_merge=True)
     except ValueError as error:  # peft found NaN
         raise RunError(
-            f"the adapter in {folder} cannot be merged, its weights are not finite numbers: {error}"
+            f"the adapter in {folder} cannot be merged: its weights are not finite numbers ({error})"
         ) from None
     check_finite(merged, f"the adapter in {folder} cannot be merged")
     return merged

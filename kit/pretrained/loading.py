@@ -69,7 +69,7 @@ def load_model(
 
 
 def check_weights(model: PreTrainedModel, loading: dict[str, Any], name: str) -> None:
-    """Raise RunError if weights have other shapes than the configuration gives, or if some are missing in a model that
+    """Raise RunError if weights have shapes that differ from the configuration, or if some are missing in a model that
     this class saved: transformers would initialize them at random, with a warning at most."""
     mismatched = sorted(key if isinstance(key, str) else key[0] for key in loading["mismatched_keys"])
     missing = sorted(loading["missing_keys"]) if architecture(model.config) == type(model).__name__ else []

@@ -24,7 +24,7 @@ def position_limit(config: Any) -> int | None:
     if limit is not None and config.model_type in OFFSET_POSITIONS:
         limit -= (config.pad_token_id or 0) + 1
     if limit is not None and limit < 1:
-        raise RecipeError(f"model.max_position_embeddings: a model with {limit} positions can read no text")
+        raise RecipeError(f"model.max_position_embeddings: a model with {limit} positions cannot read any text")
     return limit
 
 

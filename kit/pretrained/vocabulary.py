@@ -68,7 +68,8 @@ def check_end(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> N
     new, old = tokenizer.eos_token_id, getattr(config, "eos_token_id", None)
     if None not in (new, old) and new not in (old if isinstance(old, list) else [old]):
         raise RecipeError(
-            f"tokenizer.pretrained: its end token has the id {new}, and that of model.pretrained has {old}. Use the "
+            f"tokenizer.pretrained: its end token has the id {new}, but that of model.pretrained "
+            f"has the id {old}. Use the "
             "tokenizer that the model was trained with."
         )
 

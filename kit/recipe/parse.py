@@ -105,7 +105,7 @@ def plain_value(value: Any) -> Any:
 
 
 def is_loaded(source: RecipeSource) -> TypeGuard[Recipe]:
-    """Whether a recipe is loaded already, of whatever task."""
+    """Whether a recipe is already loaded, for any task."""
     return hasattr(source, "to_yaml")
 
 

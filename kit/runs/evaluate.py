@@ -26,7 +26,7 @@ from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe
 
 NAMES_OTHER_DATA = ("data.path", "data.name", "data.revision", "data.train")
-"""Keys whose override means other data than that of the run."""
+"""Keys whose override means different data from that of the run."""
 OF_ONE_PATH = ("name", "revision", "languages", "sizes")
 """Data keys that describe what is at `data.path`: with another path they are reset to their defaults."""
 

@@ -27,7 +27,7 @@ class FinishedRun:
     results: dict[str, Any]
     """All figures of the run, as results.json has them: `run.results["test"]["accuracy"]`."""
     already_finished: bool = False
-    """Whether the run was finished already, so that nothing was trained."""
+    """Whether the run was already finished, so that nothing was trained."""
     rows: Mapping[str, Dataset] | None = field(default=None, repr=False)
     """The rows of each split if the data came from Python; the run folder does not contain them."""
 

@@ -80,12 +80,10 @@ class RunFolder:
     def check_links(self) -> None:
         """Raise RunError if a link in the folder points out of it, or if an entry is no file, such as a named pipe.
 
-        A run from somebody else could otherwise make kit read, publish or overwrite any file of this machine.
+        A run from someone else could otherwise make kit read, publish or overwrite any file of this machine.
         """
         if not is_downloaded(self.path) and (link := outside_link(self.path)) is not None:
-            raise RunError(
-                f"{link} is a link to a place outside {self.path}: replace it with its content, or remove it"
-            )
+            raise RunError(f"{link} is a link to a path outside {self.path}: replace it with its content, or remove it")
         if problem := irregular_entry(self.path):
             raise RunError(f"{problem}: replace it with a file, or remove it")
 

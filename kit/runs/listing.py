@@ -62,7 +62,7 @@ def listed(path: Path) -> ListedRun:
     try:
         recipe = read_yaml(read_text(path / "recipe.yaml"), "recipe.yaml").value
         if not isinstance(recipe, dict):
-            raise RunError("recipe.yaml is no recipe")
+            raise RunError("recipe.yaml is not a recipe")
         metric, value, split, step = headline(path, recipe)
         state, problem = state_of(path)
         return ListedRun(path, recipe.get("task"), state, metric, value, split, step, changed, problem)

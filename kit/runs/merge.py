@@ -56,7 +56,7 @@ def merge_into(output: Path, run: str | Path) -> tuple[str, float, int]:
     register_models()
     folder = weights_dir(run)
     if adapter_config_file(folder) is None:
-        raise RunError(f"{run} holds no adapter: there is nothing to merge. Runs with a section peft do")
+        raise RunError(f"{run} has no adapter to merge. Only runs whose recipe has a section peft have one")
     adapted, merged = load_model(adapted_class(folder), folder).eval(), load_merged(folder).eval()
     tokenizers = Tokenizers.load(folder)
     texts = example_texts(Path(run))

@@ -186,7 +186,8 @@ def check_same_data(splits: Splits) -> None:
         changed = sorted(name for name in expected | fingerprints if expected.get(name) != fingerprints.get(name))
         if changed:
             raise RunError(
-                f"process {rank} has other data than process 0 ({', '.join(changed)}): copy the same files to every "
+                f"process {rank} has different data from process 0 ({', '.join(changed)}): copy "
+                "the same files to every "
                 "machine, or read them from a disk that all machines share"
             )
 

@@ -20,7 +20,7 @@ def verify(target: str | Path) -> list[Check]:
     folder = RunFolder.open(path) if path.is_dir() else None
     if folder is not None and (folder.model / "adapter_config.json").is_file():
         raise RunError(
-            f"{path} holds an adapter, and proofs are about plain models: `kit merge {path} --output FOLDER` makes "
+            f"{path} holds an adapter, and proofs need a plain model: `kit merge {path} --output FOLDER` creates "
             "one, and proves that it predicts the same"
         )
     if folder is not None and not (folder.model / "config.json").is_file():

@@ -63,7 +63,8 @@ def build_data_folder(source: Path, target: Path, repo: str) -> list[str]:
         rows_read = splits.get(_SPLIT_NAMES.get(split, split), ([], -1))[1]
         if rows_read != rows_expected:
             raise DataError(
-                f"{source}: {split} has {rows_expected} rows, but datasets reads {rows_read} from its form for the Hub"
+                f"{source}: {split} has {rows_expected} rows, but datasets reads {rows_read} from "
+                "the files prepared for the Hub"
             )
     write_data_card(source, target, repo, splits)
     check_secrets(target)

@@ -43,7 +43,7 @@ def collect_files(folder: Path, target: Path, allowed: Mapping[str, Sequence[str
     hard-linked if the file system supports it. Raises HubError for a symbolic link that leads out of the folder.
     """
     if (link := outside_link(folder)) is not None:
-        raise HubError(f"{link} is a link to a place outside {folder}: replace it with its content, or remove it")
+        raise HubError(f"{link} is a link to a path outside {folder}: replace it with its content, or remove it")
     code = own_code()
     notes = []
     for name in _file_names(folder):

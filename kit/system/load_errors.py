@@ -29,7 +29,7 @@ def one_line_errors(name: str | Path, file: str = "") -> Iterator[None]:
             raise
         if "trust_remote_code" in str(error):
             raise RunError(
-                f"{name} brings code of its own, which kit does not run. If you trust it, load it yourself "
+                f"{name} contains custom code, which kit does not run. If you trust it, load it yourself "
                 "with trust_remote_code=True and save it as a model that transformers knows"
             ) from None
         line, kind = first_line(error), type(error).__name__

@@ -141,7 +141,7 @@ def _move_folder(folder: Path, path: Path, option: str) -> None:
         os.rename(folder, path)
     except OSError as error:
         if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-            _check_new(path, option)  # somebody else created it in the meantime
+            _check_new(path, option)  # another process created it in the meantime
         if error.errno not in (errno.EXDEV, errno.EBUSY):
             raise
         for entry in folder.iterdir():  # an empty folder that is a mount point cannot be replaced
@@ -243,7 +243,7 @@ def _claimed(lock: Path, path: Path) -> Iterator[None]:
         if descriptor is None:
             os.close(opened)
     try:
-        os.ftruncate(descriptor, 0)  # what a killed process left is no part of the output
+        os.ftruncate(descriptor, 0)  # what a killed process left is not part of the output
         yield
     finally:
         os.close(descriptor)

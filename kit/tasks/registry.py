@@ -40,7 +40,7 @@ def register_task(name: str, location: str) -> None:
     several processes, register it in each of them.
     """
     if TASKS.get(name, location) != location:
-        raise ValueError(f"task {name!r} is registered already, as {TASKS[name]}")
+        raise ValueError(f"task {name!r} is already registered, as {TASKS[name]}")
     TASKS[name] = location
 
 

@@ -113,7 +113,8 @@ class CheckpointManager:
             )
         if None not in (self.frozen, saved := state.get("frozen")) and saved != self.frozen:
             raise RunError(
-                f"{checkpoint.folder} was trained with other frozen weights than {self.recipe.model.pretrained} has "
+                f"{checkpoint.folder} was trained with frozen weights that differ from those of "
+                f"{self.recipe.model.pretrained} "
                 "now. Restore those weights, or start a new run with another --output"
             )
         load_model_tensors(self.trained_objective.model, checkpoint.model(), checkpoint.folder)

@@ -48,7 +48,7 @@ class MetricsLog:
         }
 
     def _entries(self) -> Iterator[dict[str, Any]]:
-        """The entries of the file, without lines that are none."""
+        """The entries of the file, without the lines that are not entries."""
         for line in self.path.read_bytes().split(b"\n") if self.path.exists() else []:
             try:
                 entry = json.loads(line.decode("utf-8"))

@@ -53,7 +53,7 @@ def check(recipe: Recipe, accelerator: Accelerator) -> None:
         if _is_true(variable):
             raise RunError(f"{key} is not supported: set it to false in the Accelerate configuration")
     if processes == 1:
-        raise RunError("sharding divides the weights among processes, and there is one: add --processes 2 or more")
+        raise RunError("sharding splits the weights across processes, and there is only one: add --processes 2 or more")
     if train.micro_batches % processes:
         raise RunError(
             f"a step is computed in {train.micro_batches} parts (train.micro_batches), which {processes} processes "

@@ -104,7 +104,7 @@ def left_padding(subject: Subject) -> Outcome:
     return _padding(subject, left=True)
 
 
-@proof("cache", "one token after the other from the cache gives the logits of the whole target", is_seq2seq)
+@proof("cache", "decoding token by token with the cache gives the logits of the whole target", is_seq2seq)
 def cached_logits(subject: Subject) -> Outcome:
     model, inputs = subject.exact, subject.inputs()
     whole = logits_of(model, inputs)

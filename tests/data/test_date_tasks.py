@@ -144,7 +144,7 @@ def test_an_unreachable_size_is_reported(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr("kit.data.builtin.date_tasks.days_of_splits", lambda seed: few)
     available = len({style.write(day) for style in formats("de") for day in few["test"]})
     with pytest.raises(
-        DataError, match=rf"data\.sizes\.test: 999 rows requested, but .* hardly more than {available} for"
+        DataError, match=rf"data\.sizes\.test: 999 rows requested, but .* little more than {available} for"
     ):
         load_builtin("date_tags", languages=["de"], sizes={"train": 9, "validation": 9, "test": 999})
 

@@ -232,7 +232,7 @@ def test_a_missing_path_is_reported_with_where_kit_looked(tmp_path, monkeypatch)
     with pytest.raises(DataError) as caught:
         load_splits(TranslationData(path="org/corpus"))
     assert str(tmp_path / "org/corpus") in str(caught.value)
-    assert "as a Hub id it could not be loaded" in str(caught.value)
+    assert "it could not be loaded as a Hub id" in str(caught.value)
     assert "\n" not in str(caught.value)
     with pytest.raises(DataError, match=r'no built-in data set "dats"\. Did you mean "dates"\?'):
         load_splits(TranslationData(path="builtin:dats"))

@@ -130,7 +130,7 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
         ({"data": [3]}, r'a.json, article 1: expected an object with "title", got 3'),
         ({"data": []}, "a.json has no questions"),
         (changed(lambda article: article.pop("paragraphs") and None), r'article 1 \("Zoë"\): "paragraphs" is missing'),
-        (changed(lambda article: article.update(title=3)), 'article 1: "title" has another type than in SQuAD: 3'),
+        (changed(lambda article: article.update(title=3)), 'article 1: "title" has a different type than in SQuAD: 3'),
         (
             changed(lambda article: article["paragraphs"][0].pop("context") and None),
             'paragraph 1: "context" is missing',
@@ -140,10 +140,10 @@ def changed(change: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
             changed(lambda article: article["paragraphs"][0]["qas"].append(question("a"))),
             r'question 2: the id "a" is already used by article 1 \("Zoë"\), paragraph 1, question 1',
         ),
-        (squad(question("a", answer("Bo", "8"))), '"answer_start" has another type than in SQuAD: "8"'),  # type: ignore[arg-type]
-        (squad(question("a", answer("Bo", True))), '"answer_start" has another type than in SQuAD: true'),
-        (squad(question("a", is_impossible="no")), '"is_impossible" has another type than in SQuAD: "no"'),
-        (squad({"id": "a", "question": "?", "answers": {"text": "Bo"}}), '"answers" has another type than in SQuAD'),
+        (squad(question("a", answer("Bo", "8"))), '"answer_start" has a different type than in SQuAD: "8"'),  # type: ignore[arg-type]
+        (squad(question("a", answer("Bo", True))), '"answer_start" has a different type than in SQuAD: true'),
+        (squad(question("a", is_impossible="no")), '"is_impossible" has a different type than in SQuAD: "no"'),
+        (squad({"id": "a", "question": "?", "answers": {"text": "Bo"}}), '"answers" has a different type than in'),
     ],
 )
 def test_a_file_of_another_structure_is_rejected_with_the_location(tmp_path: Path, content: Any, message: str) -> None:

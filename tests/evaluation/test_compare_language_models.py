@@ -93,7 +93,7 @@ def test_other_texts_and_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="compare language models with language models only"):
         compare_runs([one, tmp_path / "text"])
     file = fewer / "losses" / "test.jsonl"
-    for broken, message in (('{"document": 1, "loss": "x", "tokens": 2}', "line 1 holds no loss"), ("", "is empty")):
+    for broken, message in (('{"document": 1, "loss": "x", "tokens": 2}', "line 1 is not the loss"), ("", "is empty")):
         file.write_text(broken)
         with pytest.raises(RunError, match=message):
             compare_runs([fewer, fewer])

@@ -143,9 +143,9 @@ def test_what_a_metric_must_not_return(result: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("name", "metric", "options", "message"),
     [
-        ("bleu", length_ratio, {}, '"bleu" is the name of a figure of kit'),
-        ("loss", length_ratio, {}, '"loss" is the name of a figure of kit'),
-        ("examples", length_ratio, {}, '"examples" is the name of a figure of kit'),
+        ("bleu", length_ratio, {}, '"bleu" is the name of a built-in figure'),
+        ("loss", length_ratio, {}, '"loss" is the name of a built-in figure'),
+        ("examples", length_ratio, {}, '"examples" is the name of a built-in figure'),
         ("my metric", length_ratio, {}, "letters, digits and underscores"),
         ("mine", "wer", {}, "'wer' is not a metric"),
         ("mine", length_ratio, {"kind": "texts"}, '"texts" is not a kind of metric.*Did you mean "text"'),

@@ -114,7 +114,7 @@ def test_ten_thousand_labels() -> None:
         ("f1_macro", ["a", "b"], ["a", float("nan")], {}, r"Reference 2 is missing \(nan\)"),
         ("accuracy", [0.5], [1], {}, "Prediction 1 is 0.5: a label is a text or a whole number"),
         ("accuracy", ["a"], ["jy"], {"labels": ["a", "joy"]}, 'Reference 1 has the label "jy".*Did you mean "joy"'),
-        ("f1", ["a", "b"], ["b", "b"], {}, "which label is positive: of a, b none is 1"),
+        ("f1", ["a", "b"], ["b", "b"], {}, "which label is positive: none of a, b is 1"),
         ("f1", ["a", "b"], ["b", "c"], {}, 'there are 3. Use "f1_macro"'),
         ("recall", [["a"], []], [["a"], ["b"]], {"positive": "a"}, "Prediction 2 has 0 labels"),
         ("matthews", [["a", "b"]], [["a"]], {}, "Prediction 1 has 2 labels, but matthews"),

@@ -128,7 +128,7 @@ def test_concurrent_commit_is_preserved(hub: HubServer, folder: Path) -> None:
         hub.put(NAME, {"config.json": b"[]"})
 
     hub.faults = [Fault("POST .*/commit/", status=500)]
-    with pytest.raises(NetworkError, match="changed by somebody else"):
+    with pytest.raises(NetworkError, match="changed by someone else"):
         upload(folder, Destination(NAME), "mine", commit_concurrently)
     assert repo_files(hub)["config.json"] == b"[]"
 

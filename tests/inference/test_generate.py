@@ -230,7 +230,7 @@ def test_a_broken_gzip_file_is_named(trained: Path, tmp_path: Path, kit_here: Ru
         (tmp_path / f"{number}.gz").write_bytes(data)
         done = kit_here("generate", trained, f"{number}.gz", "--max-new-tokens", "2", "--output", "out.txt")
         assert done.returncode == 2
-        assert f"{number}.gz is not a whole gzip file" in done.stderr
+        assert f"{number}.gz is not a complete gzip file" in done.stderr
         assert not (tmp_path / "out.txt").exists()
 
 

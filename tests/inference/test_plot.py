@@ -338,7 +338,7 @@ def test_bytes_are_read_as_text() -> None:
         ({"sentence": "a", "target": ""}, "the target is empty"),
         ({"target": "a"}, "--target needs --sentence"),
         ({"kind": "curves", "head": "1"}, "--head has no effect on --kind curves"),
-        ({"kind": "all", "output": Path("a.png")}, "--kind all has several figures: name a folder"),
+        ({"kind": "all", "output": Path("a.png")}, "--kind all has several plots: name a folder"),
         ({"sentence": "a", "output": Path("a.gif")}, "a.gif: name a file that ends in .png, .svg, .pdf, or a folder"),
         ({"sentence": "a", "target_language": "fr"}, 'cannot translate into "fr"'),
     ],
@@ -393,7 +393,7 @@ def test_an_unfinished_run_has_curves_only(run_of: Callable[..., Path], kit_here
 def test_a_model_folder_needs_a_sentence(rnn: Path, kit_here: RunKit, tmp_path: Path) -> None:
     done = kit_here("plot", rnn / "model")
     assert done.returncode == 2
-    assert "give one with --sentence" in done.stderr
+    assert "pass one with --sentence" in done.stderr
     done = kit_here("plot", rnn / "model", "--sentence", SENTENCE, "--output", "one/map.PNG")
     assert done.stdout.splitlines() == ["one/map.PNG"]
     assert (tmp_path / "one" / "map.PNG").read_bytes()[:4] == b"\x89PNG"

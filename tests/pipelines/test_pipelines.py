@@ -235,7 +235,7 @@ def test_language_codes_of_pretrained_models(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("task", ["translation", "translation_de_DE_to_ro_RO", "summarization", "text2text-generation"])
 def test_codes_behind_the_text_are_rejected(task: str, tmp_path: Path) -> None:
     folder = mbart().save(tmp_path / "model")
-    with pytest.raises(ValueError, match=r"MBartTokenizer puts the language code behind the text.* Use mBART-50, NLLB"):
+    with pytest.raises(ValueError, match=r"MBartTokenizer puts the language code after the text.* Use mBART-50, NLLB"):
         pipeline(task, model=folder)
 
 
@@ -252,7 +252,7 @@ def test_code_appended_with_the_first_language_is_rejected(tmp_path: Path) -> No
         )
 
     pipe.tokenizer.set_src_lang_special_tokens = behind
-    with pytest.raises(ValueError, match="puts the language code behind the text"):
+    with pytest.raises(ValueError, match="puts the language code after the text"):
         pipe("ja", src_lang="de_DE", tgt_lang="en_XX")
 
 

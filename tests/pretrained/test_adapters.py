@@ -221,7 +221,7 @@ def test_run_does_not_resume_with_another_base_model(workspace: Path, monkeypatc
     with torch.no_grad():
         model.bert.embeddings.word_embeddings.weight[5] += 1e-3
     model.save_pretrained(base.folder / "model")
-    with pytest.raises(RunError, match="other frozen weights"):
+    with pytest.raises(RunError, match="frozen weights that differ"):
         train(adapter_recipe, workspace / "moved", resume=True)
 
 
@@ -236,7 +236,7 @@ def test_training_continues_from_an_adapter_as_from_its_merged_model(workspace: 
         assert torch.equal(first[1], second[1]), first[0]
     with pytest.raises(RecipeError, match=r"is an adapter, but a new adapter needs a plain model.*kit merge"):
         prepare(adapted(workspace, model={"pretrained": str(runs["lora"])}))
-    with pytest.raises(RunError, match="holds no adapter"):
+    with pytest.raises(RunError, match="has no adapter to merge"):
         merge(workspace / "plain", workspace / "again")
     spoiled = Path(shutil.copytree(runs["lora"], workspace / "spoiled"))
     file = spoiled / "model" / "adapter_model.safetensors"

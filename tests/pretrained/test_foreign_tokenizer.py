@@ -136,7 +136,7 @@ def test_a_model_without_a_tokenizer_is_compared_by_its_end_token(tmp_path: Path
     tokenizer = AutoTokenizer.from_pretrained(pretrained)
     tokenizer.eos_token = "<pad>"
     tokenizer.save_pretrained(tmp_path / "other")
-    with pytest.raises(RecipeError, match=r"its end token has the id 1, and that of model\.pretrained has 2"):
+    with pytest.raises(RecipeError, match=r"its end token has the id 1, but that of model\.pretrained has the id 2"):
         prepared(tmp_path, "causal_lm", tmp_path / "bare", tmp_path / "other")
 
 

@@ -58,7 +58,7 @@ def test_processes_with_different_data_fail_before_the_first_step(tmp_path: Path
     recipe = load_recipe(write_recipe(tmp_path, "classification"), ["train.micro_batches=2"])
     in_processes(2, train_on_other_data, recipe, tmp_path)
     for message in messages(tmp_path):
-        assert "process 1 has other data" in message
+        assert "process 1 has different data" in message
         assert "train" in message
         assert message.endswith("steps: []")
 

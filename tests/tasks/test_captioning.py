@@ -198,7 +198,7 @@ def test_plots_of_a_captioner(kit_here, run: Path, folder: Path, tmp_path: Path)
     assert (tmp_path / "map.png").read_bytes().startswith(b"\x89PNG")
     done = kit_here("plot", run, "--output", "maps.png")
     assert done.returncode == 2
-    assert "--output maps.png is one file, but there are 3 figures: name a folder" in done.stderr
+    assert "--output maps.png is one file, but there are 3 plots: name a folder" in done.stderr
     assert not (tmp_path / "maps.png").exists()
     done = kit_here("plot", run, "--output", "all")
     assert done.returncode == 0, done.stderr

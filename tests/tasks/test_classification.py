@@ -176,9 +176,9 @@ def test_labels_that_are_not_a_number_are_dropped_and_counted(tmp_path: Path) ->
             {"problem_type": "multi_label_classification"},
             "expected a list of labels",
         ),
-        (ROWS, {"label_names": ["x", "z"]}, 'row 2: the label "y" is none of the 2 labels'),
+        (ROWS, {"label_names": ["x", "z"]}, 'row 2: the label "y" is not one of the 2 labels'),
         (ROWS, {"label": "lable"}, 'data.label: .* has no column "lable"'),
-        (ROWS, {"class_weights": {"w": 2.0}}, 'data.class_weights: "w" is none of the labels'),
+        (ROWS, {"class_weights": {"w": 2.0}}, 'data.class_weights: "w" is not one of the labels'),
         (
             ROWS,
             {"max_length": 65},

@@ -326,7 +326,7 @@ def test_line_without_a_json_list_is_one_turn() -> None:
 def test_chat_rejects_other_models(trained: Path, kit_here: Any) -> None:
     refused = kit_here("chat", trained)
     assert refused.returncode == 2
-    assert "is no dialogue model" in refused.stderr
+    assert "is not a dialogue model" in refused.stderr
 
 
 PROGRAM = """

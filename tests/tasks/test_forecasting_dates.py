@@ -76,7 +76,7 @@ def test_times_with_an_offset_are_in_utc(tmp_path: Path) -> None:
     ("row", "cell", "message"),
     [
         (3, "", "step 4: the date is missing"),
-        (3, "12/31/2024", "step 4 is no date: '12/31/2024'. Use 2024-12-31 or 2024-12-31T18:00"),
+        (3, "12/31/2024", "step 4 is not a date: '12/31/2024'. Use 2024-12-31 or 2024-12-31T18:00"),
         (3, str(HOURS[2]), "step 4: the date 2024-02-28 02:00:00 is not after 2024-02-28 02:00:00"),
         (3, str(HOURS[1]), "Sort the rows of each series by date"),
         (3, "2024-02-28T03:00+00:00", "step 4: the date 2024-02-28T03:00+00:00 has a UTC offset, unlike"),

@@ -122,7 +122,7 @@ def test_a_layer_that_shares_weights_stays_with_the_whole(tied: bool) -> None:
         (["train.mixed_precision=fp16"], 2, {}, "fp16 does not work with sharding"),
         (["model={pretrained: x/y}", "tokenizer={}", "peft.method=lora"], 2, {}, "peft does not work with sharding"),
         (["train.micro_batches=3"], 2, {}, "a step is computed in 3 parts .* use a multiple of 2"),
-        ([], 1, {}, "there is one: add --processes 2"),
+        ([], 1, {}, "there is only one: add --processes 2"),
         ([], 2, {"FSDP_VERSION": "1"}, "fsdp_version: 2"),
         ([], 2, {"FSDP_OFFLOAD_PARAMS": "true"}, "fsdp_offload_params is not supported"),
     ],

@@ -29,7 +29,7 @@ from kit.errors import DataError
 
 DEFAULT_SIZES = {"train": 10_000, "validation": 1_000, "test": 2_000}
 
-LETTERS = {"d": "day", "ML": "month", "Ec": "weekday", "y": "year"}  # an era (G) is no part of the year
+LETTERS = {"d": "day", "ML": "month", "Ec": "weekday", "y": "year"}  # an era (G) is not part of the year
 KINDS = {PART_OF_FIELD[letter]: kind for letters, kind in LETTERS.items() for letter in letters}
 
 PEOPLE = (
@@ -211,7 +211,7 @@ def fill(make: Callable[[int], Row | None], size: int, name: str, split: str) ->
             failed = 0
         elif (failed := failed + 1) == 1000:
             raise DataError(
-                f"data.sizes.{split}: {size} rows requested, but builtin:{name} has hardly more than {len(rows)} for "
+                f"data.sizes.{split}: {size} rows requested, but builtin:{name} has little more than {len(rows)} for "
                 "this split and these languages. Request fewer rows, or more languages."
             )
     return list(rows.values())

@@ -21,7 +21,8 @@ def check_expansion(path: Path, size: int) -> None:
     if size > ALWAYS_ALLOWED and size > MAX_RATIO * stored:
         raise DataError(
             f"{path} decompresses to {size / 1e6:,.0f} MB or more, over {MAX_RATIO} times its {stored / 1e6:,.1f} MB. "
-            "Data compresses less: the file is corrupt or made to fill the memory. Decompress it yourself if it is not."
+            "Real data does not compress that well: the file is corrupt, or made to exhaust "
+            "memory. If you trust it, decompress it yourself."
         )
 
 

@@ -133,7 +133,7 @@ def read_shards(shards: Sequence[ShardFiles], layout: Layout) -> FileTable:
     for shard, file in zip(tables[1:], shards[1:], strict=True):
         if shard.table.schema.metadata != tables[0].table.schema.metadata:
             raise DataError(
-                f"{shards[0]} and {file} name their class labels differently: write them again with the same."
+                f"{shards[0]} and {file} name their class labels differently: write them again with the same names."
             )
     try:
         table = pa.concat_tables([shard.table for shard in tables], promote_options="permissive")

@@ -52,7 +52,8 @@ def guess_encoding(path: Path) -> str:
         # reading a compressed file reports what it is
         if not head.startswith(GZIP) and sum(head.count(byte) for byte in CONTROLS) > len(head) // 100:
             raise DataError(
-                f"{path} is not text: it holds bytes that no encoding of text has. If it is compressed or of another "
+                f"{path} is not text: it contains bytes that occur in no text encoding. If it is "
+                "compressed or of another "
                 "format, its name must end accordingly, such as .gz or .parquet."
             ) from None
         return "cp1252"

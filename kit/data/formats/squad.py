@@ -141,7 +141,7 @@ class SquadParser:
         value = parent[key]
         # In Python, booleans are integers.
         if not isinstance(value, kind) or (isinstance(value, bool) and kind in (int, (str, int))):
-            raise DataError(f'{where}: "{key}" has another type than in SQuAD: {json.dumps(value)[:40]}.')
+            raise DataError(f'{where}: "{key}" has a different type than in SQuAD: {json.dumps(value)[:40]}.')
         return value
 
 

@@ -121,7 +121,7 @@ class Tokenizers:
         return {} if first is None else {"forced_bos_token_id": first}
 
     def decode(self, sequences: Iterable[Sequence[int]]) -> list[str]:
-        """The text of each sequence of target ids up to the first EOS, without special tokens but the unknown one.
+        """The text of each sequence of target ids up to the first EOS, without special tokens except the unknown token.
 
         The decoder start token must be removed first, since many models start with EOS.
         """
@@ -326,7 +326,8 @@ def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
         raise
     except Exception as error:
         raise RecipeError(
-            f'tokenizer.pretrained: there is no folder "{name_or_path}", and as a Hub id it could not be loaded: '
+            f'tokenizer.pretrained: there is no folder "{name_or_path}", and it could not be '
+            "loaded as a Hub id either: "
             f"{redact(one_line(error))}"
         ) from error
     for candidate in (folder, folder / "model"):
@@ -334,5 +335,5 @@ def load_pretrained_tokenizers(name_or_path: str) -> Tokenizers:
             return Tokenizers.load(candidate)
     raise RunError(
         f'"{name_or_path}" contains no tokenizer: expected tokenizer_config.json in it or in its folder "model". '
-        "Give a model folder, the folder of a finished run, or a Hub id."
+        "Pass a model folder, the folder of a finished run, or a Hub id."
     )

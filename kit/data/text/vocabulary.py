@@ -1,4 +1,4 @@
-"""Training of vocabularies: how each kind of tokenizer splits text into tokens, and learns which there are.
+"""Training of vocabularies: how each kind of tokenizer splits text into tokens, and how it learns its vocabulary.
 
 All kinds except `char` and `byte_bpe` mark the start of a word with "▁" and split off punctuation and symbols, so that
 "(word)," and "word" share a token and decoding restores all spaces. Such text cannot contain "▁" itself (it becomes

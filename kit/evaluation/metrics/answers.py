@@ -41,7 +41,7 @@ def squad_f1(
     If some questions are unanswerable, the result also has the score of those with an answer (`has_answer`), of those
     without (`no_answer`), and of always predicting none (`always_null`). With null scores, `best` and `best_threshold`
     are the best score that a threshold reaches on these examples, and that threshold. `null_threshold` replaces
-    predictions with a greater null score by the empty text: choose it on other data than it is evaluated on.
+    predictions with a greater null score by the empty text: choose it on data that is not evaluated.
     """
     return _score(predictions, references, null_threshold, answer_f1)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # the registry imports this file, and a recipe is checked wit
 class Statistics:
     """A metric as rows that add up: the score of any subset of the examples follows from the sum of their rows.
 
-    Corpus BLEU is no mean of sentence scores, but a function of summed n-gram counts. With the counts of each example
-    at hand, the paired bootstrap scores a resampled corpus without reading a text again.
+    Corpus BLEU is not a mean of sentence scores, but a function of summed n-gram counts. With the counts of each
+    example at hand, the paired bootstrap scores a resampled corpus without reading a text again.
     """
 
     rows: np.ndarray

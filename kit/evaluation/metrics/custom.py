@@ -54,12 +54,12 @@ def register_metric(
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         raise KitError(f'"{name}" cannot name a metric: use letters, digits and underscores, and begin with a letter.')
     if name in _RESERVED or (name in METRICS and not METRICS[name].registered):
-        raise KitError(f'"{name}" is the name of a figure of kit: register the metric under another name.')
+        raise KitError(f'"{name}" is the name of a built-in figure: register the metric under another name.')
     if kind not in get_args(Kind):
         kinds = ", ".join(get_args(Kind))
         raise KitError(f'"{kind}" is not a kind of metric.{did_you_mean(kind, get_args(Kind))} Choose from: {kinds}.')
     if not callable(metric) and not is_evaluate_module(metric):
-        raise KitError(f"{metric!r} is not a metric: give a function or a module of the library evaluate.")
+        raise KitError(f"{metric!r} is not a metric: pass a function or a module of the library evaluate.")
     METRICS[name] = Metric(title or name, RegisteredMetric(name, kind, metric), kind, greater_is_better)
 
 

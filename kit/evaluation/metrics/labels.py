@@ -81,7 +81,7 @@ class LabelSets:
             if set(names) <= set(pair):
                 return pair[1]
         raise KitError(
-            f"{metric} needs to know which label is positive: of {', '.join(names)} none is 1. Give positive=…, or all "
+            f"{metric} needs to know which label is positive: none of {', '.join(names)} is 1. Pass positive=…, or all "
             "labels in the order of the model (labels=…), of which the second is the positive one."
         )
 
@@ -157,7 +157,7 @@ def roc_auc(
     expected = _score_targets(label_lists, names)
     if width == 2 and all(len(row) == 1 for row in label_lists):
         if positive is not None and str(positive) not in names:
-            raise DataError(f'The positive label "{positive}" is none of {", ".join(names)}.')
+            raise DataError(f'The positive label "{positive}" is not one of {", ".join(names)}.')
         column = 1 if positive is None else names.index(str(positive))
         expected = expected[:, [column]]
         # a single score is that of the positive label
@@ -202,7 +202,7 @@ def _reject_unknown(rows: list[list[str]], names: list[str], side: str) -> None:
         for label in labels:
             if label not in known:
                 raise DataError(
-                    f'{side} {number} has the label "{label}", which is none of the labels ({_first(names)}).'
+                    f'{side} {number} has the label "{label}", which is not one of the labels ({_first(names)}).'
                     f"{did_you_mean(label, names)}"
                 )
 
@@ -244,7 +244,7 @@ def _score_targets(references: list[list[str]], names: list[str]) -> np.ndarray:
             if label not in columns:
                 raise DataError(
                     f'Reference {index + 1} has the label "{label}", for which there is no score. Scores are for '
-                    f"{_first(names)}; give names by labels=…"
+                    f"{_first(names)}; name them with labels=…"
                 )
             targets[index, columns[label]] = True
     return targets

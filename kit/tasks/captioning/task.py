@@ -90,7 +90,7 @@ class Captioning(Seq2SeqTask[CaptionedImages]):
         fits = examples.lengths - len(tokenizers.encode_empty_target()) <= (max_length or np.inf)
         if not fits.any():
             raise DataError(
-                f"data.max_length: none of the {len(examples):,} captions is as short as {max_length} tokens."
+                f"data.max_length: none of the {len(examples):,} captions has {max_length} tokens or fewer."
             )
         kept = np.unique(owners[fits])  # a row is an image with all its captions
         return Encoded(examples.select(np.flatnonzero(fits)), {"max_length": int((~fits).sum())}, kept)

@@ -47,7 +47,7 @@ def find_labels(train: Dataset, recipe: ClassificationRecipe) -> list[str]:
                 f"eval.metrics: {metric} is for two labels, and there are {len(names)}: use {metric}_macro."
             )
     if positive is not None and positive not in names:
-        raise RecipeError(f'eval.positive_label: "{positive}" is none of the labels ({", ".join(names[:8])}).')
+        raise RecipeError(f'eval.positive_label: "{positive}" is not one of the labels ({", ".join(names[:8])}).')
     return names
 
 
@@ -69,7 +69,7 @@ def class_weights(train: Dataset, labels: Sequence[str], data: ClassificationDat
         return tuple(np.where(counts > 0, len(train) / (len(labels) * np.maximum(counts, 1)), 0.0).tolist())
     for name in weights:
         if name not in labels:
-            raise RecipeError(f'data.{key}: "{name}" is none of the labels ({", ".join(labels[:8])}).')
+            raise RecipeError(f'data.{key}: "{name}" is not one of the labels ({", ".join(labels[:8])}).')
     return tuple(float(weights.get(label, 1.0)) for label in labels)
 
 
@@ -88,7 +88,7 @@ def label_array(rows: Dataset, labels: Sequence[str], data: ClassificationData, 
             if name not in index:
                 raise DataError(
                     f'data.label: {data.path}, {split}, row {row}: the label "{name}" is not among those of the '
-                    "training data, so that the model cannot know it. Name all labels (data.label_names), or leave "
+                    "training data, so the model does not know it. Name all labels (data.label_names), or leave "
                     "the row out."
                 )
     if data.problem_type != MULTI_LABEL:

@@ -33,7 +33,7 @@ class Responder(Seq2SeqPredictor):
 
     def read_config(self) -> None:
         if not hasattr(self.config, SETTINGS):
-            raise RunError(f"{self.folder.name} is no dialogue model: it was not trained by a recipe for dialogues")
+            raise RunError(f"{self.folder.name} is not a dialogue model: it was not trained by a recipe for dialogues")
         self.max_turns: int | None = getattr(self.config, SETTINGS).get("max_turns")
         self.separate_turns: bool = reads_turns(self.config)
 

@@ -44,7 +44,7 @@ class Turn:
 
 
 def turns_of(cell: Any, data: "DialogueData", where: str) -> list[Turn]:
-    """The turns in a cell. Raises DataError if it holds no list, or if a turn has no text or speaker."""
+    """The turns in a cell. Raises DataError if it is not a list, or if a turn has no text or speaker."""
     if not isinstance(cell, list):
         raise DataError(f"{where}: data.turns ({data.turns}) holds {type(cell).__name__}, not a list of turns.")
     return [_turn(turn, index, data, f"{where}, turn {index + 1}") for index, turn in enumerate(cell)]

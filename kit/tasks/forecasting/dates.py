@@ -60,7 +60,7 @@ def _moment(cell: Any, where: str) -> datetime:
     try:
         return datetime.fromisoformat(cell.strip())
     except (ValueError, AttributeError):
-        raise DataError(f"{where} is no date: {str(cell)[:40]!r}. Use 2024-12-31 or 2024-12-31T18:00.") from None
+        raise DataError(f"{where} is not a date: {str(cell)[:40]!r}. Use 2024-12-31 or 2024-12-31T18:00.") from None
 
 
 def is_date(cell: Any) -> bool:

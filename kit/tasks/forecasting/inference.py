@@ -131,7 +131,7 @@ class Forecaster(RowPredictor[Series, tuple[Series, int], Forecast]):
             wanted = f"{horizon} steps" if horizon else "the steps to predict"
             raise DataError(
                 f'series "{series.name}": its context is known for {known} steps after the last value, but the model '
-                f"needs that of {wanted}. Add it, with the values left empty."
+                f"needs it for {wanted}. Add it, with the values left empty."
             )
         return horizon or known
 

@@ -103,7 +103,7 @@ def _series_of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Ite
         dates, utc = None, False
         if data.date is not None:
             if not isinstance(row[data.date], list):
-                raise DataError(f'{here}: "{data.date}" holds no list of dates, one for each step.')
+                raise DataError(f'{here}: "{data.date}" is not a list of dates, one for each step.')
             dates, utc = read_dates(row[data.date], here)
         if not data.context:
             context = np.zeros((len(values if dates is None else dates), 0))
@@ -113,7 +113,7 @@ def _series_of_rows(rows: "Dataset", data: "ForecastingData", where: str) -> Ite
 def _matrix(cell: Any, column: str, where: str) -> Array:
     """Read a cell with a list of numbers, or of equally long lists of numbers, as (steps, numbers)."""
     if not isinstance(cell, list) or not cell:
-        raise DataError(f'{where}: "{column}" holds no list of numbers.')
+        raise DataError(f'{where}: "{column}" is not a list of numbers.')
     steps = [step if isinstance(step, list) else [step] for step in cell]
     size = len(steps[0])
     for number, step in enumerate(steps, start=1):

@@ -81,7 +81,7 @@ def encode_prompts(
     prompts = tokenize_prompts(tokenizer, data.template, list(ColumnView(rows, "prompt")))
     for number, ids in enumerate(prompts, start=1):
         if not ids:
-            raise DataError(f"data.prompt: {data.path}, {split}, row {number}: there is no token to answer to.")
+            raise DataError(f"data.prompt: {data.path}, {split}, row {number}: the prompt has no tokens.")
     texts = list(ColumnView(rows, "answer"))
     answers = tokenizer(texts, **PLAIN)["input_ids"] if texts else []
     ended = RaggedTokens([*ids, tokenizer.eos_token_id] for ids in answers)

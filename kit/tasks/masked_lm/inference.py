@@ -54,7 +54,7 @@ class MaskFiller(RowPredictor[int, Text, Row]):
         self.file, self.top_k = options.file, options.top_k
         self.tokenizer = folder.tokenizer
         if self.tokenizer.mask_token is None:
-            raise RunError(f"{folder.name} has no mask token: it cannot fill any")
+            raise RunError(f"{folder.name} has no mask token: it cannot fill masks")
         masked_only = is_saved_as(folder.config, AutoModelForMaskedLM)
         self.model: Any = load_for_inference(folder, AutoModelForMaskedLM if masked_only else AutoModelForPreTraining)
         self.limit = position_limit(folder.config)
@@ -70,7 +70,7 @@ class MaskFiller(RowPredictor[int, Text, Row]):
         table = plain_text(read_table(self.file, Layout()).table)
         for name in (TEXT, PAIR):
             if name in table.column_names and not is_text(table.schema.field(name).type):
-                raise DataError(f"{self.file}: the column {name} holds no text.")
+                raise DataError(f"{self.file}: the column {name} is not text.")
         if TEXT not in table.column_names:
             raise DataError(f"{self.file} has no column {TEXT}, only {', '.join(table.column_names)}. Rename one.")
         self.has_pairs = PAIR in table.column_names
@@ -80,7 +80,7 @@ class MaskFiller(RowPredictor[int, Text, Row]):
             )
         self.names = (*FILLED, *(JUDGED if self.has_pairs else ()), *(("top_tokens",) if self.top_k else ()))
         if taken := [name for name in self.names if name in table.column_names]:
-            raise DataError(f'{self.file} has a column "{taken[0]}", the name of a column of predictions. Rename it.')
+            raise DataError(f'{self.file} already has a column "{taken[0]}", which predictions need. Rename it.')
         self.table: pa.Table = table
         self.empty = dict.fromkeys(self.names)
         return range(len(table))

@@ -86,7 +86,7 @@ class MaskedLM(LanguageModelingTask[MaskedExamples]):
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
         for name in ("mask", "cls", "sep", "pad"):
             if getattr(tokenizer, f"{name}_token_id") is None:
-                raise RecipeError(f"tokenizer.pretrained: it has no {name} token, as masked language models need it.")
+                raise RecipeError(f"tokenizer.pretrained: it has no {name} token, which masked language models need.")
 
     def encode(self, rows: Dataset, state: LanguageModelState, split: str) -> Encoded[MaskedExamples]:
         encoded = super().encode(rows, state, split)

@@ -107,7 +107,7 @@ class QuestionAnsweringRecipe(LabelingRecipe):
     peft_task_type: ClassVar[str | None] = "QUESTION_ANS"
 
     task: Literal["question_answering"]
-    """Extractive question answering: find the span of a text that answers a question, or that there is none."""
+    """Extractive question answering: find the span of a text that answers a question, or report that there is none."""
 
     data: QuestionAnsweringData
     """Location, columns and windows of the data."""

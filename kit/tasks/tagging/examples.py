@@ -90,7 +90,7 @@ def token_labels(
             if tag not in index:
                 raise DataError(
                     f'data.tags: {data.path}, {split}, row {row}: the tag "{tag}" is not among those of the training '
-                    "data, so that the model cannot know it. Name all tags (data.label_names), leave the row out, or "
+                    "data, so the model does not know it. Name all tags (data.label_names), leave the row out, or "
                     "train on such rows."
                 )
             ids.append(index[tag] if is_first or data.label_all_tokens else IGNORE_INDEX)

@@ -90,9 +90,7 @@ class LabelPredictor(RowPredictor[int, int, dict[str, Any]]):
             table = table.rename_columns(list(self.data.text_columns))  # each line is a text
         table = self.task.input_table(table)
         if taken := [name for name in self.predicted_names if name in table.column_names]:
-            raise DataError(
-                f'{self.file} has a column "{taken[0]}" already, the name of a column of predictions. Rename it.'
-            )
+            raise DataError(f'{self.file} already has a column "{taken[0]}", which predictions need. Rename it.')
         self.table = table
         for name in self.data.learned_columns:
             if name not in table.column_names:

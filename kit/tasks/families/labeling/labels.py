@@ -80,7 +80,7 @@ class LabelReader:
         if is_number:
             return self.names[int(text)]
         raise DataError(
-            f'{self.where}, row {row}: the label "{text}" is none of the {len(self.names)} labels there are '
+            f'{self.where}, row {row}: the label "{text}" is not one of the {len(self.names)} labels '
             f"({', '.join(self.names[:8])}{', …' if len(self.names) > 8 else ''}).{did_you_mean(text, self.names)}"
         )
 
@@ -107,7 +107,7 @@ class LabelReader:
         return value
 
     def listed(self, cell: Any, row: int, separator: str | None = None) -> list[str]:
-        """Read the names of a list of labels. Raises DataError, with the row, if the cell holds no list."""
+        """Read the names of a list of labels. Raises DataError, with the row, if the cell is not a list."""
         if isinstance(cell, str) and separator is not None:
             cell = [part.strip() for part in cell.split(separator) if part.strip()]
         if not isinstance(cell, list):
@@ -125,7 +125,7 @@ class LabelReader:
             if names.count(name) > 1:
                 raise DataError(
                     f'{self.where}, row {row}: the label "{name}" is listed twice. Expected the labels of the text, '
-                    "not a 0 or 1 for each label there is."
+                    "not a 0 or 1 for each possible label."
                 )
         return names
 

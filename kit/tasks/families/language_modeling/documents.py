@@ -58,7 +58,9 @@ def read_documents(data: "TextData") -> dict[str, SplitRows]:
     if data.documents == "row":
         return read_splits(data, RowSteps(data))
     if source_kind(data) != "local":
-        raise DataError(f"data.documents: {data.documents} is for .txt files, but {data.path} is none. Leave it out.")
+        raise DataError(
+            f"data.documents: {data.documents} is for .txt files, and {data.path} is not one. Leave it out."
+        )
     files = local_files(Path(data.path).expanduser(), data, RowSteps(data))
     return {split: read_texts(shards, data) for split, shards in files.items()}
 
@@ -69,7 +71,7 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> SplitRows:
     dropped: Counter[str] = Counter()
     for path in shards:
         if not isinstance(path, Path) or file_extension(path) != "txt":
-            raise DataError(f"data.documents: {data.documents} is for .txt files, but {path} is none. Leave it out.")
+            raise DataError(f"data.documents: {data.documents} is for .txt files, and {path} is not one. Leave it out.")
         for text in texts_of(path, data):
             if SURROGATE.search(text):
                 dropped["undecodable"] += 1
@@ -169,7 +171,7 @@ def hold_out_ends(builder: SplitBuilder, data: "TextData") -> None:
         texts, held = split_off_end(texts, round(share * characters))
         if not held or not texts:
             raise DataError(
-                f"data.{split}_share: {share} of the text of {data.path} leaves nothing to one of the splits."
+                f"data.{split}_share: {share} of the text of {data.path} leaves nothing for one of the splits."
             )
         builder.add(split, to_dataset(pa.table({"text": pa.array(held, pa.string())})), SplitReport(len(held)))
         builder.report.notes.append(f"{split} is the last {sum(map(len, held)):,} characters of the training text")

@@ -74,7 +74,7 @@ class LanguageModelRecipe(UsesTokenizer, Recipe):
     learns: ClassVar[str]
     """What a model learns of a text, in words."""
     suggested_score: ClassVar[float]
-    """How likely somebody with a text wants this task."""
+    """How likely it is that a user with such text wants this task."""
 
     @classmethod
     def suggest(cls, sample: DataSample) -> Suggestion | None:

@@ -200,7 +200,7 @@ def vocabulary_settings(tokenizers: Tokenizers) -> dict[str, Any]:
 
 def fit_to_tokenizer(model: PreTrainedModel, tokenizers: Tokenizers, recipe: Recipe) -> list[str]:
     """Adapt a pretrained model to its tokenizers: add embeddings for new language tags, take over their special tokens,
-    and replace the generation settings that it was published with by the tokens that the target language needs.
+    and replace the generation settings that it was published with, with the tokens that the target language needs.
 
     Returns notes on what was changed. Raises RecipeError if the model and the tokenizers do not belong together.
     """
