@@ -12,7 +12,7 @@ MAX_LINE = 2000
 """Longest line of a message. Beyond that, the input is odd itself: a path of thousands of characters, or a table with
 thousands of columns, whose names would bury the message."""
 MAX_LINES = 50
-"""Most lines of a message: a file that is no recipe has a mistake in each of its lines."""
+"""Most lines of a message: a file that is not a recipe has a mistake in each of its lines."""
 
 
 class KitError(Exception):

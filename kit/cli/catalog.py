@@ -70,7 +70,7 @@ def _list_recipes(rows: "list[RecipeRow]", width: int) -> Iterator[str]:
     for line in lines:
         text = f"{line[0]:<{name}}  {line[1]:>3}  {line[2]:<{result}}  {line[3]}"
         yield text if len(text) <= width else text[: width - 1].rpartition(" ")[0].rstrip(" ,:(") + " …"
-    yield "kit recipes NAME shows all about a recipe, kit train NAME runs it"
+    yield "kit recipes NAME shows everything about a recipe, kit train NAME runs it"
 
 
 def copy(

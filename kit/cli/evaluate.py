@@ -44,7 +44,7 @@ def evaluate(
         with open_output(predictions) as file, at_checkpoint(run, checkpoint) as source:
             evaluation = evaluate_run(source, split, overrides, Reporter().print)
             if not evaluation.rows:
-                raise KitError("--predictions: this evaluation makes none. Set eval.metrics or eval.examples")
+                raise KitError("--predictions: this evaluation makes no predictions. Set eval.metrics or eval.examples")
             file.writelines(to_json(row) + "\n" for row in evaluation.rows)
     if as_json:
         print(to_json(evaluation.figures, indent=1))

@@ -147,7 +147,7 @@ def missing(dataset: "Dataset", column: str) -> np.ndarray:
 def keep_common_columns(splits: "dict[str, Dataset]", roles: Sequence[str], report: DataReport) -> None:
     """Remove columns that differ between the splits, and note them."""
     features = [dataset.features for dataset in splits.values()]
-    first = features[0] if features else {}  # a streamed train alone is no dataset
+    first = features[0] if features else {}  # a streamed train alone is not a dataset
     common = [
         name
         for name in first

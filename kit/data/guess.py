@@ -160,7 +160,7 @@ def is_data(stem: str, extensions: Mapping[str, list[Path]]) -> bool:
 
 
 def parallel_suffixes(extensions: Mapping[str, list[Path]]) -> tuple[str, ...]:
-    """The suffixes of parallel text: several files of one stem that differ in an extension that is no format."""
+    """The suffixes of parallel text: several files of one stem that differ in an extension that is not a format."""
     language = r"[a-z]{2,3}([-_]\w+)?|src|tgt|source|target"
     suffixes = tuple(name for name in extensions if re.fullmatch(language, name) and name not in EXTENSIONS)
     return suffixes if len(suffixes) > 1 else ()

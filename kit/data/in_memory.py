@@ -53,7 +53,7 @@ def as_dataset(rows: Any, name: str) -> "Dataset":
 
 
 def _table(rows: Any, name: str) -> pa.Table:
-    if hasattr(rows, "reset_index"):  # of pandas, whose index is no column
+    if hasattr(rows, "reset_index"):  # of pandas, whose index is not a column
         rows = rows.reset_index(drop=True)
     if hasattr(rows, "__arrow_c_stream__"):  # of pandas, polars, pyarrow and others
         try:

@@ -145,7 +145,7 @@ def unknown_pieces(tokenizer: "PreTrainedTokenizerBase", texts: Sequence[str], a
 
 
 def named(columns: Sequence[str]) -> str:
-    """The names of the columns, joined by "and"; the column of translation directions is no text and is left out."""
+    """The names of the columns, joined by "and"; the column of translation directions is not text and is left out."""
     return " and ".join(name for name in columns if name != "direction")
 
 

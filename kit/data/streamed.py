@@ -106,7 +106,7 @@ def check_columns(shard: Shard, data: "DataSection", steps: RowSteps, report: Da
 
 
 def rows_of(data: "DataSection", steps: RowSteps, chunk: Chunk) -> tuple["Dataset", SplitReport]:
-    """The rows of a chunk with no other columns than those of the task."""
+    """The rows of a chunk with only the columns of the task."""
     table = flatten_translations(to_dataset(chunk.table), set(data.text_columns)).data.table
     # where a chunk of JSON lines never has a key, there is no column
     absent = pa.nulls(table.num_rows, pa.string())

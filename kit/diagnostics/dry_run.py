@@ -223,7 +223,7 @@ def find_warnings(
         if overlap.inputs:
             yield (
                 f"{split}: {overlap.inputs:,} of {overlap.examples:,} examples have the same {overlap.input_name} as "
-                "one of train, so its metrics tell little about new examples"
+                "one of train, so its metrics say little about new examples"
             )
     minutes = recipe.train.max_minutes
     if cost is None:
@@ -234,7 +234,7 @@ def find_warnings(
         return
     if cost.memory.total > cost.memory.available:
         yield (
-            f"training needs about {cost.memory.total:,.0f} MB, but there are {cost.memory.available:,.0f}: raise "
+            f"training needs about {cost.memory.total:,.0f} MB, but {cost.memory.available:,.0f} MB are free: raise "
             "train.micro_batches, or lower train.tokens_per_batch (train.batch_size) or data.max_length"
         )
     if minutes is not None and cost.seconds_of_training > 60 * minutes:

@@ -18,7 +18,7 @@ class Evaluation:
     config_updates: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the model's configuration that the evaluation determined, such as a threshold that was tuned."""
     losses: Sequence[dict[str, Any]] = ()
-    """Of a language model, whose figures are no metrics of predictions: the loss of each document, as
+    """For a language model, whose figures are not metrics of predictions: the loss of each document, as
     `kit.evaluation.losses` describes it."""
 
 

@@ -56,7 +56,7 @@ def _retry_after(error: BaseException) -> int | None:
     """The seconds in the Retry-After header of an error or of one of its causes; None if there are none."""
     for cause in cause_chain(error):
         seconds = getattr(getattr(cause, "response", None), "headers", {}).get("Retry-After", "")
-        if seconds.isdecimal() and len(seconds) < 9:  # a date is allowed, too; more digits are no serious answer
+        if seconds.isdecimal() and len(seconds) < 9:  # a date is allowed, too; more digits are not plausible
             return int(seconds)
     return None
 

@@ -24,7 +24,7 @@ _MAX_TICK_LABEL = 36  # characters
 
 
 def predicted_label_figures(true: Sequence[str], predicted: Sequence[str]) -> dict[str, Figure]:
-    """Of one label per example: `confusion`, which labels are taken for which, and `labels`, precision and recall of
+    """For one label per example: `confusion`, which labels are confused with which, `labels`, precision and recall of
     each."""
     figures = label_figures([[label] for label in true], [[label] for label in predicted])
     names, pairs = sorted({*true, *predicted}), confused_pairs(true, predicted)
@@ -42,7 +42,7 @@ def predicted_label_tables(true: Sequence[str], predicted: Sequence[str]) -> dic
 
 
 def label_figures(true: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> dict[str, Figure]:
-    """Of any number of labels per example: `labels`, precision and recall of each."""
+    """For any number of labels per example: `labels`, precision and recall of each."""
     scores = label_table(true, predicted)
     figure = scores_figure({label: (s["precision"], s["recall"], s["examples"]) for label, s in shown(scores).items()})
     if len(scores) > MAX_LABELS:

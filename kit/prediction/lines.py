@@ -22,7 +22,7 @@ MAX_LINE_BYTES = 2**20
 
 
 PAUSE_SECONDS = 0.1
-"""Without a new line for so long, a program that writes into a pipe waits for the output of what it has written. A
+"""Without a new line for this long, a program that writes into a pipe waits for the output of what it has written. A
 shorter pause would split the output of a program that is merely slow into small batches."""
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from kit.errors import RecipeError
 
 UNBOUNDED_POSITIONS = ("m2m_100", "nllb-moe", "xlnet")
-"""Model types whose `max_position_embeddings` is no limit: they compute sinusoids for any length."""
+"""Model types whose `max_position_embeddings` is not a limit: they compute sinusoids for any length."""
 
 OFFSET_POSITIONS = (
     "roberta", "xlm-roberta", "xlm-roberta-xl", "camembert", "roberta-prelayernorm", "data2vec-text", "longformer",

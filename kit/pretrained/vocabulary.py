@@ -23,7 +23,7 @@ REMEDY = (
 def named_tokenizers(recipe: Recipe) -> Tokenizers | None:
     """The tokenizers that a recipe names, or else those of its pretrained model; None if it names neither.
 
-    Raises RecipeError if tokenizer.pretrained gives tokens other ids than the tokenizer of model.pretrained does.
+    Raises RecipeError if tokenizer.pretrained gives tokens different ids from the tokenizer of model.pretrained.
     """
     model, name = recipe.model.pretrained, recipe.tokenizer.pretrained
     if name is None:
@@ -64,7 +64,7 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, original: PreTrainedTok
 
 
 def check_end(tokenizer: PreTrainedTokenizerBase, config: PreTrainedConfig) -> None:
-    """Raise RecipeError if a tokenizer has another end token than a model, whose folder has no tokenizer to compare."""
+    """Raise RecipeError if the end token of a tokenizer differs from that of a model whose folder has no tokenizer."""
     new, old = tokenizer.eos_token_id, getattr(config, "eos_token_id", None)
     if None not in (new, old) and new not in (old if isinstance(old, list) else [old]):
         raise RecipeError(

@@ -118,7 +118,7 @@ def _settings_model(config: type, choices: tuple[tuple[str, tuple[str, ...]], ..
 
 
 def _own_parameters(config: type) -> dict[str, inspect.Parameter]:
-    """The named parameters of a config class that is no dataclass but has an `__init__`, as before transformers 5."""
+    """The named parameters of a config class with an `__init__` that is not a dataclass, as before transformers 5."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = list(inspect.signature(config).parameters.values())
     return {parameter.name: parameter for parameter in parameters if parameter.kind in named}

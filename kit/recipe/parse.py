@@ -132,7 +132,7 @@ def _open(source: RecipeSource) -> tuple[Document, bool]:
 
 
 def _use_rows(document: Document, recipes: Recipes, rows: Mapping[str, Any], is_shipped: bool) -> dict[Key, str]:
-    """Make the document one about rows passed from Python; returns why keys were dropped, by key.
+    """Adapt the document to rows passed from Python; returns why keys were dropped, by key.
 
     Keys about the source of other data are dropped, as are sizes of splits that are among the rows. A shipped recipe
     also loses its figures and its groups of results.

@@ -7,7 +7,7 @@ from kit.training.checkpoint import Checkpoints
 
 
 def changes_length(recipe: Recipe, folder: RunFolder) -> bool:
-    """Whether the recipe asks for another number of steps or epochs than the run in this folder."""
+    """Whether the recipe's number of steps or epochs differs from that of the run in this folder."""
     return folder.recipe_file.is_file() and not recipe.has_length_of(folder.recipe())
 
 

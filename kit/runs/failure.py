@@ -13,7 +13,7 @@ from kit.training.loop import TrainingInterrupted
 def recorded_failure(folder: RunFolder, is_main_process: bool) -> Iterator[None]:
     """Context manager: the main process writes an exception of the block to failure.json, and re-raises it.
 
-    A signal that stops the run is no failure. The next start of the run removes the file.
+    A signal that stops the run is not a failure. The next start of the run removes the file.
     """
     try:
         yield

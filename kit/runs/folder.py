@@ -78,7 +78,7 @@ class RunFolder:
         check_format(self.path, stored)
 
     def check_links(self) -> None:
-        """Raise RunError if a link in the folder points out of it, or if an entry is no file, such as a named pipe.
+        """Raise RunError if a link in the folder points outside it, or if an entry is not a file, such as a named pipe.
 
         A run from someone else could otherwise make kit read, publish or overwrite any file of this machine.
         """

@@ -70,7 +70,7 @@ def write_benchmark_results(recipe: Recipe, results: Mapping[str, Any], target: 
 
 
 def read_tasks(dataset: str) -> list[dict[str, Any]]:
-    """The tasks of a benchmark on the Hub; none if the dataset is no benchmark. Raises KitError if it is malformed."""
+    """The tasks of a benchmark on the Hub; none for any other dataset. Raises KitError if it is malformed."""
     content = read_repo_file(dataset, TASKS_FILE, "dataset", f"cannot look up whether {dataset} is a benchmark")
     if content is None:
         return []

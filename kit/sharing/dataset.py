@@ -31,7 +31,7 @@ _SPLIT_NAMES = {  # how datasets names the split of a file
 def build_data_folder(source: Path, target: Path, repo: str) -> list[str]:
     """Write the files of a data folder into the empty folder `target`, in their form for the Hub; returns notes.
 
-    Raises DataError if `datasets` cannot read the result, or reads another number of rows than kit reads from `source`.
+    Raises DataError if `datasets` cannot read the result, or the number of rows differs from that of `source`.
     """
     if not source.is_dir():
         raise DataError(f"{source} is not a folder: expected one with train, validation and test files")

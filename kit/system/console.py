@@ -57,7 +57,7 @@ class TrainingProgress:
         self._began = self._printed = time.perf_counter()
         self._is_estimated = expected is not None
         if expected is not None:
-            reporter.print(f"expected duration: {duration(expected)}, and the evaluations")
+            reporter.print(f"expected duration: {duration(expected)}, plus evaluations")
 
     def advance(self, window: StepWindow) -> None:
         """A step is done."""
@@ -67,7 +67,7 @@ class TrainingProgress:
         self._progress.update(self._task, advance=1, figures=f"loss {loss:.3f} · {speed:,.0f} {self._unit}/s")
         if not self._is_estimated and self._done - self._first == TIMED_STEPS < self._total - self._first:
             left = duration(self._seconds_left())
-            self._reporter.print(f"expected duration, by the first {TIMED_STEPS} steps: {left}, and the evaluations")
+            self._reporter.print(f"expected duration, from the first {TIMED_STEPS} steps: {left}, plus evaluations")
         if time.perf_counter() - self._printed > MAX_SILENCE:
             self._print(f"loss {loss:.3f} · {speed:,.0f} {self._unit}/s")
 

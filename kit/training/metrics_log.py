@@ -34,7 +34,7 @@ class MetricsLog:
         self.accelerator = accelerator
 
     def rewind(self, step: int) -> None:
-        """Remove the entries after a step, which a resumed run logs again, and lines that are no entries: a kill or a
+        """Remove the entries after a step, which a resumed run logs again, and lines that are not entries: a kill or a
         full disk leaves a partial line, which can even end inside a character."""
         if not self.accelerator.is_main_process or not self.path.exists():
             return

@@ -64,7 +64,7 @@ def figures_of_run(run: RunFolder, path: Path, changes: list[str]) -> dict[str, 
         for metric, value in results.get(split, {}).items():
             if isinstance(value, int | float):
                 if not math.isfinite(value):
-                    raise KitError(f"{run.results_file}: {split}.{metric} is {value}, which is no figure to record")
+                    raise KitError(f"{run.results_file}: {split}.{metric} is {value}, which cannot be recorded")
                 figures[f"{split}_{metric}"] = four_digits(value)
     figures |= {"minutes": four_digits(results["train"]["seconds"] / 60), "steps": results["train"]["steps"]}
     figures |= {name: results[name] for name in FROM_RESULTS}

@@ -98,7 +98,7 @@ def test_missing_predictions_are_rejected(trained: Path, kit_here: Any, tmp_path
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 20
     done = kit_here(*arguments, "eval.examples=0")
     assert done.returncode == 2
-    assert "--predictions: this evaluation makes none. Set eval.metrics or eval.examples" in done.stderr
+    assert "--predictions: this evaluation makes no predictions. Set eval.metrics or eval.examples" in done.stderr
     assert len((tmp_path / "rows.jsonl").read_text(encoding="utf-8").splitlines()) == 20
 
 

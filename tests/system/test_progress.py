@@ -27,7 +27,7 @@ def test_each_log_entry_is_a_line_with_a_time(capfd: pytest.CaptureFixture[str])
             progress.advance(Window())
         progress.log(1.5, 1e-3, 12345.6)
     expected, line = capfd.readouterr().err.splitlines()
-    assert expected.startswith(f"expected duration, by the first {TIMED_STEPS} steps: ")
+    assert expected.startswith(f"expected duration, from the first {TIMED_STEPS} steps: ")
     assert re.fullmatch(
         r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d  step 1,010/1,200 · loss 1\.500 · learning rate 1\.00e-03 · 12,346 tokens/s · "
         r".* left",

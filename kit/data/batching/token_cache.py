@@ -29,7 +29,7 @@ from kit.system.machine import package_versions
 from kit.system.outputs import atomic_write
 
 FORMAT = 1
-"""Increased whenever the same text and settings give other arrays than before."""
+"""Increased whenever the same text and settings give different arrays."""
 
 MAX_CHUNK_TEXTS = 1000
 MAX_CHUNK_CHARACTERS = 2**18

@@ -12,7 +12,7 @@ from kit.system.files import open_regular
 MAX_RATIO = 200
 """Text compresses to a tenth and numbers to less; only what repeats itself to no end compresses more than this."""
 ALWAYS_ALLOWED = 2**28
-"""Bytes that a file may decompress to whatever its ratio: memory is no concern."""
+"""Bytes that a file may decompress to whatever its ratio: so few fit into memory."""
 
 
 def check_expansion(path: Path, size: int) -> None:
@@ -27,7 +27,7 @@ def check_expansion(path: Path, size: int) -> None:
 
 
 def check_archive(path: Path, content: BinaryIO) -> None:
-    """Raise DataError if a zip archive is a decompression bomb, and BadZipFile if it is no zip archive."""
+    """Raise DataError if a zip archive is a decompression bomb, and BadZipFile if it is not a zip archive."""
     with zipfile.ZipFile(content) as archive:  # reading a member stops at the size that the archive states
         check_expansion(path, sum(entry.file_size for entry in archive.infolist()))
     content.seek(0)
@@ -39,7 +39,7 @@ def open_gzip(path: Path) -> io.BufferedReader:
 
 
 class _Decompressed(io.RawIOBase):
-    """The decompressed bytes of a gzip file, of which the total is watched."""
+    """The decompressed bytes of a gzip file, with a check of their total."""
 
     def __init__(self, path: Path):
         self._path, self._file = path, open_regular(path)

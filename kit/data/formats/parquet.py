@@ -22,7 +22,7 @@ from kit.errors import DataError, first_line
 
 ADVICE = "Write the file again."
 ARROW_MARK = b"ARROW1"
-"""The first bytes of an Arrow file that is no stream."""
+"""The first bytes of an Arrow file that is not a stream."""
 DATASETS_KEY = b"huggingface"
 """Key of the metadata in which `datasets` records the features of a table."""
 

@@ -50,8 +50,8 @@ def check_column_names(table: pa.Table, source: object) -> None:
     """
     if table.num_columns > MAX_COLUMNS:
         raise DataError(
-            f"{source} has {table.num_columns:,} columns; kit reads at most {MAX_COLUMNS:,}. Write the file with those "
-            "that you need."
+            f"{source} has {table.num_columns:,} columns; kit reads at most {MAX_COLUMNS:,}. Write the file again with "
+            "only the columns that you need."
         )
     if repeated := [name for name, count in Counter(table.column_names).items() if count > 1]:
         raise DataError(f'{source}: there are two columns "{repeated[0]}". Write the file with different names.')

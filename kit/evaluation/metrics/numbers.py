@@ -44,7 +44,7 @@ def mae(predictions: Sequence[Any], references: Sequence[Any]) -> float:
 
 
 def finite_numbers(values: Sequence[Any], side: str) -> list[float]:
-    """The values as floats. Raises DataError, with the index, for the first that is no finite number."""
+    """The values as floats. Raises DataError, with the index, for the first that is not a finite number."""
     numbers = []
     for index, value in enumerate(values, start=1):
         number = value[0] if isinstance(value, list | tuple | np.ndarray) and np.size(value) == 1 else value

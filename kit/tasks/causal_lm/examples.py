@@ -16,7 +16,7 @@ class TextBlocks:
 
     blocks: CausalBlocks
     sizes: np.ndarray
-    """Of each document (documents, 3): the number of tokens, of words separated by white space, and of bytes in UTF-8.
+    """For each document (documents, 3): the number of tokens, of words separated by white space, and of bytes in UTF-8.
     Words and bytes compare models with different tokenizers."""
     separate: bool
     """Whether attention stays within a document."""

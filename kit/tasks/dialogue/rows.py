@@ -130,7 +130,7 @@ def _replies(turns: Sequence[Turn], target: str | None, speaker: str | None) -> 
 
 
 def new_turns(rows: Iterable[list[str]], replies: Iterable[str]) -> list[str]:
-    """Of the turns of each row, those that are not in the row before it, and always the last one.
+    """The turns of each row that are not in the row before it, and always its last one.
 
     Rows of one dialogue follow one another, and each has the turns of the row before it, its reply, and perhaps more:
     a speaker may take several turns before the next reply.

@@ -20,7 +20,7 @@ def find_season(series: Sequence[Series], longest: int, horizon: int) -> int | N
     differences = squared_differences(series, longest + horizon)
 
     def error(season: int) -> float:
-        """Of repeating the last season: step h of the horizon repeats the one h mod season, whole seasons earlier."""
+        """Squared error of repeating the last season: step h repeats the step h mod season, whole seasons earlier."""
         return float(np.mean([differences[season * math.ceil(h / season)] for h in range(1, horizon + 1)]))
 
     errors = {season: error(season) for season in range(1, longest + 1)}

@@ -24,9 +24,9 @@ class MaskedExamples:
     rows: RaggedTokens
     """Each token as 2 · id + whether it begins a word."""
     first_lengths: np.ndarray | None
-    """Of pairs: the number of tokens up to and including the first separator."""
+    """For pairs: the number of tokens up to and including the first separator."""
     pair_labels: np.ndarray | None
-    """Of pairs: 0 if the second segment follows the first."""
+    """For pairs: 0 if the second segment follows the first."""
     masking: Masking
     special: np.ndarray
     """Ids that are never masked."""

@@ -44,7 +44,7 @@ class LabelObjective(Objective):
 
     def forward(self, batch: Batch, totals: Sequence[float]) -> Tensor:
         # Without labels, or with labels of weight 0 only, the loss is 0 instead of 0 / 0. The reciprocal is computed in
-        # Python: a sum of class weights is no float32, and dividing by it would round twice.
+        # Python: a sum of class weights is not a float32, and dividing by it would round twice.
         return self.summed_loss(self.output(batch), batch, training=True) * (1 / max(totals[0], 1e-12))
 
 
