@@ -234,8 +234,8 @@ def find_warnings(
         return
     if cost.memory.total > cost.memory.available:
         yield (
-            f"training needs about {cost.memory.total:,.0f} MB, but {cost.memory.available:,.0f} MB are free: raise "
-            "train.micro_batches, or lower train.tokens_per_batch (train.batch_size) or data.max_length"
+            f"training needs about {cost.memory.total:,.0f} MB, but {cost.memory.available:,.0f} MB are available: "
+            "raise train.micro_batches, or lower train.tokens_per_batch (train.batch_size) or data.max_length"
         )
     if minutes is not None and cost.seconds_of_training > 60 * minutes:
         last_step = int(60 * minutes / cost.seconds_per_step)

@@ -20,10 +20,10 @@ BUDGET = 5.0
 
 
 def expected_seconds(loop: Loop) -> float | None:
-    """The seconds of the remaining steps, without evaluations; of a run with a time limit, at most that.
+    """The seconds of the remaining steps, without evaluations; for a run with a time limit, at most that limit.
 
-    None where a trial would change the run or is of little use: for a stream, which is read only once, with sharded weights,
-    while the first steps compile, and of short runs. The run itself does not change.
+    None where a trial would change the run or is of little use: for a stream, which is read only once, with sharded
+    weights, while the first steps compile, and for short runs. The run itself does not change.
     """
     first, remaining = loop.progress.step, loop.total_steps - loop.progress.step
     of_epoch, train = loop.plan.steps_per_epoch, loop.recipe.train
