@@ -21,7 +21,7 @@ from kit.recipe.document import parse_override
 from kit.recipe.parse import check_overrides
 from kit.runs.folder import RunFolder
 from kit.system.console import counted
-from kit.system.device import preserved_random_state
+from kit.system.device import check_environment, preserved_random_state
 from kit.tasks.base import Task
 from kit.tasks.registry import create_task, load_recipe
 
@@ -67,6 +67,7 @@ def evaluate(
             f"the data has no split {split!r}, only {', '.join(names)}.{did_you_mean(split, names)} Choose one of them "
             "with --split."
         )
+    check_environment()
     state, rows, accelerator = task.restore(model_folder, splits), splits.datasets[split], Accelerator()
     # not encoded as "train", whose filters would drop examples
     encoded = task.encode(rows, state, "evaluated" if split == "train" else split)

@@ -25,7 +25,7 @@ from kit.runs.prepare import Prepared, prepare
 from kit.runs.request import find_request, output_of
 from kit.runs.revisions import pin_revisions, reuse_revisions
 from kit.system.console import Reporter
-from kit.system.device import preserved_random_state
+from kit.system.device import check_environment, preserved_random_state
 from kit.system.machine import keep_freed_memory
 from kit.tasks.registry import create_task
 from kit.training import sharding
@@ -40,6 +40,9 @@ from kit.training.out_of_memory import explain_out_of_memory
 from kit.training.processes import on_main, wait_for_everyone
 
 UNSUPPORTED_ENGINES = {"ACCELERATE_USE_DEEPSPEED": "DeepSpeed", "ACCELERATE_USE_MEGATRON_LM": "Megatron-LM"}
+
+ACCUMULATION = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+"""Environment variable by whose value Accelerate divides every loss."""
 
 
 def train(
@@ -139,6 +142,11 @@ def build_accelerator(recipe: Recipe, output: Path = Path("runs")) -> Accelerato
                 f"{name} is not supported: it replaces kit's training step and checkpoints. To shard a model, use "
                 "--shard or recipes/accelerate/zero3.yaml"
             )
+    check_environment()
+    if os.environ.get(ACCUMULATION, "1") != "1":
+        raise RunError(
+            f"{ACCUMULATION} is not supported: unset it, and set train.micro_batches in the recipe to split a step"
+        )
     trackers = check_trackers(recipe.train.report_to)
     if AcceleratorState._shared_state and AcceleratorState().mixed_precision != precision:
         AcceleratorState._reset_state()  # left by an earlier run of this process, as in a notebook

@@ -58,6 +58,43 @@ def test_unconnected_processes_are_rejected(tmp_path: Path, tiny_recipe: Path, m
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "expected"),
+    [
+        ("WORLD_SIZE", "x", "a whole number"),
+        ("LOCAL_RANK", "", "a whole number"),
+        ("ACCELERATE_USE_CPU", "maybe", "true or false"),
+        ("ACCELERATE_DEBUG_MODE", "", "true or false"),
+    ],
+)
+def test_malformed_environment_variables_end_in_a_message(
+    variable: str, value: str, expected: str, tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accelerate would convert them, and fail with a traceback that names no variable."""
+    from kit import RunError
+    from kit.system.device import default_device
+
+    monkeypatch.setenv(variable, value)
+    for command in (lambda: train(load_recipe(tiny_recipe), tmp_path / "run"), default_device):
+        with pytest.raises(RunError, match=f"environment variable {variable}='{value}': expected {expected}"):
+            command()
+    assert not (tmp_path / "run").exists()
+
+
+def test_gradient_accumulation_of_accelerate_is_rejected(
+    tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Accelerate would divide every loss by it, and kit, which has its own micro-batches, would train as with a lower
+    learning rate."""
+    from kit import RunError
+
+    for value in ("4", "x"):
+        monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", value)
+        with pytest.raises(RunError, match=r"ACCELERATE_GRADIENT_ACCUMULATION_STEPS.* train\.micro_batches"):
+            train(load_recipe(tiny_recipe), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_single_process_of_accelerate_launch_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
     """`accelerate launch --cpu --num_processes 2` starts one process, without a word."""
     accelerator = build_accelerator(load_recipe("dates_rnn"))
