@@ -120,7 +120,7 @@ def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, l
             suffix, key = next(iter(suffixes.items()))
             raise missing_file(path, data.train, key, suffix, files[data.train])
         if data.train == "train" and (texts := texts_in(path)):
-            return {"train": [*texts]}
+            return {name: [*texts] for name in split_names(data, ["train"])}
         if not available and (file := next(nested_files(path), None)):
             raise DataError(nested_hint(path, file))
     return {

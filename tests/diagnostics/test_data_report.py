@@ -18,7 +18,7 @@ from support.recipes import BERT, GPT
 from kit.data.guess import sample_data
 from kit.diagnostics.data_report import inspect_path
 from kit.diagnostics.data_tables import commands, render_data
-from kit.errors import KitError
+from kit.errors import DataError, KitError
 from kit.recipe.data import DataSection
 from kit.tasks.registry import suggest
 
@@ -284,6 +284,9 @@ MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
     "images alone": ({"a_png": "x", "b_png": "x"}, 'add metadata.jsonl, with a line such as {"file_name": "a.png"'),
     "an unknown format": ({"a_docx": "x"}, "kit reads files that end in tsv, csv"),
     "texts of other splits": ({"dev_txt": "a\n", "story_txt": "b\n"}, "is named as the training data: dev, story"),
+    "held-out texts": ({"held-out_txt": "a\n", "story_txt": "b\n"}, "named as the training data: held-out, story"),
+    "texts for evaluation": ({"evaluation_txt": "a\n", "story_txt": "b\n"}, "the training data: evaluation, story"),
+    "a test set by year": ({"tst2013_txt": "a\n", "story_txt": "b\n"}, "named as the training data: story, tst2013"),
     "no training data": ({"one_csv": "a,b\n", "two_csv": "a,b\n"}, "is named as the training data: one, two"),
     "gzip without its name": ({"a_csv": b"\x1f\x8b\x08"}, "compressed with gzip: add .gz to its name"),
     "one line of CoNLL": ({"a_conll": "-DOCSTART- O\n"}, "a.conll has no sentences"),
@@ -294,6 +297,13 @@ MISTAKES: dict[str, tuple[dict[str, str | bytes], str]] = {
     ),
     "classes as folders": ({f"train__pos__{n}_txt": "great" for n in range(3)}, "If pos is the class of the texts"),
 }
+
+
+def test_a_split_that_a_folder_of_texts_lacks_is_a_mistake(tmp_path: Path) -> None:
+    """All texts are training data only if the user names no other split."""
+    folder = write(tmp_path / "data", one_txt="a\n", two_txt="b\n")
+    with pytest.raises(DataError, match=r'data\.test: .* has no split "gold"'):
+        sample_data(str(folder), {"test": "gold"})
 
 
 @pytest.mark.parametrize("name", MISTAKES)

@@ -32,9 +32,9 @@ SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)")
 WORDS_OF_SPLITS = {
     "train": ("train", "training"),
     "validation": ("validation", "val", "valid", "dev", "development", "testa"),
-    "test": ("test", "testing", "testb", "eval", "heldout"),
+    "test": ("test", "tests", "testing", "testb", "tst", "eval", "evaluation", "heldout", "held", "holdout"),
 }
-"""Words in the names of files by the split that they stand for."""
+"""Words in the names of files by the split that they stand for; "held" as in held-out."""
 NOT_DATA = re.compile(r"(readme|licen[cs]e|notice|copying|citation|requirements|dataset_\w+|state)\b.*", re.IGNORECASE)
 
 
