@@ -34,8 +34,12 @@ documents has too few distinct samples for an interval of 95 %."""
 
 
 def loss_figures(sums: Mapping[str, float]) -> dict[str, float]:
-    """The figures of a language model from SUMS over its examples; a figure whose sums are missing is left out."""
-    loss = sums["loss"] / sums["tokens"]
+    """The figures of a language model from SUMS over its examples; a figure whose sums are missing is left out.
+
+    Figures per token are NaN for a sample of examples without any predicted token.
+    """
+    tokens = sums["tokens"] or math.nan
+    loss = sums["loss"] / tokens
     figures = {"loss": loss, "perplexity": perplexity(loss)}
     if "bytes" in sums:
         size = max(1, sums["bytes"])
@@ -44,8 +48,8 @@ def loss_figures(sums: Mapping[str, float]) -> dict[str, float]:
         figures["bits_per_byte"] = sums["loss"] / math.log(2) / size
     if "correct" in sums:
         figures["masked_loss"] = loss
-        figures["masked_accuracy"] = sums["correct"] / sums["tokens"]
-        figures["unigram_loss"] = sums["unigram_loss"] / sums["tokens"]
+        figures["masked_accuracy"] = sums["correct"] / tokens
+        figures["unigram_loss"] = sums["unigram_loss"] / tokens
     if "pairs" in sums:
         figures["pair_loss"] = sums["pair_loss"] / sums["pairs"]
         figures["pair_accuracy"] = sums["pair_correct"] / sums["pairs"]

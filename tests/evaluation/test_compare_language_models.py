@@ -155,3 +155,18 @@ def test_pairs_and_carried_states_add_up_too(
     assert ("pair_loss" in shared) == (task == "masked_lm")
     assert {name: figures[name] for name in shared} == pytest.approx({name: reported[name] for name in shared})
     assert len(losses) == reported["examples"]
+
+
+def test_a_sample_without_masked_tokens_has_no_loss(tmp_path: Path) -> None:
+    """A short example may have no masked token, and a sample of few examples only such ones."""
+    for name, loss in (("one", 3.0), ("two", 4.0)):
+        rows = [
+            {"block": 1, "text": "a", "loss": 0.0, "tokens": 0, "correct": 0, "unigram_loss": 0.0},
+            {"block": 2, "text": "b", "loss": loss, "tokens": 2, "correct": 1, "unigram_loss": 5.0},
+        ]
+        (tmp_path / name / "losses").mkdir(parents=True)
+        (tmp_path / name / "losses" / "test.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    comparison = compare_runs([tmp_path / "one", tmp_path / "two"], samples=50)
+    score = comparison.score("two", "masked_loss")
+    assert (score.low, score.value, score.high) == (2.0, 2.0, 2.0)
+    assert comparison.difference("two", "masked_loss").value == 0.5
