@@ -140,7 +140,8 @@ class Prepared:
         if self.recipe.train.max_steps is None or self.plan.steps_per_epoch is None:
             return ""
         epochs = self.plan.epochs(self.total_steps)
-        return f" ({epochs:,.0f} epochs)" if epochs >= 10 else f" ({epochs:.2g} epochs)"
+        shown = f"{epochs:,.0f}" if epochs >= 10 else f"{epochs:.2g}"
+        return f" ({shown} epoch{'s' * (shown != '1')})"
 
 
 def prepare(recipe: Recipe, tokenizers: Tokenizers | None = None, accelerator: Accelerator | None = None) -> Prepared:

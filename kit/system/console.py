@@ -80,7 +80,8 @@ class TrainingProgress:
         self._printed = time.perf_counter()
         if not self._reporter.shows_progress:
             step = f"{datetime.now():%Y-%m-%d %H:%M:%S}  step {self._done:,}/{self._total:,}"
-            self._reporter.print(f"{step} · {figures} · {duration(self._seconds_left())} left")
+            left = f" · {duration(self._seconds_left())} left" if self._done < self._total else ""
+            self._reporter.print(f"{step} · {figures}{left}")
 
     def _seconds_left(self) -> float:
         return (time.perf_counter() - self._began) / max(1, self._done - self._first) * (self._total - self._done)

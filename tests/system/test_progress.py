@@ -35,6 +35,16 @@ def test_each_log_entry_is_a_line_with_a_time(capfd: pytest.CaptureFixture[str])
     )
 
 
+def test_the_last_line_estimates_no_time(capfd: pytest.CaptureFixture[str]) -> None:
+    with Reporter().training_progress(total=2, done=0) as progress:
+        for _ in range(2):
+            progress.advance(Window())
+            progress.log(1.5, 1e-3, 12345.6)
+    first, last = capfd.readouterr().err.splitlines()
+    assert first.endswith(" left")
+    assert last.endswith("  step 2/2 · loss 1.500 · learning rate 1.00e-03 · 12,346 tokens/s")
+
+
 def test_a_slow_run_prints_a_line_before_the_first_entry(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,6 +69,12 @@ def test_a_slow_run_prints_a_line_before_the_first_entry(
 def test_the_log_has_the_number_of_epochs(steps: str, ending: str, make_recipe: Callable[..., Recipe]) -> None:
     *_, batches = prepare(make_recipe("classification", overrides=[steps])).summary()
     assert re.search(f"{ending}$", batches), batches
+
+
+def test_one_epoch_is_singular(make_recipe: Callable[..., Recipe]) -> None:
+    steps = prepare(make_recipe("classification")).plan.steps_per_epoch
+    *_, batches = prepare(make_recipe("classification", overrides=[f"train.max_steps={steps}"])).summary()
+    assert batches.endswith(f", {steps} steps in all (1 epoch)")
 
 
 def test_a_quiet_reporter_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:

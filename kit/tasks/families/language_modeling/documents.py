@@ -82,7 +82,7 @@ def read_texts(shards: list[ShardFiles], data: "TextData") -> SplitRows:
 
 
 def texts_of(path: Path, data: "TextData") -> Iterator[str]:
-    """Split the text of a file into documents by `data.documents`: at blank lines, at headings, or not at all. Lines
+    r"""Split the text of a file into documents by `data.documents`: at blank lines, at headings, or not at all. Lines
     end in "\n"."""
     lines = map(strip_line_end, read_lines(path, data.encoding))
     if data.documents == "heading":
