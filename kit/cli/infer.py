@@ -80,14 +80,15 @@ def generate(
     captioner reads it as the path of an image. Files of any size are streamed; bad lines are reported and skipped.
     """
     from kit.inference.generate import generate_file
+    from kit.prediction.lines import check_input
     from kit.prediction.options import GenerateOptions
     from kit.runs.checkpoints import at_checkpoint
     from kit.system.console import Reporter
     from kit.training.signals import exit_code
 
     reporter = Reporter()
-    if file is not None and not file.is_file():
-        raise KitError(f"{file} does not exist: pass a text file, or pipe text into `kit generate {run}`")
+    if file is not None:
+        check_input(file, f"pass a text file, or pipe text into `kit generate {run}`")
     if scores and as_json:
         raise KitError("--scores has no effect with --json, which always has them. Leave it out")
     details = scores or n_best > 1
@@ -185,12 +186,12 @@ def predict(
     Column names are those in the run's recipe; overrides such as data.text=review change them. Rows need no labels.
     """
     from kit.inference.predict import predict_file
+    from kit.prediction.lines import check_input
     from kit.prediction.rows import PredictOptions
     from kit.runs.checkpoints import at_checkpoint
     from kit.system.console import Reporter
 
-    if not file.is_file():
-        raise KitError(f"{file} does not exist: pass a file with the rows or series to predict")
+    check_input(file, "pass a file with the rows or series to predict")
     with at_checkpoint(run, checkpoint) as source:
         predict_file(source, PredictOptions(file, tuple(overrides or ()), horizon, top_k), output, Reporter())
 

@@ -25,7 +25,16 @@ from kit.data.formats.layout import Layout, file_extension
 from kit.data.formats.reader import EXTENSIONS, FORMATS, Format, check_extension
 from kit.data.formats.sniff import first_lines, guess_documents, guess_encoding, guess_table
 from kit.data.formats.squad import is_squad
-from kit.data.sources import BUILTIN, OTHER_NAMES, SPLITS, layout_of, load_from_hub, local_files, nested_hint
+from kit.data.sources import (
+    BUILTIN,
+    OTHER_NAMES,
+    SPLITS,
+    layout_of,
+    load_from_hub,
+    local_files,
+    nested_hint,
+    reject_pipe,
+)
 from kit.data.steps import RowSteps
 from kit.errors import DataError
 from kit.recipe.data import DataSection
@@ -83,6 +92,7 @@ def sample_hub(path: str, location: Path, known: Mapping[str, Any]) -> DataSampl
 
 def find_files(path: Path) -> DataFiles:
     """The files of a folder, or a file, by split. Raises DataError if there are none, or if none is for training."""
+    reject_pipe(path)
     if path.is_file():
         return DataFiles({"train": path}, path)
     tables = [file for file in (*path.glob("*"), *path.glob("*/*")) if METADATA.fullmatch(file.name)]

@@ -100,13 +100,18 @@ def source_kind(data: "DataSection") -> str:
     return kind
 
 
+def reject_pipe(path: Path) -> None:
+    """Raise DataError for a pipe or a device, which can be read only once."""
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        raise DataError(f"data.path: {path} is a pipe or a device: write the data to a file.")
+
+
 def local_files(path: Path, data: "DataSection", steps: RowSteps) -> dict[str, list[ShardFiles]]:
     """The files of each split. A single file is train; in a folder, the names of files or of folders decide."""
     suffixes = data.text_columns
     if path.is_dir() and (tables := steps.tables_in(path)):
         return {split: [tables[name]] for split, name in split_names(data, tables).items()}
-    if not (path.is_file() or path.is_dir()):
-        raise DataError(f"data.path: {path} is a pipe or a device: write the data to a file.")
+    reject_pipe(path)
     if path.is_file():
         return {name: [path] for name in split_names(data, ["train"])}
     files, layout = list_data_files(path, suffixes), layout_of(data)

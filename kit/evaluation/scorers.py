@@ -41,7 +41,7 @@ def load_scorers(folders: Sequence[Path], split: str, metrics: Sequence[str]) ->
     Language models are compared by the losses of their examples, all other runs by their predictions. Raises RunError
     if a file is missing or the examples of the runs differ, and KitError for a metric that cannot be computed.
     """
-    if (folders[0] / "losses").is_dir():
+    if any((folder / "losses").is_dir() for folder in folders):
         return _of_losses(folders, split, metrics)
     files = [folder / "predictions" / f"{split}.jsonl" for folder in folders]
     rows = [read_predictions(file) for file in files]
@@ -56,9 +56,11 @@ def _of_losses(folders: Sequence[Path], split: str, metrics: Sequence[str]) -> S
     """The figures of language models."""
     files = [folder / "losses" / f"{split}.jsonl" for folder in folders]
     for folder, file in zip(folders, files, strict=True):
+        if not folder.is_dir():
+            raise RunError(f"{folder} does not exist: name the folders of finished runs")
         if not file.is_file():
             others = sorted(path.stem for path in file.parent.glob("*.jsonl"))
-            remedy = f"use --split {others[0]}" if others else "compare language models with language models only"
+            remedy = f"use --split {others[0]}" if others else "compare finished language models with each other only"
             raise RunError(f"{folder} has no losses of the split {split}: {remedy}")
     runs = [read_losses(file) for file in files]
     # another tokenizer gives a document another number of tokens; masked tokens must be the same ones

@@ -13,7 +13,7 @@ from kit.errors import KitError, RunError, did_you_mean
 from kit.models import register_models
 from kit.prediction.engine import Encoded, Predictor
 from kit.prediction.issues import LineIssues, longer_than
-from kit.prediction.lines import read_lines
+from kit.prediction.lines import check_input, read_lines
 from kit.prediction.writing import open_output
 from kit.pretrained.folder import ModelFolder
 from kit.pretrained.loading import load_for_inference
@@ -110,8 +110,8 @@ def embed_file(
         raise KitError(
             f'--pooling: expected one of {", ".join(choices)}, got "{pooling}".{did_you_mean(pooling, choices)}'
         )
-    if file is not None and not file.is_file():
-        raise KitError(f"{file} does not exist: pass a text file, or pipe text into `kit embed {run}`")
+    if file is not None:
+        check_input(file, f"pass a text file, or pipe text into `kit embed {run}`")
     if output is not None and output.suffix != ".npy":
         raise KitError(f"--output: {output} does not end in .npy, the only format of vectors")
     issues = LineIssues()

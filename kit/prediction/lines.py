@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from kit.errors import DataError
+from kit.errors import DataError, KitError
 from kit.prediction.engine import PAUSE, Pause
 from kit.prediction.issues import NOT_UTF8, LineIssues, longer_than
 from kit.system.streams import is_closed
@@ -71,6 +71,13 @@ def check_standard_input() -> None:
     """Raise DataError if standard input was closed, which is not an empty input."""
     if is_closed(sys.stdin):
         raise DataError("standard input is closed: name a file, or pipe text into the command")
+
+
+def check_input(path: Path, remedy: str) -> None:
+    """Raise KitError, which ends with the remedy, unless the path is a file."""
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "is a pipe or a device" if path.exists() else "does not exist"
+        raise KitError(f"{path} {problem}: {remedy}")
 
 
 @contextmanager

@@ -38,6 +38,7 @@ RESUMABLE_KEYS = (
 
 LENGTH_KEYS = ("train.max_steps", "train.num_train_epochs")
 """The keys with the length of a run. They may change, too, unless the learning rate of its steps depends on it."""
+SCHEDULE = "train.lr_scheduler_type"
 
 
 class Recipe(Section):
@@ -187,6 +188,8 @@ class Recipe(Section):
         now = self.fixed_values()
         changed = [key for key, value in before.items() if key not in now or now[key] != value]
         changed += [key for key in now if key not in before and not self._is_default(key)]
+        if SCHEDULE in changed:  # it decides whether the length is fixed: perhaps only one of the states has it
+            changed = [key for key in changed if key not in LENGTH_KEYS]
         return "; ".join(f"{key} was {show(before.get(key))}, now {show(now.get(key))}" for key in changed)
 
     def _is_default(self, dotted_key: str) -> bool:

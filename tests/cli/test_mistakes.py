@@ -1,6 +1,7 @@
 """A user's mistake ends in one message that names it and the remedy, with exit code 2 and nothing overwritten."""
 
 import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,6 +49,19 @@ def test_misspelled_key(refuses: Callable[..., str], tiny_recipe: Path) -> None:
 def test_a_missing_file(refuses: Callable[..., str], tmp_path: Path) -> None:
     message = refuses("data.path=corpus/train.tsv", "data.sizes=null", "data.languages=null")
     assert "corpus/train.tsv" in message
+
+
+@pytest.mark.parametrize("command", ["generate", "embed", "predict", "data"])
+def test_inputs_that_are_no_files(command: str, kit_here: RunKit, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    cases = {"pipe": "pipe is a pipe or a device", "missing.txt": "missing.txt"}
+    cases |= {} if command == "data" else {".": ". is a folder", "missing.txt": "missing.txt does not exist"}
+    for file, problem in cases.items():
+        arguments = [file] if command == "data" else ["run", file]
+        done = kit_here(command, *arguments)
+        assert done.returncode == 2
+        assert done.stderr.startswith("kit: ")
+        assert problem in done.stderr
 
 
 def test_a_missing_recipe(kit_here: RunKit) -> None:

@@ -90,8 +90,12 @@ def test_other_texts_and_broken_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no losses of the split validation: use --split test"):
         compare_runs([one, one], split="validation")
     (tmp_path / "text" / "predictions").mkdir(parents=True)
-    with pytest.raises(RunError, match="compare language models with language models only"):
+    with pytest.raises(RunError, match="compare finished language models with each other only"):
         compare_runs([one, tmp_path / "text"])
+    with pytest.raises(RunError, match="compare finished language models with each other only"):
+        compare_runs([tmp_path / "text", one])
+    with pytest.raises(RunError, match="typo does not exist"):
+        compare_runs([one, tmp_path / "typo"])
     file = fewer / "losses" / "test.jsonl"
     for broken, message in (('{"document": 1, "loss": "x", "tokens": 2}', "line 1 is not the loss"), ("", "is empty")):
         file.write_text(broken)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.runs import results, rewind, weight_bytes
 
-from kit import RunError, train
+from kit import RunError, load_recipe, train
 
 CONSTANT = {"train.lr_scheduler_type": "constant_with_warmup", "train.warmup_steps": 4}
 SQRT = {"train.lr_scheduler_type": "inverse_sqrt", "train.warmup_steps": 4, "train.ema_decay": 0.9}
@@ -82,6 +82,16 @@ def test_a_schedule_that_depends_on_the_length_fixes_it(trained: Path) -> None:
     assert "train.max_steps was 60, now 90" in str(refused.value)
     assert "With train.lr_scheduler_type: linear, the learning rate of every step depends on" in str(refused.value)
     assert f"start a new run from it: model.pretrained={trained}" in str(refused.value)
+
+
+def test_another_schedule_is_reported_without_a_wrong_length(run: Path) -> None:
+    saved = load_recipe(run / "recipe.yaml")
+    linear = load_recipe(saved, {"train.lr_scheduler_type": "linear", "train.max_steps": 16})
+    change = 'train.lr_scheduler_type was "constant_with_warmup", now "linear"'
+    with pytest.raises(RunError, match=f"{change}. Nothing was touched"):
+        train(linear, run, resume=True)
+    back = saved.changes_since(linear.fixed_values())
+    assert back == 'train.lr_scheduler_type was "linear", now "constant_with_warmup"'
 
 
 def test_a_run_that_stopped_early_is_not_extended(tiny_recipe: Path, tmp_path: Path) -> None:
