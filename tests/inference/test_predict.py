@@ -134,7 +134,7 @@ def test_mistakes_are_reported(run: Path, tmp_path: Path, kit_here: Any) -> None
     for arguments, message in (
         (("missing.csv",), "missing.csv does not exist"),
         (("other.jsonl",), 'has no column "word". Did you mean "words"?'),
-        (("taken.jsonl",), 'taken.jsonl has a column "score" already'),
+        (("taken.jsonl",), 'taken.jsonl already has a column "score"'),
         (("numbers.jsonl", "--output", "kept.csv"), 'the column "word" of numbers.jsonl holds int64, not text'),
         (("empty.txt",), "empty.txt is empty"),
         (("other.jsonl", "data.columns=[word,label]"), "data.columns has no effect on other.jsonl"),
