@@ -33,7 +33,7 @@ class InstructionData(LanguagesKey, DataSection):
 
     template: str = "{prompt}\n"
     """Text that the model reads before it answers; {prompt} stands for the prompt. Special tokens in the template are
-    tokenized as such."""
+    tokenized as special tokens."""
 
     max_length: Annotated[int, Gt(1), Le(MAX_COUNT)] | None = None
     """Drop training examples with more tokens than this, prompt and answer together; they are counted. By default the

@@ -28,7 +28,7 @@ class TextData(StreamingKeys, HoldoutShareKeys, LanguagesKey, DataSection):
     """Column of the text: a document, or the list of its paragraphs."""
 
     documents: Literal["row", "blank_line", "heading", "file"] = "row"
-    """What counts as a document: a row of the data (in a .txt file, a line), or of .txt files the text between blank
+    """What counts as a document: a row of the data (in a .txt file, a line), or, in .txt files, the text between blank
     lines, the text from one heading to the next (`= Title =` as in WikiText; `== Section ==` starts none), or the whole
     file."""
 
