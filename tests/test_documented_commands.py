@@ -30,9 +30,12 @@ NOISE = re.compile(
 )
 """What no command may print. Of the two remarks of transformers, one is about padding that an untrained model
 generates, and one about code of the Hub that a stock pipeline downloads."""
-LOUD = r"accelerate|(pipeline|Python block).*bert_nsp_tiny|(mlm_step|clm_step|finetune|against_trainer)\.py"
-"""Lines whose noise is not kit's: Accelerate prints where its processes ended, a stock fill-mask pipeline which weights
-of a model for pairs it does not use, and the stock side of a benchmark what it likes."""
+LOUD = (
+    r"accelerate|(pipeline|Python block).*(bert_nsp_tiny|lora_classification)"
+    r"|(mlm_step|clm_step|finetune|against_trainer|train_with_trainer)\.py"
+)
+"""Lines whose noise is not kit's: Accelerate prints where its processes ended; stock classes report the weights of a
+model for pairs that they do not use, and the head that an adapter's base lacks; the Trainer prints its progress."""
 PRINTS = re.compile(r"\bkit (generate|predict|embed|chat|eval|compare|verify|data|runs|recipes|explain|doctor|copy)\b")
 """The commands whose result is on stdout unless a file is named for it."""
 

@@ -158,6 +158,7 @@ def named_files() -> dict[str, bytes]:
         "SGD": {"train.turns.jsonl.gz": gzip.compress(json_lines(*({"turns": turns} for turns in dialogues(80))))},
         "sgd": {"train.turns.jsonl.gz": gzip.compress(json_lines(*({"turns": turns} for turns in dialogues(80))))},
         "WNUT17": names(),
+        "stories": {f"story {n}.txt": "\n".join(en[n : n + 5]).encode() for n in range(40)},
     }
     files = {f"{folder}/{name}": content for folder, inside in folders.items() for name, content in inside.items()}
     return files | {

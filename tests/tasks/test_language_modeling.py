@@ -282,6 +282,8 @@ def test_document_separators(tmp_path: Path) -> None:
         documents(tmp_path / "x.jsonl", documents="file", validation_size=1)
     with pytest.raises(RecipeError, match="positions"):
         prepare(recipe_of(tmp_path, "gpt", "data.block_size=64"))
+    with pytest.raises(DataError, match=r"documents: file is for \.txt files, and there is no file or folder stories"):
+        load_documents(CausalData(path="stories", documents="file"))
 
 
 @settings(max_examples=80, deadline=None)

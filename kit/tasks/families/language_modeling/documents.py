@@ -57,9 +57,11 @@ def read_documents(data: "TextData") -> dict[str, SplitRows]:
     """Read the documents of each split that the data has."""
     if data.documents == "row":
         return read_splits(data, RowSteps(data))
-    if source_kind(data) != "local":
+    if (kind := source_kind(data)) != "local":
+        source = f"there is no file or folder {data.path}" if kind == "Hub" else f"{data.path} is not one"
         raise DataError(
-            f"data.documents: {data.documents} is for .txt files, and {data.path} is not one. Leave it out."
+            f"data.documents: {data.documents} is for .txt files, and {source}. Correct data.path, or leave "
+            "data.documents out."
         )
     files = local_files(Path(data.path).expanduser(), data, RowSteps(data))
     return {split: read_texts(shards, data) for split, shards in files.items()}
