@@ -62,7 +62,6 @@ def test_two_processes_equal_one_with_dropout(tiny_recipe: Path, tmp_path: Path,
     assert sources[0] == sources[1]
 
 
-@pytest.mark.soak
 def test_run_resumes_with_another_number_of_processes(tiny_recipe: Path, tmp_path: Path) -> None:
     recipe = load_recipe(tiny_recipe, ["train.micro_batches=2", "train.save_steps=4", "train.save_total_limit=9"])
     unbroken = train(recipe, tmp_path / "unbroken").folder

@@ -77,7 +77,7 @@ def steps_logged(run: Path) -> list[tuple[int, float]]:
     return [(entry["step"], entry["train_loss"]) for entry in entries if "train_loss" in entry]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_signal_saves_a_checkpoint_and_prints_how_to_resume(
     tiny_recipe: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -128,7 +128,6 @@ def test_sigterm_in_the_final_evaluation_prints_how_to_continue(
     assert (tmp_path / "run" / "results.json").exists()
 
 
-@pytest.mark.soak
 def test_corrupt_checkpoint_is_skipped(tiny_recipe: Path, tmp_path: Path, kit_here) -> None:  # type: ignore[no-untyped-def]
     unbroken = tmp_path / "unbroken"
     assert kit_here("train", tiny_recipe, "--output", unbroken).returncode == 0

@@ -61,7 +61,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(recipe.with_values("data", path=str(folder / "corpus")), folder / "run").folder
 
 
-@pytest.mark.soak
 def test_three_kills_and_resumes_are_bit_identical(stream_recipe: Path, tmp_path: Path, unbroken: Path) -> None:
     killer = [sys.executable, "-c", KILLER, "broken"]
     done = subprocess.run(killer, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=True)
@@ -76,7 +75,6 @@ def test_three_kills_and_resumes_are_bit_identical(stream_recipe: Path, tmp_path
     assert results[0]["data"]["left_out"]["max_length"] > 0
 
 
-@pytest.mark.soak
 def test_two_processes_give_the_result_of_one(stream_recipe: Path, tmp_path: Path) -> None:
     recipe = load_recipe(stream_recipe, ["train.micro_batches=2", "train.max_steps=40", "eval.steps=0"])
     single = train(recipe, tmp_path / "one")

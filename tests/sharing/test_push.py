@@ -262,7 +262,6 @@ def shared_adapter(tmp_path: Path, inputs: dict[str, Any]) -> tuple[Any, dict[st
     )
 
 
-@pytest.mark.soak
 def test_every_model_is_unchanged_by_a_round_trip(hub: HubServer, tmp_path: Path) -> None:
     """Pushed, and loaded by name in a process without kit and with an empty cache: bit-identical outputs."""
     import torch

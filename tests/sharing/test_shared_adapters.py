@@ -45,7 +45,6 @@ def adapted(workspace: Path, folder: Path, pretrained: object) -> Path:
     return train(recipe(folder, "classification", data, **sections), folder / "run").folder
 
 
-@pytest.mark.soak
 def test_an_adapter_names_its_base_model_on_the_hub(
     hub: HubServer, workspace: Path, tmp_path: Path, kit_here: RunKit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,8 +67,7 @@ def train_sharded(recipe: Any, output: Path, resume: bool = False) -> None:
     (output / f"held-{os.environ['RANK']}.json").write_text(json.dumps(held), encoding="utf-8")
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize("kind", ["causal_lm", *OTHERS])
+@pytest.mark.parametrize("kind", ["causal_lm", *(pytest.param(kind, marks=pytest.mark.soak) for kind in OTHERS)])
 def test_sharded_training_equals_replicated_training(kind: str, tmp_path: Path) -> None:
     """With dropout, accumulation, clipping and a moving average; GPT-2 ties its word embeddings and gathers its layers
     one by one. Then a replicated run resumes sharded, and the reverse, with another number of processes."""
