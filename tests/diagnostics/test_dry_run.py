@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
+from support.recipes import make_recipe
 
 from kit.data.batching.ragged import RaggedTokens
 from kit.data.statistics import Duplicates, LengthStats, Overlap, count_unknown
@@ -96,6 +97,21 @@ def test_sizes_and_dropped_rows(inspection: Inspection) -> None:
     assert train.left_out == {"data.max_length": 2, "empty source": 1}
     assert (validation.read, validation.examples, validation.left_out) == (5, 5, {})
     assert (test.read, test.examples) == (1, 1)
+
+
+@pytest.mark.parametrize("task", ["causal_lm", "masked_lm"])
+def test_parts_of_a_split_are_not_read_from_the_token_cache(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The estimate encodes some documents of a split: not the whole split, which the cache holds."""
+    monkeypatch.setenv("KIT_CACHE", str(tmp_path / "cache"))
+    encoded = {}
+    for cache in ("false", "true"):
+        prepared = prepare(make_recipe(tmp_path, task, overrides=[f"data.cache={cache}"]))
+        part = prepared.splits.datasets["validation"].select([0])
+        encoded[cache] = prepared.task.encode(part, prepared.state, "validation").examples
+        estimate(prepared, Accelerator())
+    assert len(encoded["true"]) == len(encoded["false"]) < len(prepared.encoded["validation"].examples)
 
 
 def test_held_out_rows_are_accounted_for(tmp_path: Path) -> None:

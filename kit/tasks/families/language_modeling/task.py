@@ -53,6 +53,8 @@ class LanguageModelState(TaskState):
 
     fingerprints: Mapping[str, str] = field(default_factory=dict)
     """The fingerprint of each split, under which its tokens are cached."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The number of documents of each split with a fingerprint."""
 
 
 class Blocks(Protocol):
@@ -109,7 +111,8 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
         if hasattr(config, INSTRUCTIONS):  # the model no longer expects the template of its instruction tuning
             delattr(config, INSTRUCTIONS)
         check_length("data.block_size", self.recipe.data.block_size, position_limit(config))
-        return LanguageModelState(tokenizers, config, splits.fingerprints)
+        sizes = {split: len(rows) for split, rows in splits.datasets.items()}
+        return LanguageModelState(tokenizers, config, splits.fingerprints, sizes)
 
     def restore(self, folder: ModelFolder, splits: Splits | None = None) -> LanguageModelState:
         check_length("data.block_size", self.recipe.data.block_size, position_limit(folder.config))
@@ -125,7 +128,8 @@ class LanguageModelingTask(Task[B, LanguageModelState]):
                 return self.encode_documents(rows, tokenizers, split, data.num_proc, advance)
 
         fingerprint, tokenizer = state.fingerprints.get(split), tokenizer_key(tokenizers.source)
-        if data.streaming or not data.cache or fingerprint is None or tokenizer is None:
+        is_whole = len(rows) == state.sizes.get(split)  # the cost estimate encodes parts of a split
+        if data.streaming or not data.cache or fingerprint is None or tokenizer is None or not is_whole:
             examples = make()
         else:
             key = {"text": fingerprint, "tokenizer": tokenizer, "task": self.recipe.task, **self.cache_key(split)}
