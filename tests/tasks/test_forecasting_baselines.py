@@ -158,6 +158,12 @@ def test_seasons_are_found_over_missing_values_and_short_series() -> None:
     assert find_season([long, short], 48, 6) == 12
 
 
+def test_history_beyond_the_data_takes_no_time() -> None:
+    """`data.history` has no bound but that of an integer."""
+    series = wave(60, 12, 0.0)
+    assert find_season([series], 10**9, 6) == find_season([series], 59, 6) == 12
+
+
 def test_the_seasonal_naive_forecast_repeats_the_last_season() -> None:
     past = np.arange(8.0).reshape(1, 8, 1)
     assert seasonal_naive(past, 5, 3)[0, :, 0].tolist() == [5, 6, 7, 5, 6]

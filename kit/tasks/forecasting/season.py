@@ -17,6 +17,7 @@ AS_GOOD = 1.25
 def find_season(series: Sequence[Series], longest: int, horizon: int) -> int | None:
     """Find the season, of 2 to `longest` steps, whose repetition has the least squared error over the horizon. None
     if no season is clearly better than the last value."""
+    longest = max(1, min(longest, max(map(len, series)) - 1))  # a season beyond the data would take time alone
     differences = squared_differences(series, longest + horizon)
 
     def error(season: int) -> float:
