@@ -300,7 +300,7 @@ def test_a_page_runs_from_top_to_bottom(page: Page) -> None:
 def test_the_header_of_a_recipe_runs_from_top_to_bottom(page: Page) -> None:
     block = header(ROOT / page.name)
     for line in shell_lines(block):
-        # a header lists alternatives: each trains anew
+        # a header lists alternatives: each trains from the start
         for name in re.findall(r"kit train \S*?(\w+)(?:\.yaml)?(?= |$)(?!.*--(?:output|resume))", line):
             shutil.rmtree(page.folder / "runs" / name, ignore_errors=True)
         page.run_line(block, replaced(line, SYNOPSIS))

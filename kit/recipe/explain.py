@@ -56,12 +56,12 @@ def explanations(key: str, recipes: Recipes) -> list[Explanation]:
     if key in recipe_fields(recipes):
         return [_of_field(key, recipe_fields(recipes)[key])]
     section, _, name = key.partition(".")
-    found = [entry for entry in _keys_of_section(section, recipes) if entry.key == key]
-    if section == "model" and name in SET_BY_KIT and not found:
-        found = [Explanation(key, f"Cannot be set in a recipe: {SET_BY_KIT[name]}.")]
-    if not found:
+    matches = [entry for entry in _keys_of_section(section, recipes) if entry.key == key]
+    if section == "model" and name in SET_BY_KIT and not matches:
+        matches = [Explanation(key, f"Cannot be set in a recipe: {SET_BY_KIT[name]}.")]
+    if not matches:
         raise RecipeError(f"{show(key)} is not a recipe key.{_nearest_key(key, recipes)}")
-    return found
+    return matches
 
 
 def _keys_of_section(section: str, recipes: Recipes) -> Iterator[Explanation]:

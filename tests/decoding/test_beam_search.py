@@ -369,8 +369,8 @@ def test_search_returns_no_hypothesis_that_is_impossible(early_stopping: Any, at
         how = GenerationSettings(
             4, 5, num_return_sequences=4, forced_bos_token_id=2, early_stopping=early_stopping, length_penalty=2.0
         )
-        found = search(model, source(), how, attention)
-        assert [[(h.tokens, h.score, h.finished) for h in row] for row in found] == [[([2], 0.0, True)]] * SENTENCES
+        results = search(model, source(), how, attention)
+        assert [[(h.tokens, h.score, h.finished) for h in row] for row in results] == [[([2], 0.0, True)]] * SENTENCES
 
 
 @pytest.mark.parametrize("beams", [1, 4])

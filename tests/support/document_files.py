@@ -65,9 +65,9 @@ def questions(names: Iterable[str], answerable: bool = True) -> list[dict[str, A
     rows = []
     for number, (name, city) in enumerate(product(names, CITIES[:4])):
         context = f"{name} lives in {city}. " + " ".join(sentences(2, seed=number % 7))
-        found = answerable or number % 2 == 0
-        answer = {"text": [city] if found else [], "answer_start": [context.index(city)] if found else []}
-        question = f"Where does {name} live?" if found else f"Where does {name} work?"
+        has_answer = answerable or number % 2 == 0
+        answer = {"text": [city] if has_answer else [], "answer_start": [context.index(city)] if has_answer else []}
+        question = f"Where does {name} live?" if has_answer else f"Where does {name} work?"
         rows.append(
             {"id": f"{name}{number}", "title": name, "context": context, "question": question, "answers": answer}
         )

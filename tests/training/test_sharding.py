@@ -1,4 +1,4 @@
-"""Sharded training equals replicated training, and its files cannot be told apart."""
+"""Sharded training equals replicated training, and writes the same files."""
 
 import json
 import os

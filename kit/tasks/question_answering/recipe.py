@@ -138,8 +138,8 @@ def parts_of(context: Column, answers: Column | None) -> Column | None:
     if answers is None or not answers.is_text or not context.is_text:
         return None
     contexts = set(context.values)
-    found = sum(any(answer in text for text in contexts) for answer in answers.values[:PARTS])
-    return answers if found >= SHARE_OF_PARTS * len(answers.values[:PARTS]) else None
+    copied = sum(any(answer in text for text in contexts) for answer in answers.values[:PARTS])
+    return answers if copied >= SHARE_OF_PARTS * len(answers.values[:PARTS]) else None
 
 
 def is_answer(cell: Any) -> bool:

@@ -104,7 +104,7 @@ class BPEDropoutPairs(TokenPairs):
         dropout: float,
         limit: int | None = None,
     ) -> Self:
-        """Make examples that can segment the words of their texts anew."""
+        """Make examples that can segment the words of their texts again, at random."""
         source, target = Segmenter(tokenizers.source.backend_tokenizer), Segmenter(tokenizers.target.backend_tokenizer)
         sides = Side(source, sources, pairs.source), Side(target, targets, pairs.target)
         return cls(pairs.source, pairs.target, pairs.languages, pairs.truncated, sides, dropout, limit)
